@@ -1,0 +1,1 @@
+"""What sandboxkit plugs into: reward functions, trainers and task environments."""

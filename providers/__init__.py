@@ -1,0 +1,1 @@
+"""The backends that ship with sandboxkit, imported as `sandboxkit.providers`."""
