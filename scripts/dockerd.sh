@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Make sure that a Docker daemon answers on this machine, starting one if need be.
+#
+# The daemon is left running, its log in /var/log/sandboxkit-dockerd.log. Does nothing when
+# `docker info` already answers, whatever daemon DOCKER_HOST or the docker context points to.
+set -euo pipefail
+
+answers() { timeout 10 docker info >/dev/null 2>&1; }
+
+command -v docker >/dev/null || {
+  echo "dockerd.sh: no docker command: install Debian's docker.io" >&2
+  exit 1
+}
+if answers; then
+  exit 0
+fi
+if [[ -n "${DOCKER_HOST:-}" && "$DOCKER_HOST" != unix:///var/run/docker.sock ]]; then
+  echo "dockerd.sh: DOCKER_HOST=$DOCKER_HOST does not answer, and only a local daemon can be started" >&2
+  exit 1
+fi
+if [[ $EUID -ne 0 ]]; then
+  echo "dockerd.sh: no daemon answers; run this as root, or start Docker yourself" >&2
+  exit 1
+fi
+command -v dockerd >/dev/null || {
+  echo "dockerd.sh: no dockerd: install Debian's docker.io" >&2
+  exit 1
+}
+
+# The daemon wants the memory, pids and other controllers; containers and minimal machines
+# often mount none of them.
+if ! mountpoint -q /sys/fs/cgroup; then
+  mount -t cgroup2 none /sys/fs/cgroup
+fi
+
+log=/var/log/sandboxkit-dockerd.log
+launch() {
+  echo "== $(date -u +%FT%TZ) dockerd $*" >>"$log"
+  # Its own session, and none of our descriptors: a caller waiting for our output must not
+  # wait for the daemon.
+  setsid dockerd "$@" >>"$log" 2>&1 </dev/null &
+  local pid=$!
+  for _ in $(seq 1 120); do
+    if answers; then
+      return 0
+    fi
+    kill -0 "$pid" 2>/dev/null || return 1
+    sleep 0.5
+  done
+  kill "$pid" 2>/dev/null || true
+  wait "$pid" 2>/dev/null || true
+  return 1
+}
+
+# A pid file that outlived its process (a killed machine, a snapshot) stops dockerd.
+if [[ -f /var/run/docker.pid ]] && ! kill -0 "$(cat /var/run/docker.pid)" 2>/dev/null; then
+  rm -f /var/run/docker.pid
+fi
+
+# Never `--bridge=none`: the daemon would have no bridge at all, and `network="internet"` could
+# not even be tried. Without a working iptables there is a bridge that leads nowhere.
+if command -v iptables >/dev/null && iptables -t nat -L -n >/dev/null 2>&1; then
+  attempts=("" "--iptables=false --ip6tables=false --ip-masq=false"
+    "--iptables=false --ip6tables=false --ip-masq=false --storage-driver=vfs")
+else
+  attempts=("--iptables=false --ip6tables=false --ip-masq=false"
+    "--iptables=false --ip6tables=false --ip-masq=false --storage-driver=vfs")
+fi
+for flags in "${attempts[@]}"; do
+  # shellcheck disable=SC2086  # each attempt is a list of flags
+  if launch $flags; then
+    echo "dockerd.sh: started dockerd $flags"
+    exit 0
+  fi
+done
+echo "dockerd.sh: dockerd does not start; the end of $log:" >&2
+tail -n 30 "$log" >&2
+exit 1
