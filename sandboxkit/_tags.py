@@ -1,0 +1,63 @@
+"""Tags: labels on sandboxes, given as strings or a mapping and stored as key and value."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sandboxkit.errors import ConfigurationError
+
+Tags = str | Iterable[str] | Mapping[str, str]
+
+RESERVED = "sandboxkit."
+SESSION = "sandboxkit.session"
+OWNER = "sandboxkit.owner"
+DETACH = "sandboxkit.detach"
+EXPIRES = "sandboxkit.expires"
+
+_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+_MAX_VALUE = 256
+
+
+def parse(tags: Tags | None) -> dict[str, str]:
+    """Normalise tags: "run:42" and "run=42" are {"run": "42"}, "flag" is {"flag": ""}.
+
+    Raises ConfigurationError for a key or value that not every backend can store.
+    """
+    if tags is None:
+        return {}
+    if isinstance(tags, Mapping):
+        pairs = list(tags.items())
+    else:
+        texts = [tags] if isinstance(tags, str) else list(tags)
+        pairs = [_split(text) for text in texts]
+    result: dict[str, str] = {}
+    for key, value in pairs:
+        _check(key, value)
+        if result.setdefault(key, value) != value:
+            raise ConfigurationError(f"tag {key!r} is given twice: {result[key]!r} and {value!r}")
+    return result
+
+
+def public(tags: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the tags that sandboxkit keeps for itself."""
+    return {key: value for key, value in tags.items() if not key.startswith(RESERVED)}
+
+
+def _split(text: str) -> tuple[str, str]:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"a tag is a string such as 'run:42', not {text!r}")
+    match = re.search("[:=]", text)
+    return (text[: match.start()], text[match.end() :]) if match else (text, "")
+
+
+def _check(key: object, value: object) -> None:
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise ConfigurationError(
+            f"bad tag key {key!r}: use 1 to 63 letters, digits, '.', '_', '/' or '-', "
+            "beginning and ending with a letter or digit"
+        )
+    if key.startswith(RESERVED):
+        raise ConfigurationError(f"bad tag key {key!r}: {RESERVED!r} is reserved; choose another")
+    if not isinstance(value, str) or len(value) > _MAX_VALUE or not value.isprintable():
+        raise ConfigurationError(
+            f"bad value {value!r} of tag {key!r}: use a printable string of at most {_MAX_VALUE} characters"
+        )
