@@ -111,7 +111,10 @@ async def sweep(
     now = datetime.datetime.now(datetime.UTC)
     async for info in provider.list(tags or {}):
         if older_than is not None:
-            if info.created_at is None or (now - info.created_at).total_seconds() < older_than:
+            if (
+                info.created_at is None
+                or (now - info.created_at).total_seconds() < older_than
+            ):
                 continue
         if expired or orphans:
             if not ((expired and is_expired(info)) or (orphans and is_orphan(info))):
@@ -128,7 +131,9 @@ async def sweep(
         except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
             errors.append(error)
     if errors:
-        raise ExceptionGroup(f"{len(errors)} of {len(chosen)} sandboxes could not be deleted", errors)
+        raise ExceptionGroup(
+            f"{len(errors)} of {len(chosen)} sandboxes could not be deleted", errors
+        )
     return removed
 
 

@@ -19,7 +19,9 @@ def get() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_loop.run_forever, name="sandboxkit", daemon=True)
+            _thread = threading.Thread(
+                target=_loop.run_forever, name="sandboxkit", daemon=True
+            )
             _thread.start()
         return _loop
 

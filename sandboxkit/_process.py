@@ -62,7 +62,11 @@ class Process(Operation[ProcessResult]):
     """
 
     def __init__(
-        self, argv: tuple[str, ...], ready: Ready, limits: Limits, stdin: Stdin | None = None
+        self,
+        argv: tuple[str, ...],
+        ready: Ready,
+        limits: Limits,
+        stdin: Stdin | None = None,
     ) -> None:
         self.argv = argv
         self.stdout = OutputStream(limits.output)
@@ -70,7 +74,8 @@ class Process(Operation[ProcessResult]):
         self.stdin: Stdin | NoStdin = stdin or NoStdin()
         self._limits = limits
         self._returncode: int | None = None
-        self._kill_scope = anyio.CancelScope()
+        self._kill_requested = False
+        self._kill_scope: anyio.CancelScope | None = None
         super().__init__(self._run(ready))
 
     @property
@@ -84,7 +89,12 @@ class Process(Operation[ProcessResult]):
 
     def kill(self) -> None:
         """Kill the command's whole process tree; the result then has returncode 137."""
-        self._background.call_soon_threadsafe(self._kill_scope.cancel)
+        self._background.call_soon_threadsafe(self._kill)
+
+    def _kill(self) -> None:
+        self._kill_requested = True
+        if self._kill_scope is not None:
+            self._kill_scope.cancel()
 
     async def _run(self, ready: Ready) -> ProcessResult:
         async def output(stream: StreamName, chunk: bytes) -> None:
@@ -93,7 +103,9 @@ class Process(Operation[ProcessResult]):
         started = time.monotonic()
         returncode, timed_out = _KILLED, False
         try:
-            with self._kill_scope:
+            with anyio.CancelScope() as self._kill_scope:
+                if self._kill_requested:
+                    self._kill_scope.cancel()
                 run = await ready()
                 started = time.monotonic()
                 with anyio.move_on_after(self._limits.timeout) as timer:
@@ -119,7 +131,9 @@ class Process(Operation[ProcessResult]):
         if self._limits.check and returncode:
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]
             message = f"{_shown(self.argv)} exited with status {returncode}"
-            raise CommandFailedError(f"{message}: {tail}" if tail else message, result=result)
+            raise CommandFailedError(
+                f"{message}: {tail}" if tail else message, result=result
+            )
         return result
 
 
