@@ -1,0 +1,1 @@
+"""What local, docker and kubernetes share: the client side of the agent inside a sandbox."""

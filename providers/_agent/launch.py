@@ -1,0 +1,53 @@
+"""How an agent is started: its command line, and the configuration it gets as its first frame."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxkit.types import SandboxSpec
+
+__all__ = ["DEFAULT_WORKDIR", "AgentConfig", "agent_flags", "config_of"]
+
+DEFAULT_WORKDIR = "/workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What the owner tells a new agent; it is not on the command line, where `ps` shows it."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the agent's own environment for every command; secrets included."""
+    command: tuple[str, ...] = ()
+    """The main command, started at once; empty for none."""
+
+
+def config_of(spec: SandboxSpec) -> AgentConfig:
+    """The configuration that `spec` asks for."""
+    return AgentConfig(env={**spec.env, **spec.secrets}, command=spec.command or ())
+
+
+def agent_flags(
+    spec: SandboxSpec,
+    *,
+    user: str | None = None,
+    listen_fd: int | None = None,
+    listen_path: str | None = None,
+) -> list[str]:
+    """The agent's arguments after its own path.
+
+    `user` overrides `spec.user` (the docker provider passes the image's). `listen_fd` is an
+    inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
+    agent makes, or an abstract one when it begins with "@"; only processes that entered the
+    sandbox from outside (parent pid 0) may connect to it, with `BINARY connect PATH` as bridge.
+    """
+    flags = [f"--workdir={spec.workdir or DEFAULT_WORKDIR}"]
+    if user or spec.user:
+        flags.append(f"--user={user or spec.user}")
+    if spec.lifetime is not None:
+        flags.append(f"--lifetime={spec.lifetime:.3f}")
+    if spec.detach:
+        flags.append("--detach")
+    if listen_fd is not None:
+        flags.append(f"--listen-fd={listen_fd}")
+    if listen_path is not None:
+        flags.append(f"--listen-path={listen_path}")
+    return flags
