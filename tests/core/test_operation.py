@@ -1,0 +1,152 @@
+"""Operation, wait and as_completed, from threads and coroutines."""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+
+import pytest
+
+from sandboxkit import Operation, as_completed, wait
+
+
+async def value(result: int, after: asyncio.Event | None = None) -> int:
+    if after is not None:
+        await after.wait()
+    return result
+
+
+async def fail() -> int:
+    raise LookupError("lost")
+
+
+async def forever() -> int:
+    await asyncio.Event().wait()
+    return 0
+
+
+def test_result_blocks_until_done() -> None:
+    assert Operation(value(7)).result(5) == 7
+
+
+def test_it_can_be_awaited_from_any_loop() -> None:
+    async def main() -> list[int]:
+        return await asyncio.gather(*[Operation(value(n)) for n in range(5)])
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
+
+
+def test_it_can_be_awaited_on_the_background_loop() -> None:
+    async def inner() -> int:
+        return await Operation(value(3))
+
+    assert Operation(inner()).result(5) == 3
+
+
+def test_result_on_the_background_loop_raises_instead_of_deadlocking() -> None:
+    async def inner() -> int:
+        return Operation(forever()).result()
+
+    with pytest.raises(RuntimeError, match="use 'await'"):
+        Operation(inner()).result(5)
+
+
+def test_an_error_is_raised_by_result() -> None:
+    with pytest.raises(LookupError, match="lost"):
+        Operation(fail()).result(5)
+
+
+def test_result_timeout_leaves_the_work_running() -> None:
+    operation = Operation(forever())
+    with pytest.raises(TimeoutError):
+        operation.result(0.01)
+    assert not operation.done()
+    operation.cancel()
+
+
+def test_cancelling_cancels_the_work() -> None:
+    cancelled = threading.Event()
+
+    async def work() -> None:
+        try:
+            started.set()
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    started = threading.Event()
+    operation = Operation(work())
+    assert started.wait(5)
+    assert operation.cancel()
+    assert cancelled.wait(5)
+    assert operation.cancelled()
+
+
+def test_cancelling_the_awaiter_cancels_the_work() -> None:
+    async def main() -> Operation[int]:
+        operation = Operation(forever())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await operation
+        return operation
+
+    assert asyncio.run(main()).cancelled()
+
+
+def test_cancelling_before_the_start_never_hangs_a_waiter() -> None:
+    for _ in range(100):
+        operation = Operation(forever())
+        operation.cancel()
+        assert concurrent.futures.wait([operation], 5).done == {operation}
+
+
+def test_wait_returns_at_most_num_returns_in_input_order() -> None:
+    slow, first, second = Operation(forever()), Operation(value(1)), Operation(value(2))
+    concurrent.futures.wait([first, second])
+    assert wait([slow, second, first], num_returns=2) == ([second, first], [slow])
+    assert wait([slow, second, first], num_returns=1) == ([second], [slow, first])
+    slow.cancel()
+
+
+def test_wait_stops_at_its_timeout() -> None:
+    slow = Operation(forever())
+    assert wait([slow], timeout=0.01) == ([], [slow])
+    slow.cancel()
+
+
+def test_wait_does_not_raise_an_operations_error() -> None:
+    failed = Operation(fail())
+    assert wait([failed]) == ([failed], [])
+    assert isinstance(failed.exception(), LookupError)
+
+
+def test_wait_leaks_no_waiter_in_a_drain_loop() -> None:
+    slow = Operation(forever())
+    pending = [slow, *[Operation(value(n)) for n in range(50)]]
+    while len(pending) > 1:
+        _, pending = wait(pending)
+    assert not slow._waiters  # type: ignore[attr-defined] # concurrent.futures internals
+    slow.cancel()
+
+
+def test_wait_refuses_a_bad_num_returns() -> None:
+    with pytest.raises(ValueError, match="num_returns"):
+        wait([Operation(value(1))], num_returns=0)
+
+
+def test_as_completed_yields_as_they_finish() -> None:
+    slow, fast = Operation(forever()), Operation(value(1))
+    assert next(as_completed([slow, fast], timeout=5)) is fast
+    slow.cancel()
+
+
+def test_it_works_in_a_forked_child() -> None:
+    assert Operation(value(1)).result(5) == 1
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if Operation(value(3)).result(5) == 3 else 1
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
