@@ -1,0 +1,105 @@
+"""The agent's binary on the daemon's machine: one read-only volume, made once per version.
+
+A volume and not a bind mount, because the daemon may be on another machine; not a copy into
+each container, because that costs more than the rest of a start and a read-only root refuses
+it. Filled through a container that is never started.
+"""
+
+import hashlib
+import io
+import secrets
+import tarfile
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
+
+from sandboxkit.providers._agent import binary
+from sandboxkit.providers.docker._container import AGENT_DIRECTORY, AGENT_PATH
+from sandboxkit.providers.docker._daemon import Daemon
+
+__all__ = ["AgentVolume"]
+
+_LABEL = "sandboxkit.agent"
+
+
+class AgentVolume:
+    """The volume of one daemon; `ensure` is cheap once it has been called."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._name: str | None = None
+        self._lock = anyio.Lock()
+
+    async def ensure(self, image: str, *, refill: bool = False) -> str:
+        """The volume's name; filled with the help of any image that is present.
+
+        A volume that exists is taken as filled. Where it is not after all (another process is
+        about to, or somebody emptied it) the container does not start: then `refill`.
+        """
+        async with self._lock:
+            if self._name is None or refill:
+                path = binary.path((await self._daemon.info()).architecture)
+                content = await anyio.to_thread.run_sync(path.read_bytes)
+                name = f"sandboxkit-agent-{hashlib.sha256(content).hexdigest()[:16]}"
+                await self._daemon.call(
+                    lambda api: _ensure(api, name, image, content, refill=refill),
+                    what="start a sandbox: it did not take the agent",
+                    shield=True,
+                )
+                self._name = name
+            return self._name
+
+
+def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> None:
+    try:
+        api.inspect_volume(name)
+        if not refill:
+            return
+    except NotFound:
+        api.create_volume(name, labels={_LABEL: "1"})
+    loader = api.create_container_from_config(
+        {
+            "Image": image,
+            "Entrypoint": [AGENT_PATH],
+            "Labels": {_LABEL: "1"},
+            "HostConfig": {
+                "NetworkMode": "none",
+                "Mounts": [
+                    {
+                        "Type": "volume",
+                        "Source": name,
+                        "Target": AGENT_DIRECTORY,
+                        "VolumeOptions": {"NoCopy": True},
+                    }
+                ],
+            },
+        },
+        f"sandboxkit-agent-loader-{secrets.token_hex(8)}",
+    )["Id"]
+    try:
+        api.put_archive(loader, AGENT_DIRECTORY, _archive(content))
+    finally:
+        api.remove_container(loader, force=True, v=True)
+
+
+def _archive(content: bytes) -> bytes:
+    """The agent under a name of our own, then linked to its real one.
+
+    The daemon writes in place: the link makes a complete file appear at once, so that nobody
+    starts half an agent. An agent that is in use already stays what it is.
+    """
+    buffer = io.BytesIO()
+    own = f".agent-{secrets.token_hex(8)}"
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        folder = tarfile.TarInfo(".")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(folder)
+        member = tarfile.TarInfo(own)
+        member.size, member.mode = len(content), 0o755
+        tar.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("agent")
+        link.type, link.linkname, link.mode = tarfile.LNKTYPE, own, 0o755
+        tar.addfile(link)
+    return buffer.getvalue()

@@ -1,0 +1,96 @@
+"""Where the Docker daemon is: an argument, DOCKER_HOST, or the docker context, in that order."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from docker.context import ContextAPI  # type: ignore[import-untyped]  # ships no types
+from docker.errors import DockerException  # type: ignore[import-untyped]
+from docker.tls import TLSConfig  # type: ignore[import-untyped]
+from docker.utils import kwargs_from_env  # type: ignore[import-untyped]
+
+from sandboxkit.errors import ConfigurationError
+
+__all__ = ["DEFAULT_URL", "Endpoint"]
+
+DEFAULT_URL = "unix:///var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One daemon's address, in the forms that the two kinds of connection want."""
+
+    url: str
+    """As written, for messages and for the docker package."""
+    socket_path: str | None = None
+    host: str | None = None
+    port: int = 0
+    tls: Any = None
+    """A docker.tls.TLSConfig, which is untyped, or None."""
+
+    @classmethod
+    def resolve(cls, base_url: str | None) -> "Endpoint":
+        """Find the daemon as the docker command does; raises ConfigurationError."""
+        try:
+            settings: dict[str, Any] = kwargs_from_env()  # values are untyped in the package
+            if base_url is not None:
+                settings["base_url"] = base_url
+            elif "base_url" not in settings:
+                name = os.environ.get("DOCKER_CONTEXT") or None
+                if ContextAPI.get_context(name) is None:
+                    raise ConfigurationError(
+                        f"docker context {name or 'in the docker configuration'!r} does not "
+                        "exist: see `docker context ls`",
+                        provider="docker",
+                    )
+                settings |= ContextAPI.kwargs_from_context(name)
+        except DockerException as error:
+            raise ConfigurationError(
+                f"the Docker configuration is not usable: {error}", provider="docker"
+            ) from error
+        url = str(settings.get("base_url") or DEFAULT_URL).removeprefix("http+")
+        return cls.parse(url, settings.get("tls"))
+
+    @classmethod
+    def parse(cls, url: str, tls: TLSConfig | None = None) -> "Endpoint":
+        """Split a daemon URL; raises ConfigurationError for one that cannot be used."""
+        scheme, separator, rest = url.partition("://")
+        if not separator or not rest:
+            scheme = ""
+        if scheme == "unix":
+            return cls(url=url, socket_path="/" + unquote(rest).lstrip("/"))
+        if scheme in ("tcp", "http", "https"):
+            try:
+                parts = urlsplit(url)
+                host, port = parts.hostname, parts.port
+            except ValueError:
+                host, port = None, None
+            if host:
+                secure = tls is not None or scheme == "https"
+                return cls(
+                    url=url,
+                    host=host,
+                    port=port or (2376 if secure else 2375),
+                    tls=(tls or TLSConfig(verify=True)) if secure else None,
+                )
+        remedy = "use unix:///path/to.sock or tcp://host:port"
+        if scheme == "ssh":
+            remedy = (
+                "forward the socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST` "
+                "and set DOCKER_HOST=unix:///tmp/docker.sock"
+            )
+        raise ConfigurationError(f"cannot use Docker at {url!r}: {remedy}", provider="docker")
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS settings for a connection of our own; None for plain sockets."""
+        if self.tls is None:
+            return None
+        context = ssl.create_default_context(cafile=self.tls.ca_cert)
+        if not self.tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.tls.cert:
+            context.load_cert_chain(*self.tls.cert)
+        return context

@@ -1,0 +1,113 @@
+"""Turns what the docker package raises into sandboxkit's errors, each with its remedy."""
+
+from collections.abc import Iterator
+
+import requests
+from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
+    APIError,
+    DockerException,
+    ImageNotFound,
+    NotFound,
+)
+
+from sandboxkit.errors import (
+    AuthenticationError,
+    CapacityError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxStartError,
+)
+
+__all__ = ["HANDLED", "connection_error", "explanation", "is_status", "translate"]
+
+HANDLED: tuple[type[Exception], ...] = (DockerException, requests.RequestException, OSError)
+"""What a control call may raise; `translate` takes any of them."""
+
+# What daemons and runtimes say when the machine, not the request, is at its end.
+_CAPACITY = (
+    "no space left on device",
+    "cannot allocate memory",
+    "resource temporarily unavailable",
+    "too many open files",
+    "failed to allocate",
+    "exhausted",
+)
+
+
+def is_status(error: BaseException, *statuses: int) -> bool:
+    """Whether the daemon answered with one of these HTTP statuses."""
+    return isinstance(error, APIError) and error.status_code in statuses
+
+
+def explanation(error: BaseException) -> str:
+    """What the daemon said, without the package's framing."""
+    said = getattr(error, "explanation", None)
+    if isinstance(said, bytes):
+        said = said.decode(errors="replace")
+    return str(said or error).strip()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that led to it: urllib3 and requests keep causes in `args` too."""
+    seen: set[int] = set()
+    todo: list[object] = [error]
+    while todo:
+        item = todo.pop(0)
+        if not isinstance(item, BaseException) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        todo += [item.__cause__, item.__context__, getattr(item, "reason", None), *item.args]
+
+
+def connection_error(error: BaseException, url: str) -> SandboxError:
+    """Say why the daemon could not be reached and what to do about it."""
+    causes = list(_chain(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        return AuthenticationError(
+            f"permission denied on the Docker daemon at {url}: add this user to the `docker` "
+            "group (`sudo usermod -aG docker $USER`, then log in again), or set DOCKER_HOST to a "
+            "rootless daemon's socket",
+            provider="docker",
+        )
+    if any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes):
+        return ProviderUnavailableError(
+            f"the Docker daemon at {url} does not answer in time: it hangs or is overloaded; "
+            "see its log, or restart it (`sudo systemctl restart docker`)",
+            provider="docker",
+        )
+    return ProviderUnavailableError(
+        f"no Docker daemon at {url} ({causes[-1] or type(error).__name__}): start it "
+        "(`sudo systemctl start docker`), or point DOCKER_HOST or `docker context` to one",
+        provider="docker",
+    )
+
+
+def translate(
+    error: BaseException, *, url: str, what: str, sandbox_id: str | None = None
+) -> SandboxError:
+    """The sandboxkit error for a failed control call; `what` names the call in the message."""
+    if not isinstance(error, APIError):
+        return connection_error(error, url)
+    said = explanation(error)
+    message = f"Docker cannot {what}: {said}"
+    lowered = said.lower()
+    if isinstance(error, ImageNotFound):
+        return ImageNotFoundError(message, provider="docker", sandbox_id=sandbox_id)
+    if isinstance(error, NotFound) and "no such container" in lowered:
+        return SandboxNotFoundError(
+            f"no sandbox {sandbox_id!r}; it may have ended",
+            provider="docker",
+            sandbox_id=sandbox_id,
+        )
+    if error.status_code in (401, 403):
+        return AuthenticationError(message, provider="docker", sandbox_id=sandbox_id)
+    if error.status_code in (429, 502, 503, 504):
+        return ProviderUnavailableError(message, provider="docker", sandbox_id=sandbox_id)
+    if any(words in lowered for words in _CAPACITY):
+        return CapacityError(message, provider="docker", sandbox_id=sandbox_id)
+    if what.startswith(("create", "start")) or isinstance(error, NotFound):
+        return SandboxStartError(message, provider="docker", sandbox_id=sandbox_id)
+    return ProviderUnavailableError(message, provider="docker", sandbox_id=sandbox_id)

@@ -1,0 +1,162 @@
+"""Images: looking one up, and pulling it with progress when the daemon does not have it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from docker.errors import ImageNotFound  # type: ignore[import-untyped]  # ships no types
+from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
+
+from sandboxkit.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    SandboxError,
+)
+from sandboxkit.providers.docker._container import Image
+from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._errors import explanation, is_status
+
+__all__ = ["Images", "PullProgress"]
+
+_log = logging.getLogger("sandboxkit.docker")
+_LOG_EVERY = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a pull has come; sizes in bytes, compressed, of the layers known so far."""
+
+    image: str
+    status: str
+    current: int
+    total: int
+
+
+class Images:
+    """The images of one daemon; one pull at a time for each."""
+
+    def __init__(self, daemon: Daemon, on_pull: Callable[[PullProgress], None] | None) -> None:
+        self._daemon = daemon
+        self._on_pull = on_pull
+        self._pulls: dict[str, anyio.Lock] = {}
+
+    async def ensure(self, reference: str) -> Image:
+        """The image, pulled if it is missing.
+
+        Raises ImageNotFoundError when no registry has it or none can be reached.
+        """
+        image = await self._inspect(reference)
+        if image is None:
+            async with self._pulls.setdefault(reference, anyio.Lock()):
+                image = await self._inspect(reference)
+                if image is None:
+                    await self._pull(reference)
+                    image = await self._inspect(reference)
+        if image is None:
+            raise self._not_found(reference, "it was pulled, but is not there")
+        return image
+
+    async def _inspect(self, reference: str) -> Image | None:
+        try:
+            said: dict[str, Any] = await self._daemon.call(
+                lambda api: api.inspect_image(reference),
+                what=f"look up the image {reference!r}",
+                allow=lambda error: isinstance(error, ImageNotFound) or is_status(error, 400, 404),
+            )
+        except ImageNotFound:
+            return None
+        except Exception as error:
+            if isinstance(error, SandboxError) or not is_status(error, 400, 404):
+                raise
+            if is_status(error, 404):
+                return None
+            raise ConfigurationError(
+                f"image {reference!r} is not a valid reference: {explanation(error)}; "
+                "write it as in python:3.11-slim",
+                provider="docker",
+            ) from error
+        config: dict[str, Any] = said.get("Config") or {}
+        return Image(
+            reference=reference,
+            user=str(config.get("User") or ""),
+            volumes=tuple(config.get("Volumes") or ()),
+        )
+
+    async def _pull(self, reference: str) -> None:
+        stop = threading.Event()
+        _log.info("pulling image %s", reference)
+        try:
+            await self._daemon.call(
+                lambda api: self._pull_in_thread(api, reference, stop),
+                what=f"pull the image {reference!r}",
+                allow=lambda error: is_status(error, 401, 403, 404, 500) or _timed_out(error),
+            )
+        except SandboxError:
+            raise
+        except Exception as error:
+            said = "the registry does not answer" if _timed_out(error) else explanation(error)
+            raise self._not_found(reference, said) from error
+        finally:
+            stop.set()
+        _log.info("pulled image %s", reference)
+
+    def _pull_in_thread(self, api: Any, reference: str, stop: threading.Event) -> None:
+        repository, tag = parse_repository_tag(reference)
+        layers: dict[str, tuple[int, int]] = {}
+        logged = time.monotonic()
+        for event in api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            if stop.is_set():
+                return
+            if "error" in event:
+                raise self._refused(reference, str(event["error"]))
+            detail = event.get("progressDetail") or {}
+            if "total" in detail and event.get("status") == "Downloading":
+                layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
+            progress = PullProgress(
+                image=reference,
+                status=str(event.get("status", "")),
+                current=sum(current for current, _ in layers.values()),
+                total=sum(total for _, total in layers.values()),
+            )
+            if time.monotonic() - logged > _LOG_EVERY:
+                logged = time.monotonic()
+                _log.info(
+                    "pulling image %s: %s, %.1f of %.1f MB",
+                    reference,
+                    progress.status,
+                    progress.current / 1e6,
+                    progress.total / 1e6,
+                )
+            if self._on_pull is not None:
+                self._on_pull(progress)
+
+    def _refused(self, reference: str, said: str) -> SandboxError:
+        if "toomanyrequests" in said or "rate limit" in said:
+            return ProviderUnavailableError(
+                f"the registry throttles pulls of {reference!r}: {said}", provider="docker"
+            )
+        return self._not_found(reference, said)
+
+    def _not_found(self, reference: str, said: str) -> SandboxError:
+        if "unauthorized" in said.lower():
+            return AuthenticationError(
+                f"the registry refuses image {reference!r}: {said}; run `docker login`",
+                provider="docker",
+            )
+        return ImageNotFoundError(
+            f"image {reference!r} is not on the daemon at {self._daemon.endpoint.url} and cannot "
+            f"be pulled: {said}. Check the name; build or load it there (`docker build -t "
+            f"{reference} .`, `docker load`), run `docker login` if it is private, or choose "
+            "another with image= or SANDBOXKIT_DOCKER_IMAGE",
+            provider="docker",
+        )
+
+
+def _timed_out(error: BaseException) -> bool:
+    return "timed out" in str(error).lower()
