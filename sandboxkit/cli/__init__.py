@@ -1,0 +1,101 @@
+"""The `sandboxkit` command: one verb per file, and what all of them share."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from sandboxkit import _cleanup
+from sandboxkit.cli import (
+    _options,
+    cleanup,
+    completion,
+    cp,
+    demo,
+    doctor,
+    exec,
+    logs,
+    ls,
+    run,
+    shell,
+    stop,
+    top,
+)
+from sandboxkit.cli._text import safe_line
+from sandboxkit.errors import ConfigurationError, SandboxError
+
+__all__ = ["main"]
+
+USAGE, INFRASTRUCTURE = 2, 125
+
+_EPILOG = """\
+exit codes:
+  0    success; run, exec and shell pass on the command's own status
+  1    some of what was asked failed (cleanup, demo, doctor, stop)
+  2    wrong usage or configuration
+  124  the command ran past --timeout
+  125  the sandbox or its backend failed
+  130  interrupted
+
+SANDBOXKIT_PROVIDER chooses the backend where --provider is not given.
+"""
+
+_VERBS = (demo, run, exec, shell, ls, cp, logs, stop, cleanup, doctor, top, completion)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    args = build_parser().parse_args(argv)
+    verb: Callable[[argparse.Namespace], int] = args.verb
+    try:
+        code = verb(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        _cleanup.abandon()
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`): no message, and none from the final flush either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "rich":
+            raise
+        return _fail(
+            "this verb needs the package 'rich': install sandboxkit with its extra [cli]", USAGE
+        )
+    except (SandboxError, OSError, ExceptionGroup) as error:
+        return max(_report(each) for each in _flat(error))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line as an argparse tree, which `completion` reads too."""
+    parser = argparse.ArgumentParser(
+        prog="sandboxkit",
+        description="Run untrusted programs in sandboxes, and look after the sandboxes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(provider=None)
+    _options.provider(parser)
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for module in _VERBS:
+        module.add(verbs)
+    return parser
+
+
+def _report(error: Exception) -> int:
+    if not isinstance(error, SandboxError | OSError):
+        raise error
+    return _fail(str(error), USAGE if isinstance(error, ConfigurationError) else INFRASTRUCTURE)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"sandboxkit: error: {safe_line(message)}", file=sys.stderr)
+    return code
+
+
+def _flat(error: Exception) -> list[Exception]:
+    if isinstance(error, ExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _flat(each)]
+    return [error]

@@ -1,0 +1,91 @@
+"""A real terminal on a sandboxed command: raw keys, resizing, and our own terminal restored."""
+
+import contextlib
+import os
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator
+
+from sandboxkit import Process, PtySize
+from sandboxkit.cli._streams import TIMED_OUT, feed_stdin
+from sandboxkit.errors import CommandTimeoutError, ConfigurationError
+
+# What a program may have switched on and left so when it died: the alternate screen, a hidden
+# cursor, mouse reports, bracketed paste, colours, no line wrap.
+_RESET = (
+    b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?7h\x1b[0m"
+)
+
+
+def attach(start: Callable[[PtySize], Process]) -> int:
+    """Start a command on a terminal of our size, be its terminal until it ends, return its status.
+
+    Our terminal is put back as it was however this ends, signals included.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigurationError(
+            "stdin and stdout are not a terminal; without one use 'sandboxkit run' or 'exec' with -i"
+        )
+    process = start(_size())
+    with _resizes(process), _raw():
+        output = threading.Thread(target=_show, args=(process,))
+        output.start()
+        feed_stdin(process)
+        try:
+            status = process.result().returncode
+        except CommandTimeoutError:
+            status = TIMED_OUT
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            output.join()
+    return status
+
+
+@contextlib.contextmanager
+def _raw() -> Iterator[None]:
+    saved = termios.tcgetattr(0)
+    handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the terminal itself may be gone
+            os.write(1, _RESET)
+            termios.tcsetattr(0, termios.TCSADRAIN, saved)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _resizes(process: Process) -> Iterator[None]:
+    def resize(signum: int, frame: object) -> None:
+        process.stdin.resize(_size())
+
+    before = signal.signal(signal.SIGWINCH, resize)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+
+
+def _exit(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _size() -> PtySize:
+    columns, lines = os.get_terminal_size(0)
+    return PtySize(rows=lines or 24, cols=columns or 80)
+
+
+def _show(process: Process) -> None:
+    try:
+        for chunk in process.stdout.bytes():
+            while chunk:
+                chunk = chunk[os.write(1, chunk) :]
+    except OSError:
+        process.kill()  # our terminal is gone

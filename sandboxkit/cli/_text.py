@@ -1,0 +1,70 @@
+"""What a terminal may see: untrusted text neutralised, times and durations in words."""
+
+import codecs
+import unicodedata
+
+# Joiners are format characters too, but scripts and emoji need them and they move no cursor.
+_ALLOWED = "\u200c\u200d"
+_DANGEROUS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def safe_line(text: str) -> str:
+    """One line of untrusted text in which nothing can steer a terminal or reorder what is read.
+
+    Control characters become their pictures (ESC is ␛); bidirectional and other invisible
+    format characters become U+FFFD.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_replaced, text))
+
+
+def safe_text(text: str) -> str:
+    """Like `safe_line`, but keeps line feeds and tabs."""
+    return "".join(char if char in "\n\t" else _replaced(char) for char in text)
+
+
+class Neutraliser:
+    """Turns a command's raw output, chunk by chunk, into text that is safe on a terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._return = ""
+
+    def feed(self, chunk: bytes, *, final: bool = False) -> str:
+        """Decode and neutralise; CR LF stays a line end even when split between chunks."""
+        text = self._return + self._decoder.decode(chunk, final)
+        self._return = "\r" if text.endswith("\r") and not final else ""
+        text = text.removesuffix("\r") if self._return else text
+        return safe_text(text.replace("\r\n", "\n"))
+
+
+def duration(seconds: float) -> str:
+    """A length of time in at most two units, such as 3h 12m."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (parts and count) or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where it needs one."""
+    return (
+        f"{number} {noun}"
+        if number == 1
+        else f"{number} {noun}{'es' if noun.endswith('x') else 's'}"
+    )
+
+
+def _replaced(char: str) -> str:
+    if char.isprintable() or char in _ALLOWED:
+        return char
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return "\ufffd" if unicodedata.category(char) in _DANGEROUS else char

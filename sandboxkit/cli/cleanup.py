@@ -1,0 +1,90 @@
+"""`sandboxkit cleanup`: remove the sandboxes that a selection describes."""
+
+import argparse
+import sys
+
+from sandboxkit import Operation, SandboxInfo, _cleanup, _tags
+from sandboxkit.cli import _options, _providers, ls
+from sandboxkit.cli._text import count, safe_line
+from sandboxkit.errors import ConfigurationError, SandboxError
+
+_EPILOG = """\
+What is removed carries every --tag, is older than --older-than, and, with --expired or
+--orphans, is one of these. Without any of them nothing is removed.
+
+exit codes:
+  0    done, even if there was nothing to remove
+  1    some could not be removed; the others were
+  2    nothing selected, or wrong usage
+  125  a backend failed before anything was removed
+
+examples:
+  sandboxkit cleanup --expired --orphans --all-providers
+  sandboxkit cleanup --tag run:42 --older-than 1h --dry-run
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "cleanup",
+        help="remove sandboxes by tag or age, or those expired or ownerless",
+        description="Remove sandboxes, whichever process made them, and say which.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _options.provider(parser)
+    _options.selection(parser, "--all-providers")
+    parser.add_argument("--expired", action="store_true", help="past the end of their lifetime")
+    parser.add_argument(
+        "--orphans",
+        action="store_true",
+        help="whose owner, a process here, is gone; not detached ones",
+    )
+    parser.add_argument(
+        "--older-than", type=_options.seconds, metavar="TIME", help="such as 90s, 15m, 1h or 2d"
+    )
+    parser.add_argument(
+        "--dry-run", "-n", action="store_true", help="only say what would be removed"
+    )
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    if not (args.tag or args.expired or args.orphans or args.older_than):
+        raise ConfigurationError(
+            "nothing selected; give --tag, --expired, --orphans or --older-than (see --help)"
+        )
+    removed, failures = Operation(_sweep(args)).result()
+    if removed:
+        ls.show(removed)
+    verb = "would remove" if args.dry_run else "removed"
+    print(f"{verb} {count(len(removed), 'sandbox')}" if removed else "nothing to remove")
+    for failure in failures:
+        print(f"sandboxkit: error: {safe_line(str(failure))}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+async def _sweep(args: argparse.Namespace) -> tuple[list[SandboxInfo], list[Exception]]:
+    tags = _tags.parse(args.tag)
+    removed: list[SandboxInfo] = []
+    failures: list[Exception] = []
+    for name in await _providers.chosen(args):
+        try:
+            async with _providers.loaded(name) as provider:
+                removed += await _cleanup.sweep(
+                    provider,
+                    tags=tags,
+                    expired=args.expired,
+                    orphans=args.orphans,
+                    older_than=args.older_than,
+                    dry_run=args.dry_run,
+                )
+        except ExceptionGroup as errors:
+            failures += errors.exceptions
+        except SandboxError as error:
+            if not args.every:
+                raise
+            failures.append(error)
+    return removed, failures

@@ -1,0 +1,61 @@
+"""`sandboxkit exec`: one command in a sandbox that is already running."""
+
+import argparse
+import os
+
+from sandboxkit import Process, PtySize, Session
+from sandboxkit.cli import _options, _streams
+from sandboxkit.errors import ConfigurationError
+
+_USAGE = "sandboxkit exec [OPTIONS] ID [--] COMMAND [ARGUMENT]..."
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "exec",
+        help="run a command in a running sandbox",
+        description="Run a command in a running sandbox, which stays as it is.",
+        usage=_USAGE,
+        epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.",
+    )
+    _options.provider(parser)
+    parser.add_argument("--interactive", "-i", action="store_true", help="pass standard input on")
+    parser.add_argument("--tty", "-t", action="store_true", help="on a real terminal")
+    parser.add_argument(
+        "--timeout",
+        type=_options.seconds,
+        metavar="TIME",
+        help="kill the command after TIME, such as 10 or 5m",
+    )
+    _options.command(parser)
+    parser.add_argument("id", metavar="ID", help="a sandbox, as 'sandboxkit ls' shows it")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND [ARGUMENT]...")
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    argv = _options.argv(args.argv, _USAGE)
+    if not argv:
+        raise ConfigurationError(f"no command given; write: {_USAGE}")
+    options = _options.command_keywords(args)
+    with Session(args.provider) as session:
+        sandbox = session.from_id(args.id).result()
+        if args.tty:
+            from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+
+            options["env"] = {"TERM": os.environ.get("TERM", "xterm"), **options["env"]}
+
+            def start(size: PtySize) -> Process:
+                return sandbox.exec(argv, timeout=args.timeout, pty=size, **options)
+
+            return _terminal.attach(start)
+        process = sandbox.exec(
+            argv,
+            timeout=args.timeout,
+            stdin=True if args.interactive else None,
+            output_limit=_streams.KEPT,
+            **options,
+        )
+        return _streams.join(process, stdin=args.interactive)

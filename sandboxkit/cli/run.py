@@ -1,0 +1,88 @@
+"""`sandboxkit run`: one command in a fresh sandbox."""
+
+import argparse
+import os
+
+from sandboxkit import PtySize, Session
+from sandboxkit._process import Process
+from sandboxkit.cli import _options, _streams
+from sandboxkit.errors import ConfigurationError
+
+_USAGE = "sandboxkit run [OPTIONS] [--] COMMAND [ARGUMENT]..."
+_EPILOG = """\
+Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.
+
+examples:
+  sandboxkit run python3 -c 'print(6 * 7)'
+  echo hello | sandboxkit run -i tr a-z A-Z
+  sandboxkit run --timeout 5s --memory-mb 256 -- python3 untrusted.py
+  sandboxkit run -d --tag run:42 --lifetime 2h     # keeps running; prints its id
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "run",
+        help="run a command in a fresh sandbox",
+        description="Run a command in a fresh sandbox, which is deleted afterwards.",
+        usage=_USAGE,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _options.provider(parser)
+    parser.add_argument("--interactive", "-i", action="store_true", help="pass standard input on")
+    parser.add_argument("--tty", "-t", action="store_true", help="on a real terminal")
+    parser.add_argument(
+        "--detach",
+        "-d",
+        action="store_true",
+        help="leave the sandbox running and print its id; the command, if any, is its main command",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_options.seconds,
+        metavar="TIME",
+        help="kill the command after TIME, such as 10 or 5m",
+    )
+    _options.sandbox(parser)
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND [ARGUMENT]...")
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    argv = _options.argv(args.argv, _USAGE)
+    if args.detach:
+        return _detach(args, argv)
+    if not argv:
+        raise ConfigurationError(f"no command given; write: {_USAGE}")
+    with Session(args.provider, **_options.spec(args)) as session:
+        if args.tty:
+            from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+
+            env = {"TERM": os.environ.get("TERM", "xterm")}
+
+            def start(size: PtySize) -> Process:
+                return session.run(argv, timeout=args.timeout, pty=size, env=env)
+
+            return _terminal.attach(start)
+        process = session.run(
+            argv,
+            timeout=args.timeout,
+            stdin=True if args.interactive else None,
+            output_limit=_streams.KEPT,
+        )
+        return _streams.join(process, stdin=args.interactive)
+
+
+def _detach(args: argparse.Namespace, argv: list[str]) -> int:
+    for option, given in (("-i", args.interactive), ("-t", args.tty), ("--timeout", args.timeout)):
+        if given:
+            raise ConfigurationError(
+                f"{option} does not go with --detach; --lifetime bounds the sandbox"
+            )
+    with Session(args.provider, **_options.spec(args)) as session:
+        sandbox = session.sandbox(command=argv or None, detach=True).start().result()
+        print(sandbox.id)
+    return 0

@@ -1,0 +1,61 @@
+"""`sandboxkit shell`: an interactive shell in a running or a fresh sandbox."""
+
+import argparse
+import os
+
+from sandboxkit import Process, PtySize, Session
+from sandboxkit.cli import _options
+from sandboxkit.errors import ConfigurationError
+
+# bash where the image has it; sh is everywhere.
+_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "shell",
+        help="open an interactive shell",
+        description="Open a shell in the sandbox ID, or in a fresh one that is deleted when you leave.",
+        epilog="Exits with the shell's own status; 125 if the sandbox failed.",
+    )
+    _options.provider(parser)
+    _options.sandbox(parser)
+    parser.add_argument("id", metavar="ID", nargs="?", help="a running sandbox")
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+
+    spec = _options.spec(args)
+    terminal = {"TERM": os.environ.get("TERM", "xterm")}
+    if args.id is None:
+        with Session(args.provider, **spec) as session:
+            sandbox = session.sandbox()
+
+            def start(size: PtySize) -> Process:
+                return sandbox.exec(_SHELL, pty=size, env=terminal)
+
+            return _terminal.attach(start)
+
+    unusable = set(spec) - {"tags", "env", "user", "workdir"}
+    if unusable or args.tag:
+        names = ", ".join(
+            sorted(
+                f"--{name.replace('_', '-')}"
+                for name in unusable | ({"tag"} if args.tag else set())
+            )
+        )
+        raise ConfigurationError(
+            f"{names}: only for a fresh sandbox; {args.id!r} is running already"
+        )
+    with Session(args.provider) as session:
+        running = session.from_id(args.id).result()
+
+        def enter(size: PtySize) -> Process:
+            env = {**terminal, **spec["env"]}
+            return running.exec(_SHELL, pty=size, env=env, user=args.user, cwd=args.workdir)
+
+        return _terminal.attach(enter)
