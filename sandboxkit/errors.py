@@ -49,7 +49,11 @@ class SandboxError(Exception):
     retryable: bool = False
 
     def __init__(
-        self, message: str, *, provider: str | None = None, sandbox_id: str | None = None
+        self,
+        message: str,
+        *,
+        provider: str | None = None,
+        sandbox_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.provider = provider

@@ -10,7 +10,14 @@ of what they created, and raise only errors of `sandboxkit.errors`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from typing import ClassVar, Literal
 
 from sandboxkit import _exec_files
@@ -83,7 +90,9 @@ class Provider(ABC):
             if info.id == sandbox_id:
                 return info
         raise SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended", provider=self.name, sandbox_id=sandbox_id
+            f"no sandbox {sandbox_id!r}; it may have ended",
+            provider=self.name,
+            sandbox_id=sandbox_id,
         )
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
@@ -94,11 +103,15 @@ class Provider(ABC):
         """
         return await _exec_files.read_file(self, sandbox_id, path, max_bytes)
 
-    async def write_file(self, sandbox_id: str, path: str, data: bytes, *, mode: int | None) -> None:
+    async def write_file(
+        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
+    ) -> None:
         """Write a file atomically, making parent folders; `mode` None keeps the old or 0o644."""
         await _exec_files.write_file(self, sandbox_id, path, data, mode)
 
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
+    async def put_archive(
+        self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]
+    ) -> None:
         """Unpack a tar stream into the folder `path`, which is created with its parents."""
         await _exec_files.put_archive(self, sandbox_id, path, tar)
 
@@ -121,7 +134,9 @@ class Provider(ABC):
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         """Let the sandbox live `lifetime` seconds from now."""
-        raise ConfigurationError(f"provider {self.name!r} cannot renew a sandbox's lifetime")
+        raise ConfigurationError(
+            f"provider {self.name!r} cannot renew a sandbox's lifetime"
+        )
 
     async def logs(self, sandbox_id: str) -> bytes:
         """Return the newest output of the sandbox's main command, at least its last 1 MiB."""
@@ -132,7 +147,9 @@ class Provider(ABC):
 
         Raises SandboxTerminatedError or SandboxNotFoundError when the sandbox ends first.
         """
-        raise ConfigurationError(f"provider {self.name!r} cannot wait for a main command")
+        raise ConfigurationError(
+            f"provider {self.name!r} cannot wait for a main command"
+        )
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""
