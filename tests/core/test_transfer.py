@@ -1,0 +1,119 @@
+"""Downloads from a hostile sandbox never leave the target folder."""
+
+import io
+import os
+import tarfile
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Operation, SandboxFileError
+from sandboxkit._transfer import DownloadLimits, Transfer, unpack
+
+Build = Callable[[tarfile.TarFile], None]
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+    result = tarfile.TarInfo(name)
+    result.type, result.linkname, result.size, result.mode = kind, link, size, 0o6777
+    return result
+
+
+def download(build: Build, target: Path, *, max_bytes: int = 10**6, max_files: int = 100) -> Transfer:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        build(tar)
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        data = buffer.getvalue()
+        for start in range(0, len(data), 1000):
+            yield data[start : start + 1000]
+
+    limits = DownloadLimits(max_bytes, max_files)
+    return Operation(unpack(stream(), os.fspath(target), single=False, limits=limits)).result(10)
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:
+    tar.addfile(member(name, size=len(data)), io.BytesIO(data))
+
+
+def test_files_and_folders_arrive_without_setuid(tmp_path: Path) -> None:
+    def build(tar: tarfile.TarFile) -> None:
+        tar.addfile(member("a", tarfile.DIRTYPE))
+        add(tar, "a/b.txt", b"hello")
+
+    assert download(build, tmp_path) == Transfer(1, 5, ())
+    assert (tmp_path / "a/b.txt").read_bytes() == b"hello"
+    assert (tmp_path / "a/b.txt").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize("name", ["/abs", "../up", "a/../../up", "a/" * 70 + "deep"])
+def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
+    target = tmp_path / "target"
+    with pytest.raises(SandboxFileError, match="leads out"):
+        download(lambda tar: add(tar, name), target)
+    assert [path.name for path in tmp_path.rglob("*")] == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.SYMTYPE, "."),
+        (tarfile.LNKTYPE, "ok"),
+        (tarfile.FIFOTYPE, ""),
+        (tarfile.CHRTYPE, ""),
+    ],
+)
+def test_links_and_specials_are_skipped_and_named(tmp_path: Path, kind: bytes, link: str) -> None:
+    def build(tar: tarfile.TarFile) -> None:
+        add(tar, "ok")
+        tar.addfile(member("odd", kind, link))
+
+    assert download(build, tmp_path).skipped == ("odd",)
+    assert [path.name for path in tmp_path.iterdir()] == ["ok"]
+
+
+def test_a_link_that_was_there_before_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "way").symlink_to(outside)
+    with pytest.raises(SandboxFileError, match="refused"):
+        download(lambda tar: add(tar, "way/in"), target)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_file_replaces_a_link_rather_than_writing_through_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "f").symlink_to(outside)
+    download(lambda tar: add(tar, "f", b"theirs"), target)
+    assert outside.read_text() == "mine"
+    assert (target / "f").read_text() == "theirs"
+
+
+def test_size_and_count_are_capped(tmp_path: Path) -> None:
+    with pytest.raises(SandboxFileError, match="max_bytes=10"):
+        download(lambda tar: add(tar, "big", b"x" * 11), tmp_path, max_bytes=10)
+
+    def many(tar: tarfile.TarFile) -> None:
+        for number in range(4):
+            add(tar, str(number))
+
+    with pytest.raises(SandboxFileError, match="max_files=3"):
+        download(many, tmp_path, max_files=3)
+
+
+def test_a_broken_archive_is_an_error(tmp_path: Path) -> None:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield b"not a tar" * 100
+
+    with pytest.raises(SandboxFileError, match="broken archive"):
+        Operation(
+            unpack(stream(), os.fspath(tmp_path), single=False, limits=DownloadLimits(10, 10))
+        ).result(10)
