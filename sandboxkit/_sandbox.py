@@ -1,6 +1,7 @@
 """Sandbox: one isolated machine, started on first use."""
 
 import asyncio
+import builtins
 import os
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -88,7 +89,7 @@ class Sandbox:
         state: SandboxState | None = None,
         *,
         provider: str | None = None,
-    ) -> "Operation[list[SandboxInfo]]":
+    ) -> Operation[builtins.list[SandboxInfo]]:
         """List every sandbox that carries all of `tags`, whichever process made it."""
         from sandboxkit._session import ambient
 
@@ -256,11 +257,11 @@ class Sandbox:
 
         return Operation(run())
 
-    def list_dir(self, path: str) -> "Operation[list[FileInfo]]":
+    def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
         """List a folder, sorted by path."""
         path = self._path(path)
 
-        async def run() -> "list[FileInfo]":
+        async def run() -> builtins.list[FileInfo]:
             return await self._provider.list_dir(await self._started(), path)
 
         return Operation(run())

@@ -1,6 +1,7 @@
 """Session: sandboxes that share a provider, default options and a lifetime."""
 
 import asyncio
+import builtins
 import dataclasses
 import os
 import threading
@@ -124,14 +125,14 @@ class Session:
 
     def list(
         self, tags: _tags.Tags | None = None, state: SandboxState | None = None
-    ) -> "Operation[list[SandboxInfo]]":
+    ) -> Operation[builtins.list[SandboxInfo]]:
         """List the provider's sandboxes that carry all of `tags`, whichever process made them."""
         self._refuse_closed()
         wanted = _tags.parse(tags)
         if state is not None:
             state = SandboxState(state)
 
-        async def run() -> "list[SandboxInfo]":
+        async def run() -> builtins.list[SandboxInfo]:
             found = [info async for info in self._provider.list(wanted)]
             return [info for info in found if state in (None, info.state)]
 

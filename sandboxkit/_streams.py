@@ -1,5 +1,6 @@
 """A command's streams: output that is kept within a limit and can be read live, and stdin."""
 
+import builtins
 import codecs
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -60,10 +61,10 @@ class OutputStream:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._head: list[bytes] = []
-        self._tail: deque[bytes] = deque()
+        self._head: list[builtins.bytes] = []
+        self._tail: deque[builtins.bytes] = deque()
         self._head_size = self._tail_size = 0
-        self._unread: deque[bytes] = deque()
+        self._unread: deque[builtins.bytes] = deque()
         self._unread_size = 0
         self._attached = self._ended = False
         self._changed: anyio.Event | None = None
@@ -79,16 +80,16 @@ class OutputStream:
         """Whole lines of text, without their line ends."""
         return Chunks(self, _lines())
 
-    def bytes(self) -> Chunks[bytes]:
+    def bytes(self) -> Chunks[builtins.bytes]:
         """The exact bytes, in the pieces they arrived in."""
         return Chunks(self, lambda chunk: [] if chunk is None else [chunk])
 
-    def _value(self) -> bytes:
+    def _value(self) -> builtins.bytes:
         return b"".join([*self._head, *self._tail])
 
     # Everything below runs on the background loop only.
 
-    async def _feed(self, chunk: bytes) -> None:
+    async def _feed(self, chunk: builtins.bytes) -> None:
         self._keep(chunk)
         if not self._attached:
             return
@@ -102,7 +103,7 @@ class OutputStream:
         self._ended = True
         self._notify()
 
-    async def _next(self) -> "bytes | None":
+    async def _next(self) -> builtins.bytes | None:
         if not self._attached:
             self._attached = True
             self._unread.extend([*self._head, *self._tail])
@@ -124,7 +125,7 @@ class OutputStream:
 
         Operation(detach())
 
-    def _keep(self, chunk: "bytes") -> None:
+    def _keep(self, chunk: builtins.bytes) -> None:
         if self._limit is None:
             self._head.append(chunk)
             self._head_size += len(chunk)

@@ -9,6 +9,7 @@ Providers implement no timeouts: the core cancels `exec`. They do not retry, do 
 of what they created, and raise only errors of `sandboxkit.errors`.
 """
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
@@ -120,7 +121,7 @@ class Provider(ABC):
         one member named as the file otherwise. Raises SandboxFileNotFoundError."""
         return _exec_files.get_archive(self, sandbox_id, path)
 
-    async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
+    async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """List a folder, sorted by path; each `FileInfo.path` is absolute."""
         return await _exec_files.list_dir(self, sandbox_id, path)
 
