@@ -1,0 +1,1 @@
+"""The docker provider against a real daemon."""

@@ -1,0 +1,96 @@
+"""An image registry on loopback with one small image, as much of the protocol as a pull needs."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+
+
+def _digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+class Registry:
+    """Serves `image`; answers 404 for every other name."""
+
+    def __init__(self) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            member = tarfile.TarInfo("hello.txt")
+            member.size = 5
+            tar.addfile(member, io.BytesIO(b"hello"))
+        layer = gzip.compress(buffer.getvalue(), mtime=0)
+        config = json.dumps(
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": {"User": "1234", "Labels": {"from": "image"}},
+                "rootfs": {"type": "layers", "diff_ids": [_digest(buffer.getvalue())]},
+            }
+        ).encode()
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": _MANIFEST,
+                "config": {
+                    "mediaType": "application/vnd.docker.container.image.v1+json",
+                    "size": len(config),
+                    "digest": _digest(config),
+                },
+                "layers": [
+                    {
+                        "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                        "size": len(layer),
+                        "digest": _digest(layer),
+                    }
+                ],
+            }
+        ).encode()
+        pages = {
+            "/v2/": (b"{}", "application/json"),
+            "/v2/hello/manifests/1": (manifest, _MANIFEST),
+            f"/v2/hello/manifests/{_digest(manifest)}": (manifest, _MANIFEST),
+            f"/v2/hello/blobs/{_digest(layer)}": (layer, "application/octet-stream"),
+            f"/v2/hello/blobs/{_digest(config)}": (config, "application/octet-stream"),
+        }
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                data, kind = pages.get(self.path, (b"", ""))
+                self.send_response(200 if kind else 404)
+                self.send_header("Content-Type", kind or "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Docker-Content-Digest", _digest(data))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(data)
+
+            do_HEAD = do_GET  # noqa: N815  # the base class's spelling
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self._server.server_address[1]}"
+        self.image = f"{self.host}/hello:1"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,55 @@
+"""A loopback TCP port that leads to a unix socket, as `socat` would make one."""
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class TcpBridge:
+    """Listens until it is left; every connection and each direction's end is passed on."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # shutdown wakes the threads that wait on these; close alone would not.
+        for end in [self._listener, *self._open]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._path)
+            self._open += [near, far]
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=_copy, args=(source, target), daemon=True).start()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,68 @@
+"""Images that are missing, pulled, or unusable."""
+
+import logging
+import subprocess
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from sandboxkit.errors import ConfigurationError, ImageNotFoundError
+from sandboxkit.providers.docker import DockerProvider, PullProgress
+from sandboxkit.types import SandboxSpec
+from tests.docker.registry import Registry
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("daemon")]
+
+
+@pytest.fixture
+def registry(daemon: None) -> Iterator[Registry]:
+    with Registry() as registry:
+        yield registry
+        subprocess.run(["docker", "rmi", "--force", registry.image], capture_output=True)
+
+
+async def test_a_missing_image_is_pulled_with_progress(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[PullProgress] = []
+    provider = DockerProvider(on_pull=seen.append)
+    with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
+        image = await provider._images.ensure(registry.image)
+    assert image.user == "1234"
+    assert {progress.image for progress in seen} == {registry.image}
+    assert any("Pull complete" in progress.status for progress in seen)
+    assert f"pulled image {registry.image}" in caplog.text
+
+
+async def test_two_at_once_pull_an_image_once(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = DockerProvider()
+    with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(provider._images.ensure, registry.image)
+            tasks.start_soon(provider._images.ensure, registry.image)
+    assert caplog.text.count("pulling image") == 1
+
+
+async def test_an_image_that_no_registry_has_is_named_with_remedies(registry: Registry) -> None:
+    provider = DockerProvider()
+    name = f"{registry.host}/absent:9"
+    with pytest.raises(ImageNotFoundError) as caught:
+        await provider.create(SandboxSpec(image=name))
+    for words in (name, "docker build", "SANDBOXKIT_DOCKER_IMAGE"):
+        assert words in str(caught.value)
+
+
+async def test_a_registry_that_cannot_be_reached_is_an_image_not_found() -> None:
+    provider = DockerProvider()
+    with pytest.raises(ImageNotFoundError, match="refused"):
+        await provider.create(SandboxSpec(image="127.0.0.1:1/absent:9"))
+
+
+@pytest.mark.parametrize("name", ["Not A Name", "UPPER/case", "x:y:z"])
+async def test_an_impossible_reference_is_a_configuration_error(name: str) -> None:
+    with pytest.raises((ConfigurationError, ImageNotFoundError)) as caught:
+        await DockerProvider().create(SandboxSpec(image=name))
+    assert name in str(caught.value)
