@@ -78,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(provider=None)
     _options.provider(parser)
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for module in _VERBS:
         module.add(verbs)
     return parser

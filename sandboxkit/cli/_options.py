@@ -29,8 +29,8 @@ class CommandOptions(TypedDict, total=False):
 def provider(parser: argparse.ArgumentParser) -> None:
     """Add --provider; without a default here, so that the one before the verb stands."""
     parser.add_argument(
-        "--provider",
         "-p",
+        "--provider",
         metavar="NAME",
         default=argparse.SUPPRESS,
         help="backend: local, docker, ... (default: $SANDBOXKIT_PROVIDER, else local on Linux)",
@@ -42,8 +42,8 @@ def sandbox(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--image", help="image reference; on local a root folder or OCI archive")
     group.add_argument(
-        "--env",
         "-e",
+        "--env",
         metavar="K=V",
         action="append",
         default=[],
@@ -60,9 +60,9 @@ def sandbox(parser: argparse.ArgumentParser) -> None:
         "--tag", metavar="T", action="append", default=[], help="label such as run:42; repeatable"
     )
     group.add_argument(
-        "--workdir", "-w", metavar="DIR", help="where commands start (default: /workspace)"
+        "-w", "--workdir", metavar="DIR", help="where commands start (default: /workspace)"
     )
-    group.add_argument("--user", "-u", help="user name or uid")
+    group.add_argument("-u", "--user", help="user name or uid")
     group.add_argument("--network", choices=("none", "internet"), help="default: none")
     group.add_argument(
         "--profile", choices=("standard", "strict"), help="strict: read-only root, non-root user"
@@ -103,15 +103,15 @@ def spec(args: argparse.Namespace) -> SpecOptions:
 def command(parser: argparse.ArgumentParser) -> None:
     """Add the options for one command in an existing sandbox."""
     parser.add_argument(
-        "--env",
         "-e",
+        "--env",
         metavar="K=V",
         action="append",
         default=[],
         help="set a variable; K alone copies yours",
     )
-    parser.add_argument("--workdir", "-w", metavar="DIR", help="directory to start in")
-    parser.add_argument("--user", "-u", help="user name or uid")
+    parser.add_argument("-w", "--workdir", metavar="DIR", help="directory to start in")
+    parser.add_argument("-u", "--user", help="user name or uid")
 
 
 def command_keywords(args: argparse.Namespace) -> CommandOptions:

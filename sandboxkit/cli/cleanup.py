@@ -45,7 +45,7 @@ def add(verbs: _options.Verbs) -> None:
         "--older-than", type=_options.seconds, metavar="TIME", help="such as 90s, 15m, 1h or 2d"
     )
     parser.add_argument(
-        "--dry-run", "-n", action="store_true", help="only say what would be removed"
+        "-n", "--dry-run", action="store_true", help="only say what would be removed"
     )
     parser.set_defaults(verb=main)
 

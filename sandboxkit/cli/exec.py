@@ -20,8 +20,8 @@ def add(verbs: _options.Verbs) -> None:
         epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.",
     )
     _options.provider(parser)
-    parser.add_argument("--interactive", "-i", action="store_true", help="pass standard input on")
-    parser.add_argument("--tty", "-t", action="store_true", help="on a real terminal")
+    parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
+    parser.add_argument("-t", "--tty", action="store_true", help="on a real terminal")
     parser.add_argument(
         "--timeout",
         type=_options.seconds,

@@ -32,7 +32,7 @@ def add(verbs: _options.Verbs) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="an array of objects, for programs")
-    form.add_argument("--quiet", "-q", action="store_true", help="ids only")
+    form.add_argument("-q", "--quiet", action="store_true", help="ids only")
     parser.set_defaults(verb=main)
 
 

@@ -31,11 +31,11 @@ def add(verbs: _options.Verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _options.provider(parser)
-    parser.add_argument("--interactive", "-i", action="store_true", help="pass standard input on")
-    parser.add_argument("--tty", "-t", action="store_true", help="on a real terminal")
+    parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
+    parser.add_argument("-t", "--tty", action="store_true", help="on a real terminal")
     parser.add_argument(
-        "--detach",
         "-d",
+        "--detach",
         action="store_true",
         help="leave the sandbox running and print its id; the command, if any, is its main command",
     )
