@@ -119,10 +119,10 @@ class Daemon:
 
     def _open(self) -> Any:
         with contextlib.closing(self._new(_ANY_VERSION)) as probe:
-            version = probe.version(api_version=False).get("ApiVersion")
-        if not isinstance(version, str):
-            raise OSError("it does not speak Docker's protocol")
-        return self._new(version)
+            said = probe.version(api_version=False)
+        if not isinstance(said, dict) or not isinstance(said.get("ApiVersion"), str):
+            raise OSError("what answers there does not speak Docker's protocol")
+        return self._new(said["ApiVersion"])
 
     def _new(self, version: str) -> Any:
         client = APIClient(

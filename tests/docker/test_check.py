@@ -28,7 +28,8 @@ from sandboxkit.types import SandboxSpec
     ],
 )
 def test_a_spec_that_docker_cannot_honour_is_refused_by_field(
-    field: str, options: dict[str, Any]  # one type per field
+    field: str,
+    options: dict[str, Any],  # one type per field
 ) -> None:
     # A daemon that does not exist shows that none is asked.
     provider = DockerProvider(base_url="unix:///nonexistent.sock")

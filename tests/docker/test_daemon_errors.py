@@ -104,5 +104,3 @@ async def test_something_that_is_no_docker_daemon_is_unavailable(listener: socke
     with pytest.raises(ProviderUnavailableError):
         await provider.create(SandboxSpec())
     listener.shutdown(socket.SHUT_RDWR)
-
-

@@ -1,0 +1,239 @@
+"""Containers made, listed, found from elsewhere and removed."""
+
+import subprocess
+
+import anyio
+import pytest
+
+from sandboxkit.errors import (
+    ConfigurationError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.types import SandboxSpec, SandboxState
+from tests.docker.conftest import Box, client, listed, until_gone
+from tests.docker.tcp_bridge import TcpBridge
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_sandbox_runs_commands_and_is_gone_after_delete(
+    provider: DockerProvider, tag: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    box = Box(provider, sandbox_id)
+    assert await box.python("print(6 * 7)") == "42"
+    assert await box.run("sh", "-c", "echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
+    await provider.delete(sandbox_id)
+    await provider.delete(sandbox_id)
+    assert await listed(provider, tag) == []
+    with pytest.raises(SandboxNotFoundError):
+        await provider.get(sandbox_id)
+    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
+        await box.run("true")
+
+
+async def test_everything_works_over_tcp(bridge: TcpBridge, tag: str) -> None:
+    provider = DockerProvider(base_url=bridge.url)
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    other = DockerProvider(base_url=bridge.url)
+    try:
+        assert await Box(provider, sandbox_id).python("print(6 * 7)") == "42"
+        assert await Box(other, sandbox_id).python("print(7 * 7)") == "49"
+        assert [info.id for info in await listed(other, tag)] == [sandbox_id]
+    finally:
+        await provider.delete(sandbox_id)
+        await other.aclose()
+        await provider.aclose()
+    assert bridge.connections >= 4
+
+
+async def test_docker_host_in_the_environment_is_used(
+    bridge: TcpBridge, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", bridge.url)
+    assert await listed(DockerProvider(), tag) == []
+    assert bridge.connections > 0
+
+
+async def test_tags_are_labels_whatever_they_contain(provider: DockerProvider, tag: str) -> None:
+    tags = {"test": tag, "run": "a=b,c d/ü🎈", "flag": "", "path/like.key": "x"}
+    sandbox_id = await provider.create(SandboxSpec(tags=tags))
+    try:
+        for key, value in tags.items():
+            found = [info async for info in provider.list({"test": tag, key: value})]
+            assert [info.id for info in found] == [sandbox_id]
+        assert [info async for info in provider.list({"test": tag, "run": "a"})] == []
+        (info,) = await listed(provider, tag)
+        assert info.tags == tags
+        assert info.state is SandboxState.RUNNING
+        assert (await provider.get(sandbox_id)) == info
+    finally:
+        await provider.delete(sandbox_id)
+
+
+async def test_other_peoples_containers_are_neither_listed_nor_deleted(
+    provider: DockerProvider,
+) -> None:
+    name = "not-a-sandbox-of-ours"
+    image = await provider._images.ensure("sandboxkit/python:3.11")
+    subprocess.run(
+        ["docker", "create", "--name", name, "--label", "sandboxkit=1", image.reference],
+        check=True,
+        capture_output=True,
+    )
+    try:
+        assert name not in [info.id async for info in provider.list({})]
+        await provider.delete(name)
+        with pytest.raises(SandboxNotFoundError):
+            await provider.get(name)
+        inspected = subprocess.run(["docker", "inspect", name], capture_output=True)
+        assert inspected.returncode == 0
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2])
+async def test_a_cancelled_create_leaves_nothing(
+    provider: DockerProvider, tag: str, after: float
+) -> None:
+    await provider._daemon.info()
+    with anyio.move_on_after(after):
+        await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
+    assert await listed(provider, tag) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"user": "nobody-knows-me"}, SandboxStartError),
+        ({"cpus": 4096.0}, (ConfigurationError, SandboxStartError)),
+    ],
+)
+async def test_a_failing_create_says_why_and_leaves_nothing(
+    provider: DockerProvider,
+    tag: str,
+    options: dict[str, object],
+    error: type[SandboxError],
+) -> None:
+    with pytest.raises(error):
+        await provider.create(SandboxSpec(tags={"test": tag}, **options))  # type: ignore[arg-type]  # one type per field
+    assert await listed(provider, tag) == []
+
+
+async def test_an_unknown_runtime_is_named(tag: str) -> None:
+    provider = DockerProvider(runtime="no-such-runtime")
+    with pytest.raises(SandboxError, match="no-such-runtime"):
+        await provider.create(SandboxSpec(tags={"test": tag}))
+    assert await listed(provider, tag) == []
+    assert not (await provider.diagnose()).available
+
+
+async def test_a_removed_agent_volume_is_filled_again(provider: DockerProvider, tag: str) -> None:
+    await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
+    volume = await provider._agent.ensure("unused")
+    for state in ("absent", "empty"):
+        subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
+        if state == "empty":
+            subprocess.run(["docker", "volume", "create", volume], check=True, capture_output=True)
+        sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+        assert await Box(provider, sandbox_id).python("print(1)") == "1"
+        await provider.delete(sandbox_id)
+
+
+async def test_running_out_of_memory_or_being_killed_is_told(
+    provider: DockerProvider, box: Box
+) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def die() -> None:
+            with pytest.raises(SandboxTerminatedError, match="killed"):
+                await box.run("sleep", "60")
+
+        tasks.start_soon(die)
+        await box.run("true")
+        await anyio.to_thread.run_sync(
+            lambda: subprocess.run(["docker", "kill", box.id], check=True, capture_output=True)
+        )
+
+
+async def test_sandboxes_of_a_killed_process_are_gone_in_five_seconds(
+    provider: DockerProvider, tag: str
+) -> None:
+    process = client(
+        """
+for _ in range(4):
+    print(await provider.create(SandboxSpec(tags={"test": sys.argv[1]})), flush=True)
+async def ignore(stream, chunk): ...
+async with anyio.create_task_group() as tasks:
+    tasks.start_soon(provider.exec, [i.id async for i in provider.list({"test": sys.argv[1]})][0],
+                     Command(argv=("sh", "-c", "setsid sleep 1000 & trap '' TERM HUP; sleep 999")), ignore)
+    await anyio.sleep(0.3)
+    print("all", flush=True)
+    await anyio.sleep(1000)
+""",
+        tag,
+    )
+    assert process.stdout is not None
+    while (line := await anyio.to_thread.run_sync(process.stdout.readline)).strip() != "all":
+        assert line, "the client failed"
+    assert len(await listed(provider, tag)) == 4
+    process.kill()
+    process.wait()
+    await until_gone(provider, tag, within=5)
+    process.stdout.close()
+    process.stdin and process.stdin.close()
+
+
+async def test_a_detached_sandbox_outlives_its_process_until_its_lifetime(
+    provider: DockerProvider, tag: str
+) -> None:
+    process = client(
+        """
+spec = SandboxSpec(tags={"test": sys.argv[1]}, detach=True, lifetime=6.0)
+print(await provider.create(spec), flush=True)
+""",
+        tag,
+    )
+    sandbox_id = process.communicate(timeout=60)[0].strip()
+    await anyio.sleep(1)
+    box = Box(provider, sandbox_id)
+    assert await box.python("print('alive')") == "alive"
+    assert (await provider.get(sandbox_id)).state is SandboxState.RUNNING
+    await until_gone(provider, tag, within=12)
+
+
+async def test_another_process_reaches_a_sandbox_by_its_id(
+    provider: DockerProvider, box: Box, tag: str
+) -> None:
+    await provider.write_file(box.id, "/tmp/note", b"from the owner", mode=None)
+    process = client(
+        """
+print((await provider.read_file(sys.argv[1], "/tmp/note", max_bytes=100)).decode())
+await provider.write_file(sys.argv[1], "/tmp/answer", b"from the guest", mode=None)
+""",
+        box.id,
+    )
+    out = (await anyio.to_thread.run_sync(process.communicate))[0]
+    assert out == "from the owner\n"
+    # The guest's end is not the sandbox's.
+    assert (await provider.read_file(box.id, "/tmp/answer", max_bytes=100)) == b"from the guest"
+
+
+async def test_starts_beyond_the_limit_wait_their_turn(provider: DockerProvider, tag: str) -> None:
+    ids: list[str] = []
+
+    async def one() -> None:
+        ids.append(await provider.create(SandboxSpec(tags={"test": tag})))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(one)
+    assert len({info.id for info in await listed(provider, tag)}) == 10
+    async with anyio.create_task_group() as tasks:
+        for sandbox_id in ids:
+            tasks.start_soon(provider.delete, sandbox_id)
+    assert await listed(provider, tag) == []
