@@ -1,0 +1,141 @@
+// Calls: requests with one answer, and file transfers.
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+)
+
+type op uint8
+
+const (
+	opRead       op = 1
+	opWrite      op = 2
+	opStat       op = 3
+	opList       op = 4
+	opRemove     op = 5
+	opPutArchive op = 6
+	opGetArchive op = 7
+	opRenew      op = 8
+	opLogs       op = 9
+	opWait       op = 10
+	opStats      op = 11
+)
+
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	if errors.Is(err, errCancelled) {
+		return syscall.ECANCELED
+	}
+	return syscall.EIO
+}
+
+// parseCall reads a call's arguments and returns the work, which ends the stream itself.
+func parseCall(in *fields, b *sandbox) (func(*stream), error) {
+	var work func(s *stream) ([]byte, error)
+	asUser := true
+	switch o := op(in.u8()); o {
+	case opRead:
+		path, limit := in.str(), in.u64()
+		work = func(s *stream) ([]byte, error) { return nil, readFile(s, path, limit) }
+	case opWrite:
+		path, mode, more, data := in.str(), in.u32(), in.u8() == 1, in.bytes()
+		work = func(s *stream) ([]byte, error) {
+			if !more {
+				s.in.finish()
+			}
+			return nil, writeFile(path, mode, data, s.in)
+		}
+	case opStat:
+		path := in.str()
+		work = func(*stream) ([]byte, error) { return statPath(path) }
+	case opList:
+		path := in.str()
+		work = func(s *stream) ([]byte, error) { return nil, listDir(s, path) }
+	case opRemove:
+		path, recursive := in.str(), in.u8() == 1
+		work = func(*stream) ([]byte, error) { return nil, removePath(path, recursive) }
+	case opPutArchive:
+		path := in.str()
+		work = func(s *stream) ([]byte, error) { return nil, putArchive(path, s.in) }
+	case opGetArchive:
+		path := in.str()
+		work = func(s *stream) ([]byte, error) { return nil, getArchive(s, path) }
+	case opRenew:
+		seconds := math.Float64frombits(in.u64())
+		asUser = false
+		work = func(*stream) ([]byte, error) {
+			if !(seconds > 0 && seconds < 1e9) {
+				return nil, fmt.Errorf("lifetime of %v seconds: %w", seconds, syscall.EINVAL)
+			}
+			b.renew(time.Duration(seconds * float64(time.Second)))
+			return nil, nil
+		}
+	case opLogs:
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return nil, s.send(kStdout, b.main.logs()) }
+	case opWait:
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return waitMain(s, b) }
+	case opStats:
+		asUser = false
+		work = func(*stream) ([]byte, error) { return stats(), nil }
+	default:
+		return nil, protocolError(fmt.Sprintf("unknown call %d", o))
+	}
+	if err := in.end(); err != nil {
+		return nil, err
+	}
+	return func(s *stream) {
+		var answer []byte
+		var err error
+		if asUser {
+			if e := filesAs.run(b.user, func() { answer, err = work(s) }); e != nil {
+				err = e
+			}
+		} else {
+			answer, err = work(s)
+		}
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		s.end(kDone, answer)
+	}, nil
+}
+
+func waitMain(s *stream, b *sandbox) ([]byte, error) {
+	cancelled := make(chan struct{})
+	go func() {
+		// Its inbox ends with the stream: by a kill, or with the connection.
+		_, _ = s.in.Read(make([]byte, 1))
+		close(cancelled)
+	}()
+	status, ok, err := b.main.wait(cancelled)
+	s.in.cancel(errCancelled)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("the sandbox has no main command: %w", syscall.EINVAL)
+	}
+	return binary.BigEndian.AppendUint32(nil, uint32(status)), nil
+}
+
+// stats counts the living processes, the agent included, and their resident memory in bytes.
+func stats() []byte {
+	processes, resident := 1, residentOf(1)
+	for _, p := range processTable() {
+		processes++
+		resident += residentOf(p.pid)
+	}
+	out := binary.BigEndian.AppendUint32(nil, uint32(processes))
+	return binary.BigEndian.AppendUint64(out, resident)
+}

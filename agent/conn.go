@@ -1,0 +1,231 @@
+// One client's connection: the handshake, its streams, and the frames in both directions.
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// A stream is one request in progress.
+type stream struct {
+	conn   *conn
+	id     uint32
+	out    *credit
+	in     *inbox
+	cancel func()            // stops the work; called once, on its own goroutine
+	resize func(r, c uint16) // nil for anything but a command on a terminal
+
+	once sync.Once
+}
+
+func (s *stream) stop() {
+	s.once.Do(func() {
+		s.out.close()
+		s.in.cancel(errCancelled)
+		if s.cancel != nil {
+			go s.cancel()
+		}
+	})
+}
+
+// send sends data as soon as the client's window has room for it. buf has header room.
+func (s *stream) send(k kind, data []byte) error {
+	for len(data) > 0 {
+		n, err := s.out.take(min(len(data), chunkSize))
+		if err != nil {
+			return err
+		}
+		if err := s.conn.write(seal(append(newFrame(n), data[:n]...), k, s.id)); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// end sends a stream's last frame. Its id may be used again by the client once it has it.
+func (s *stream) end(k kind, payload []byte) {
+	s.conn.mu.Lock()
+	delete(s.conn.streams, s.id)
+	s.conn.mu.Unlock()
+	_ = s.conn.write(seal(append(newFrame(len(payload)), payload...), k, s.id))
+}
+
+func (s *stream) fail(err error) {
+	s.end(kFail, putString(binary.BigEndian.AppendUint32(nil, uint32(errnoOf(err))), err.Error()))
+}
+
+type transport interface {
+	io.Reader
+	io.Writer
+	SetWriteDeadline(time.Time) error
+	Close() error
+}
+
+type conn struct {
+	sandbox *sandbox
+	t       transport
+	writing sync.Mutex
+	mu      sync.Mutex
+	streams map[uint32]*stream
+	closed  bool
+}
+
+func (c *conn) write(buf []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, err := c.t.Write(buf)
+	return err
+}
+
+// bye says why the connection ends, if the client still listens, and closes it.
+func (c *conn) bye(reason string) {
+	_ = c.t.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+	_ = c.write(seal(putString(newFrame(64), reason), kBye, 0))
+	_ = c.t.Close()
+}
+
+// serve handles a connection until it ends, and then stops everything it had in progress.
+func (c *conn) serve(owner bool) {
+	err := c.loop(owner)
+	c.mu.Lock()
+	c.closed = true
+	streams := make([]*stream, 0, len(c.streams))
+	for _, s := range c.streams {
+		streams = append(streams, s)
+	}
+	c.mu.Unlock()
+	for _, s := range streams {
+		s.stop()
+	}
+	var broken protocolError
+	if errors.As(err, &broken) {
+		c.bye(broken.Error())
+	}
+	_ = c.t.Close()
+}
+
+func (c *conn) loop(owner bool) error {
+	r := bufio.NewReaderSize(c.t, chunkSize)
+	f, err := readFrame(r)
+	if err != nil {
+		return err
+	}
+	if f.kind != kHello || f.stream != 0 {
+		return protocolError("the first frame must be a hello")
+	}
+	in := fields{rest: f.payload}
+	if string(in.take(len(magic))) != magic {
+		return protocolError("bad magic in the hello")
+	}
+	if version := in.u32(); in.err == nil && version != protocolVersion {
+		return protocolError("the client and the agent speak different protocol versions")
+	}
+	configured := in.u8() == 1
+	env, command := in.list(), in.list()
+	if err := in.end(); err != nil {
+		return err
+	}
+	if configured && owner {
+		if err := c.sandbox.configure(env, command); err != nil {
+			c.bye(err.Error())
+			return err
+		}
+	}
+	welcome := binary.BigEndian.AppendUint32(newFrame(8), protocolVersion)
+	if err := c.write(seal(welcome, kWelcome, 0)); err != nil {
+		return err
+	}
+	for {
+		f, err := readFrame(r)
+		if err != nil {
+			return err
+		}
+		if err := c.handle(f); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) open(id uint32) (*stream, error) {
+	if id == 0 {
+		return nil, protocolError("stream 0 is the connection's own")
+	}
+	s := &stream{conn: c, id: id, out: newCredit(outWindow)}
+	s.in = newInbox(func(n int) {
+		_ = c.write(seal(binary.BigEndian.AppendUint32(newFrame(4), uint32(n)), kCredit, id))
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, used := c.streams[id]; used {
+		return nil, protocolError("stream id in use")
+	}
+	c.streams[id] = s
+	return s, nil
+}
+
+// handle acts on one frame and never blocks for long: the work runs on goroutines.
+func (c *conn) handle(f frame) error {
+	in := fields{rest: f.payload}
+	switch f.kind {
+	case kExec:
+		request := parseExec(&in)
+		if err := in.end(); err != nil {
+			return err
+		}
+		s, err := c.open(f.stream)
+		if err != nil {
+			return err
+		}
+		e := &execution{stream: s, request: request, marker: newMarker()}
+		s.cancel, s.resize = e.kill, e.resize
+		go e.run(c.sandbox)
+		return nil
+	case kCall:
+		work, err := parseCall(&in, c.sandbox)
+		if err != nil {
+			return err
+		}
+		s, err := c.open(f.stream)
+		if err != nil {
+			return err
+		}
+		go work(s)
+		return nil
+	}
+	c.mu.Lock()
+	s := c.streams[f.stream]
+	c.mu.Unlock()
+	if s == nil {
+		return nil // it ended while this frame was on its way
+	}
+	switch f.kind {
+	case kData:
+		return s.in.put(f.payload)
+	case kEOF:
+		s.in.finish()
+	case kCredit:
+		n := in.u32()
+		if err := in.end(); err != nil {
+			return err
+		}
+		return s.out.grant(int(n))
+	case kResize:
+		rows, cols := in.u16(), in.u16()
+		if err := in.end(); err != nil {
+			return err
+		}
+		if s.resize != nil {
+			s.resize(rows, cols)
+		}
+	case kKill:
+		s.stop()
+	default:
+		return protocolError("a second hello")
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+// Flow control: what may be sent on a stream, and what was received and not yet used.
+package main
+
+import (
+	"errors"
+	"io"
+	"sync"
+)
+
+var errCancelled = errors.New("cancelled by the client")
+
+// A credit is how many bytes may still be sent; take blocks until there are some.
+type credit struct {
+	mu     sync.Mutex
+	cond   *sync.Cond
+	n      int
+	closed bool
+}
+
+func newCredit(n int) *credit {
+	c := &credit{n: n}
+	c.cond = sync.NewCond(&c.mu)
+	return c
+}
+
+func (c *credit) take(want int) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.n == 0 && !c.closed {
+		c.cond.Wait()
+	}
+	if c.closed {
+		return 0, errCancelled
+	}
+	got := min(want, c.n)
+	c.n -= got
+	return got, nil
+}
+
+func (c *credit) grant(n int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > outWindow || c.n+n > outWindow {
+		return protocolError("credit above the window")
+	}
+	c.n += n
+	c.cond.Broadcast()
+	return nil
+}
+
+func (c *credit) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.cond.Broadcast()
+}
+
+// An inbox queues what a client sent on a stream. Reading it grants the client more.
+type inbox struct {
+	mu       sync.Mutex
+	cond     *sync.Cond
+	chunks   [][]byte
+	queued   int
+	consumed int
+	eof      bool
+	err      error
+	grant    func(n int)
+}
+
+func newInbox(grant func(n int)) *inbox {
+	b := &inbox{grant: grant}
+	b.cond = sync.NewCond(&b.mu)
+	return b
+}
+
+func (b *inbox) put(chunk []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.eof {
+		return protocolError("data after end of data")
+	}
+	if b.queued+b.consumed+len(chunk) > inWindow {
+		return protocolError("more data than the window allows")
+	}
+	if len(chunk) > 0 {
+		b.chunks = append(b.chunks, chunk)
+		b.queued += len(chunk)
+		b.cond.Broadcast()
+	}
+	return nil
+}
+
+func (b *inbox) finish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.eof = true
+	b.cond.Broadcast()
+}
+
+func (b *inbox) cancel(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+	}
+	b.cond.Broadcast()
+}
+
+func (b *inbox) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	for len(b.chunks) == 0 && !b.eof && b.err == nil {
+		b.cond.Wait()
+	}
+	if b.err != nil {
+		b.mu.Unlock()
+		return 0, b.err
+	}
+	if len(b.chunks) == 0 {
+		b.mu.Unlock()
+		return 0, io.EOF
+	}
+	n := copy(p, b.chunks[0])
+	if n == len(b.chunks[0]) {
+		b.chunks[0] = nil
+		b.chunks = b.chunks[1:]
+	} else {
+		b.chunks[0] = b.chunks[0][n:]
+	}
+	b.queued -= n
+	b.consumed += n
+	granted := 0
+	if b.consumed >= inWindow/4 {
+		granted, b.consumed = b.consumed, 0
+	}
+	b.mu.Unlock()
+	if granted > 0 {
+		b.grant(granted)
+	}
+	return n, nil
+}

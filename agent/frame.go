@@ -1,0 +1,169 @@
+// The wire format: length-prefixed frames, and the fields inside them. See PROTOCOL.md.
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	protocolVersion = 1
+	magic           = "SBXK"
+	headerSize      = 9
+	maxPayload      = 4 << 20
+	chunkSize       = 64 << 10
+	// outWindow is what the agent may send on a stream before it is granted more; inWindow
+	// is what a client may send.
+	outWindow = 1 << 20
+	inWindow  = 256 << 10
+)
+
+type kind uint8
+
+const (
+	kHello   kind = 1
+	kExec    kind = 2
+	kData    kind = 3
+	kEOF     kind = 4
+	kCredit  kind = 5
+	kResize  kind = 6
+	kKill    kind = 7
+	kCall    kind = 8
+	kWelcome kind = 16
+	kStdout  kind = 17
+	kStderr  kind = 18
+	kExit    kind = 19
+	kDone    kind = 20
+	kFail    kind = 21
+	kBye     kind = 22
+)
+
+type frame struct {
+	kind    kind
+	stream  uint32
+	payload []byte
+}
+
+// A protocolError ends the connection; its text is sent to the peer in a bye frame.
+type protocolError string
+
+func (e protocolError) Error() string { return "protocol error: " + string(e) }
+
+func readFrame(r io.Reader) (frame, error) {
+	var head [headerSize]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return frame{}, protocolError("stream ended inside a frame header")
+		}
+		return frame{}, err
+	}
+	size := binary.BigEndian.Uint32(head[0:])
+	if size > maxPayload {
+		return frame{}, protocolError(fmt.Sprintf("frame of %d bytes, the limit is %d", size, maxPayload))
+	}
+	f := frame{kind: kind(head[4]), stream: binary.BigEndian.Uint32(head[5:])}
+	if f.kind < kHello || f.kind > kCall {
+		return frame{}, protocolError(fmt.Sprintf("unknown frame type %d", head[4]))
+	}
+	f.payload = make([]byte, size)
+	if _, err := io.ReadFull(r, f.payload); err != nil {
+		return frame{}, protocolError("stream ended inside a frame")
+	}
+	return f, nil
+}
+
+// newFrame returns a buffer with room for the header; seal fills that in.
+func newFrame(capacity int) []byte { return make([]byte, headerSize, headerSize+capacity) }
+
+func seal(buf []byte, k kind, stream uint32) []byte {
+	binary.BigEndian.PutUint32(buf[0:], uint32(len(buf)-headerSize))
+	buf[4] = byte(k)
+	binary.BigEndian.PutUint32(buf[5:], stream)
+	return buf
+}
+
+func putString(buf []byte, s string) []byte {
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(s)))
+	return append(buf, s...)
+}
+
+// fields reads the fields of a payload; the first error sticks.
+type fields struct {
+	rest []byte
+	err  error
+}
+
+func (f *fields) take(n int) []byte {
+	if f.err == nil && n > len(f.rest) {
+		f.err = protocolError("payload too short")
+	}
+	if f.err != nil {
+		return nil
+	}
+	out := f.rest[:n]
+	f.rest = f.rest[n:]
+	return out
+}
+
+func (f *fields) u8() uint8 {
+	if b := f.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (f *fields) u16() uint16 {
+	if b := f.take(2); b != nil {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
+}
+
+func (f *fields) u32() uint32 {
+	if b := f.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (f *fields) u64() uint64 {
+	if b := f.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (f *fields) bytes() []byte {
+	n := f.u32()
+	if f.err == nil && uint64(n) > uint64(len(f.rest)) {
+		f.err = protocolError("payload too short")
+	}
+	return f.take(int(n))
+}
+
+func (f *fields) str() string { return string(f.bytes()) }
+
+func (f *fields) list() []string {
+	n := int(f.u32())
+	if f.err == nil && n > len(f.rest)/4 {
+		f.err = protocolError("payload too short")
+	}
+	if f.err != nil {
+		return nil
+	}
+	out := make([]string, 0, n)
+	for range n {
+		out = append(out, f.str())
+	}
+	return out
+}
+
+// end reports the first error, or that something was left over.
+func (f *fields) end() error {
+	if f.err == nil && len(f.rest) > 0 {
+		f.err = protocolError(fmt.Sprintf("%d bytes too many in a payload", len(f.rest)))
+	}
+	return f.err
+}

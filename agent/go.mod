@@ -1,0 +1,3 @@
+module sandboxkit/agent
+
+go 1.24

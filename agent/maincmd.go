@@ -1,0 +1,65 @@
+// The main command: started with the sandbox, its newest output kept, its exit waited for.
+package main
+
+import (
+	"sync"
+)
+
+const logSize = 1 << 20
+
+type mainCommand struct {
+	mu      sync.Mutex
+	log     []byte // at most twice logSize, so that trimming is rare
+	started bool
+	done    chan struct{}
+	status  int
+}
+
+func (m *mainCommand) start(b *sandbox, argv []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.started = true
+	m.done = make(chan struct{})
+	e := &execution{request: execRequest{argv: argv}, marker: newMarker(), output: m.append}
+	go func() {
+		status := e.execute(b, nil)
+		m.mu.Lock()
+		m.status = status
+		m.mu.Unlock()
+		close(m.done)
+	}()
+	return nil
+}
+
+func (m *mainCommand) append(_ kind, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.log)+len(data) > 2*logSize {
+		keep := min(len(m.log), logSize)
+		m.log = append(m.log[:0], m.log[len(m.log)-keep:]...)
+	}
+	m.log = append(m.log, data...)
+	return nil
+}
+
+func (m *mainCommand) logs() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]byte(nil), m.log...)
+}
+
+// wait returns the exit status; ok is false when there is no main command.
+func (m *mainCommand) wait(cancelled <-chan struct{}) (status int, ok bool, err error) {
+	m.mu.Lock()
+	started, done := m.started, m.done
+	m.mu.Unlock()
+	if !started {
+		return 0, false, nil
+	}
+	select {
+	case <-done:
+		return m.status, true, nil
+	case <-cancelled:
+		return 0, true, errCancelled
+	}
+}

@@ -1,0 +1,111 @@
+// Users: whom a command runs as, from the sandbox's own /etc/passwd and /etc/group.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+type identity struct {
+	name   string
+	home   string
+	uid    uint32
+	gid    uint32
+	groups []uint32
+}
+
+func (id identity) isAgent() bool { return id.uid == uint32(os.Getuid()) }
+
+func (id identity) key() string { return fmt.Sprint(id.uid, id.gid, id.groups) }
+
+// lookupUser finds "name", "uid" or "name-or-uid:group"; "" is the agent's own user.
+func lookupUser(spec string) (identity, error) {
+	user, group, hasGroup := strings.Cut(spec, ":")
+	own := user == ""
+	if own {
+		user = strconv.Itoa(os.Getuid())
+	}
+	id := identity{name: user, home: "/"}
+	number, err := strconv.ParseUint(user, 10, 31)
+	numeric := err == nil
+	found := false
+	for _, line := range accountLines("/etc/passwd") {
+		f := strings.Split(line, ":")
+		if len(f) < 7 || (f[0] != user && !(numeric && f[2] == user)) {
+			continue
+		}
+		uid, e1 := strconv.ParseUint(f[2], 10, 31)
+		gid, e2 := strconv.ParseUint(f[3], 10, 31)
+		if e1 == nil && e2 == nil {
+			id = identity{name: f[0], home: f[5], uid: uint32(uid), gid: uint32(gid)}
+			found = true
+			break
+		}
+	}
+	if !found {
+		if !numeric {
+			return id, fmt.Errorf("no user %q in the sandbox: %w", user, syscall.EINVAL)
+		}
+		id.uid = uint32(number)
+		if own {
+			id.gid = uint32(os.Getgid())
+		}
+	}
+	if own || id.isAgent() {
+		// Nothing is switched, so these are the groups it has.
+		id.gid = uint32(os.Getgid())
+		return id, nil
+	}
+	if os.Getuid() != 0 {
+		return id, fmt.Errorf("cannot run as %q: the sandbox has only user %d: %w",
+			user, os.Getuid(), syscall.EPERM)
+	}
+	for _, line := range accountLines("/etc/group") {
+		f := strings.Split(line, ":")
+		if len(f) < 4 {
+			continue
+		}
+		gid, err := strconv.ParseUint(f[2], 10, 31)
+		if err != nil {
+			continue
+		}
+		if slices.Contains(strings.Split(f[3], ","), id.name) {
+			id.groups = append(id.groups, uint32(gid))
+		}
+		if hasGroup && (f[0] == group || f[2] == group) {
+			id.gid = uint32(gid)
+			hasGroup = false
+		}
+	}
+	if hasGroup {
+		gid, err := strconv.ParseUint(group, 10, 31)
+		if err != nil {
+			return id, fmt.Errorf("no group %q in the sandbox: %w", group, syscall.EINVAL)
+		}
+		id.gid = uint32(gid)
+	}
+	if !slices.Contains(id.groups, id.gid) {
+		id.groups = append(id.groups, id.gid)
+	}
+	return id, nil
+}
+
+// accountLines reads a file that the sandboxed program may have replaced by anything.
+func accountLines(path string) []string {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || forbiddenProc(fd) {
+		return nil
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, 1<<20))
+	return strings.Split(string(data), "\n")
+}

@@ -1,0 +1,145 @@
+"""The agent's wire format: frames and the fields inside them, as agent/PROTOCOL.md describes."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = [
+    "MAX_PAYLOAD",
+    "PROTOCOL_VERSION",
+    "Fields",
+    "Frame",
+    "FrameDecoder",
+    "Kind",
+    "ProtocolError",
+]
+
+PROTOCOL_VERSION = 1
+MAGIC = b"SBXK"
+MAX_PAYLOAD = 4 << 20
+CHUNK_BYTES = 64 << 10
+IN_WINDOW = 256 << 10
+"""What the agent takes on one stream before it grants more."""
+OUT_WINDOW = 1 << 20
+"""What the agent sends on one stream before it is granted more."""
+
+_HEADER = struct.Struct(">IBI")
+_U32 = struct.Struct(">I")
+_INFO = struct.Struct(">BQIq")
+
+
+class Kind(IntEnum):
+    """Frame types; those from WELCOME on, and CREDIT, come from the agent."""
+
+    HELLO = 1
+    EXEC = 2
+    DATA = 3
+    EOF = 4
+    CREDIT = 5
+    RESIZE = 6
+    KILL = 7
+    CALL = 8
+    WELCOME = 16
+    STDOUT = 17
+    STDERR = 18
+    EXIT = 19
+    DONE = 20
+    FAIL = 21
+    BYE = 22
+
+
+_FROM_AGENT = {kind.value: kind for kind in Kind if kind >= Kind.WELCOME or kind == Kind.CREDIT}
+
+
+class ProtocolError(Exception):
+    """The agent's stream is not made of valid frames."""
+
+
+class Frame(NamedTuple):
+    """One frame as received."""
+
+    kind: Kind
+    stream: int
+    payload: bytes
+
+
+def encode(kind: Kind, stream: int, payload: bytes = b"") -> bytes:
+    """One frame, ready to send."""
+    return _HEADER.pack(len(payload), kind, stream) + payload
+
+
+def string(value: str | bytes) -> bytes:
+    """A field of text, or bytes, of any length."""
+    data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+    return _U32.pack(len(data)) + data
+
+
+def strings(values: Iterable[str]) -> bytes:
+    """A field of several texts."""
+    items = [string(value) for value in values]
+    return _U32.pack(len(items)) + b"".join(items)
+
+
+class Fields:
+    """Reads the fields of a payload in order. Raises ProtocolError when it is too short."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._payload)
+
+    def _take(self, size: int) -> bytes:
+        data = self._payload[self._at : self._at + size]
+        if len(data) < size:
+            raise ProtocolError("payload too short")
+        self._at += size
+        return data
+
+    def u32(self) -> int:
+        """An unsigned 32-bit number."""
+        return int.from_bytes(self._take(4), "big")
+
+    def u64(self) -> int:
+        """An unsigned 64-bit number."""
+        return int.from_bytes(self._take(8), "big")
+
+    def text(self) -> str:
+        """A text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
+        return self._take(self.u32()).decode("utf-8", "surrogateescape")
+
+    def info(self) -> tuple[int, int, int, int]:
+        """What follows the path of a file's description: type, size, mode, mtime in ns."""
+        kind, size, mode, mtime = _INFO.unpack(self._take(_INFO.size))
+        return kind, size, mode, mtime
+
+
+class FrameDecoder:
+    """Turns a byte stream, cut anywhere, into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that `data` completes. Raises ProtocolError on a malformed one."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= _HEADER.size:
+                size, code, stream = _HEADER.unpack_from(buffer, at)
+                kind = _FROM_AGENT.get(code)
+                if kind is None:
+                    raise ProtocolError(f"unknown frame type {code}")
+                if size > MAX_PAYLOAD:
+                    raise ProtocolError(f"frame of {size} bytes, the limit is {MAX_PAYLOAD}")
+                end = at + _HEADER.size + size
+                if len(buffer) < end:
+                    break
+                payload = bytes(buffer[at + _HEADER.size : end])
+                at = end
+                yield Frame(kind, stream, payload)
+        finally:
+            del buffer[:at]

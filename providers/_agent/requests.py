@@ -1,0 +1,213 @@
+"""The requests that an agent answers, one coroutine for each, over an `AgentClient`."""
+
+import struct
+from collections.abc import AsyncGenerator, AsyncIterable
+
+import anyio
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.provider import Output
+from sandboxkit.providers._agent import frames
+from sandboxkit.providers._agent.client import AgentClient, AgentStream, CallError
+from sandboxkit.providers._agent.frames import Fields, Kind
+from sandboxkit.providers._agent.launch import AgentConfig
+from sandboxkit.types import Command, FileInfo, FileType, PtySize, StdinItem
+
+__all__ = [
+    "execute",
+    "get_archive",
+    "hello",
+    "list_dir",
+    "logs",
+    "put_archive",
+    "read_file",
+    "remove",
+    "renew",
+    "stat",
+    "stats",
+    "wait",
+    "write_file",
+]
+
+_FLAG_STDIN, _FLAG_PTY = 1, 2
+_READ, _WRITE, _STAT, _LIST, _REMOVE, _PUT, _GET, _RENEW, _LOGS, _WAIT, _STATS = range(1, 12)
+_KEEP_MODE = 0xFFFFFFFF
+_FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
+
+
+def hello(config: AgentConfig | None) -> bytes:
+    """The first frame's payload: an owner's carries the configuration."""
+    config_or_none = config or AgentConfig()
+    return b"".join(
+        (
+            frames.MAGIC,
+            frames.PROTOCOL_VERSION.to_bytes(4, "big"),
+            bytes([config is not None]),
+            frames.strings(f"{name}={value}" for name, value in config_or_none.env.items()),
+            frames.strings(config_or_none.command),
+        )
+    )
+
+
+async def execute(client: AgentClient, command: Command, output: Output) -> int:
+    """Run a command as `Provider.exec` says; its tree is dead if this is cancelled or fails."""
+    pty = command.pty or PtySize()
+    flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
+    payload = b"".join(
+        (
+            frames.strings(command.argv),
+            frames.strings(f"{name}={value}" for name, value in command.env.items()),
+            frames.string(command.cwd or ""),
+            frames.string(command.user or ""),
+            struct.pack(">BHH", flags, pty.rows, pty.cols),
+        )
+    )
+    try:
+        stream = client.open(Kind.EXEC, payload)
+    except ValueError as error:
+        raise ConfigurationError(f"argv and env are too large: {error}") from error
+    try:
+        if command.stdin is None:
+            return await _collect(stream, output)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_feed, stream, command.stdin)
+                status = await _collect(stream, output)
+                group.cancel_scope.cancel()
+            return status
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+    except CallError as error:
+        raise ConfigurationError(str(error)) from error
+    finally:
+        await stream.abandon()
+
+
+async def _collect(stream: AgentStream, output: Output) -> int:
+    while True:
+        frame = await stream.receive()
+        if frame.kind == Kind.EXIT:
+            return Fields(frame.payload).u32()
+        await output("stdout" if frame.kind == Kind.STDOUT else "stderr", frame.payload)
+        await stream.consumed(len(frame.payload))
+
+
+async def _feed(stream: AgentStream, stdin: AsyncIterable[StdinItem]) -> None:
+    async for item in stdin:
+        if isinstance(item, PtySize):
+            await stream.control(Kind.RESIZE, struct.pack(">HH", item.rows, item.cols))
+        else:
+            await stream.send(item)
+    await stream.finish()
+
+
+async def _answer(stream: AgentStream) -> bytes:
+    """The payload of a call's answer, and before it whatever data it sent."""
+    parts = []
+    try:
+        while (frame := await stream.receive()).kind != Kind.DONE:
+            parts.append(frame.payload)
+            await stream.consumed(len(frame.payload))
+    finally:
+        await stream.abandon()
+    parts.append(frame.payload)
+    return b"".join(parts)
+
+
+def _call(client: AgentClient, operation: int, arguments: bytes = b"") -> AgentStream:
+    return client.open(Kind.CALL, bytes([operation]) + arguments)
+
+
+async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
+    """A regular file's content."""
+    return await _answer(_call(client, _READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
+
+
+async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
+    """Replace a file's content at once."""
+    small = len(data) <= frames.IN_WINDOW
+    arguments = (
+        frames.string(path)
+        + (_KEEP_MODE if mode is None else mode).to_bytes(4, "big")
+        + bytes([not small])
+        + frames.string(data if small else b"")
+    )
+    stream = _call(client, _WRITE, arguments)
+    try:
+        if not small:
+            await stream.send(data)
+            await stream.finish()
+        await stream.receive()
+    finally:
+        await stream.abandon()
+
+
+async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes]) -> None:
+    """Unpack a tar stream into a folder."""
+    stream = _call(client, _PUT, frames.string(path))
+    try:
+        async for chunk in tar:
+            if stream.finished:
+                break
+            await stream.send(chunk)
+        await stream.finish()
+        await stream.receive()
+    finally:
+        await stream.abandon()
+
+
+async def get_archive(client: AgentClient, path: str) -> AsyncGenerator[bytes, None]:
+    """The tar stream of a path."""
+    stream = _call(client, _GET, frames.string(path))
+    try:
+        while (frame := await stream.receive()).kind != Kind.DONE:
+            yield frame.payload
+            await stream.consumed(len(frame.payload))
+    finally:
+        await stream.abandon()
+
+
+def _info(fields: Fields) -> FileInfo:
+    path = fields.text()
+    kind, size, mode, mtime_ns = fields.info()
+    return FileInfo(path, _FILE_TYPES.get(kind, FileType.OTHER), size, mode, mtime_ns / 1e9)
+
+
+async def stat(client: AgentClient, path: str) -> FileInfo:
+    """One path's description."""
+    return _info(Fields(await _answer(_call(client, _STAT, frames.string(path)))))
+
+
+async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
+    """A folder's entries, sorted by path."""
+    fields = Fields(await _answer(_call(client, _LIST, frames.string(path))))
+    entries = []
+    while fields:
+        entries.append(_info(fields))
+    return sorted(entries, key=lambda info: info.path)
+
+
+async def remove(client: AgentClient, path: str, recursive: bool) -> None:
+    """Remove a path."""
+    await _answer(_call(client, _REMOVE, frames.string(path) + bytes([recursive])))
+
+
+async def renew(client: AgentClient, lifetime: float) -> None:
+    """Move the deadline to `lifetime` seconds from now."""
+    await _answer(_call(client, _RENEW, struct.pack(">d", lifetime)))
+
+
+async def logs(client: AgentClient) -> bytes:
+    """The main command's newest output."""
+    return await _answer(_call(client, _LOGS))
+
+
+async def wait(client: AgentClient) -> int:
+    """The main command's exit status, once it has exited."""
+    return Fields(await _answer(_call(client, _WAIT))).u32()
+
+
+async def stats(client: AgentClient) -> tuple[int, int]:
+    """How many processes live in the sandbox, and their resident bytes, the agent included."""
+    fields = Fields(await _answer(_call(client, _STATS)))
+    return fields.u32(), fields.u64()
