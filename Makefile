@@ -1,0 +1,40 @@
+# make demo: the main job on the local provider.  make test: the whole suite.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(wildcard agent/*.go) agent/build.py setup.py pyproject.toml
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(VENV)/.ready
+
+# On Debian python3 comes without venv and pip; as root they are installed here.
+$(VENV)/.ready: $(SOURCES)
+	@command -v $(PYTHON) >/dev/null || { echo "sandboxkit needs Python 3.11: install it, or set PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q python3-venv; \
+		else echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; fi; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -q --group dev
+	$(BIN)/python -m pip install -q -e '.[local,docker,cli]'
+	@touch $@
+
+demo: setup
+	$(BIN)/sandboxkit demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python benchmarks/exec_latency.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
