@@ -1,0 +1,37 @@
+"""The one build step that pyproject.toml cannot state: compiling the in-sandbox agent."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+AGENT = ROOT / "agent"
+
+
+class BuildWithAgent(build_py):
+    """Compiles the agent into the source tree, and copies it along into a wheel."""
+
+    def run(self) -> None:
+        super().run()
+        spec = importlib.util.spec_from_file_location("agent_build", AGENT / "build.py")
+        assert spec is not None and spec.loader is not None
+        builder = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(builder)
+        binaries = builder.build()
+        if not self.editable_mode:
+            target = Path(self.build_lib, "sandboxkit", "providers", "_agent", "bin")
+            target.mkdir(parents=True, exist_ok=True)
+            for binary in binaries:
+                shutil.copy2(binary, target / binary.name)
+
+    def get_source_files(self) -> list[str]:
+        # What an sdist needs besides the Python files, so that a wheel can be built from it.
+        sources = [*AGENT.glob("*.go"), AGENT / "go.mod", AGENT / "build.py", AGENT / "PROTOCOL.md"]
+        return [*super().get_source_files(), *(os.path.relpath(path, ROOT) for path in sources)]
+
+
+setup(cmdclass={"build_py": BuildWithAgent})
