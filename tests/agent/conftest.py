@@ -1,0 +1,149 @@
+"""A real agent as PID 1 of a process namespace of this machine, without a sandbox around it."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, UNIXSocketStream
+
+from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.launch import agent_flags, config_of
+from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.types import Command, SandboxInfo, SandboxSpec
+
+NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+if os.getuid() != 0:
+    NAMESPACE.append("--map-root-user")
+
+
+class NamespaceProvider(AgentProvider):
+    """The smallest agent provider: a process namespace, and a socket for further clients."""
+
+    name = "namespace"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def create(self, spec: SandboxSpec) -> str:
+        sandbox_id = f"ns{len(self.processes)}"
+        ours, theirs = socket.socketpair()
+        with socket.socket(socket.AF_UNIX) as listener, theirs:
+            listener.bind(str(self.folder / sandbox_id))
+            listener.listen()
+            flags = agent_flags(spec, listen_fd=listener.fileno())
+            self.processes[sandbox_id] = await asyncio.create_subprocess_exec(
+                *NAMESPACE,
+                str(binary.path()),
+                *flags,
+                stdin=theirs,
+                stdout=theirs,
+                pass_fds=[listener.fileno()],
+            )
+        stream = await UNIXSocketStream.from_socket(ours)
+        try:
+            await self._attach(sandbox_id, stream, config_of(spec))
+        except BaseException:
+            await self.delete(sandbox_id)
+            raise
+        return sandbox_id
+
+    async def _connect(self, sandbox_id: str) -> ByteStream:
+        try:
+            return await anyio.connect_unix(self.folder / sandbox_id)
+        except OSError as error:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}") from error
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        for info in ():
+            yield info
+
+    async def delete(self, sandbox_id: str) -> None:
+        await self._forget(sandbox_id)
+        process = self.processes.get(sandbox_id)
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+class Run:
+    """A command's whole outcome."""
+
+    def __init__(self) -> None:
+        self.stdout = b""
+        self.stderr = b""
+        self.status = -1
+        self.started = anyio.Event()
+
+    async def output(self, stream: str, data: bytes) -> None:
+        if stream == "stdout":
+            self.stdout += data
+        else:
+            self.stderr += data
+        self.started.set()
+
+
+class Box:
+    """One sandbox of the provider, with a shorter way to call it."""
+
+    def __init__(self, provider: NamespaceProvider, sandbox_id: str, workdir: Path) -> None:
+        self.provider = provider
+        self.id = sandbox_id
+        self.workdir = workdir
+
+    async def exec(self, *argv: str, run: Run | None = None, **options: object) -> Run:
+        run = run or Run()
+        command = Command(argv, **options)  # type: ignore[arg-type]  # the tests' own shorthand
+        run.status = await self.provider.exec(self.id, command, run.output)
+        return run
+
+    async def sh(self, script: str, run: Run | None = None, **options: object) -> Run:
+        return await self.exec("sh", "-c", script, run=run, **options)
+
+    async def processes(self) -> list[str]:
+        """The command lines of everything alive but the agent and the `ps` that asks."""
+        lines = (await self.exec("ps", "-eo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
+        living = [line.split(None, 3) for line in lines]
+        return [args for pid, _, stat, args in living if pid != "1" and stat[0] != "Z" and "ps -eo" not in args]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
+    with tempfile.TemporaryDirectory(prefix="agent-test-") as folder:
+        os.chmod(folder, 0o755)
+        provider = NamespaceProvider(Path(folder))
+        yield provider
+        for sandbox_id in tuple(provider.processes):
+            await provider.delete(sandbox_id)
+
+
+@pytest.fixture
+async def box(provider: NamespaceProvider) -> Box:
+    workdir = provider.folder / "work"
+    sandbox_id = await provider.create(SandboxSpec(workdir=str(workdir), env={"SPEC": "spec"}))
+    return Box(provider, sandbox_id, workdir)
+
+
+@pytest.fixture
+async def user_box(provider: NamespaceProvider) -> Box:
+    """As `box`, but its commands and file calls are those of another user than the agent's."""
+    if os.getuid() != 0:
+        pytest.skip("only root can run an agent for another user")
+    workdir = provider.folder / "work"
+    spec = SandboxSpec(workdir=str(workdir), user="nobody")
+    return Box(provider, await provider.create(spec), workdir)
+
+

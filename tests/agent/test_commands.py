@@ -1,0 +1,170 @@
+"""Commands through the agent: start, streams, stdin, terminals, exit."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.types import PtySize, StdinItem
+from tests.agent.conftest import Box, Run
+
+pytestmark = pytest.mark.anyio
+
+
+async def items(*values: StdinItem) -> AsyncIterator[StdinItem]:
+    for value in values:
+        yield value
+
+
+async def test_streams_are_separate_and_the_status_is_the_commands_own(box: Box) -> None:
+    run = await box.sh("echo out; echo err >&2; exit 7")
+    assert (run.stdout, run.stderr, run.status) == (b"out\n", b"err\n", 7)
+
+
+async def test_a_signal_is_reported_as_128_plus_its_number(box: Box) -> None:
+    assert (await box.sh("kill -9 $$")).status == 137
+
+
+async def test_a_missing_program_is_127_and_says_so(box: Box) -> None:
+    run = await box.exec("no-such-program")
+    assert run.status == 127
+    assert run.stderr == b"sandboxkit: no-such-program: command not found\n"
+
+
+async def test_a_program_that_cannot_run_or_a_bad_cwd_is_126(box: Box) -> None:
+    assert (await box.exec("/etc/passwd")).status == 126
+    assert (await box.exec("/etc")).status == 126
+    run = await box.exec("true", cwd="/no/such/folder")
+    assert run.status == 126
+    assert b"/no/such/folder" in run.stderr
+
+
+async def test_commands_start_in_the_workdir_or_their_own_cwd(box: Box) -> None:
+    assert (await box.exec("pwd")).stdout.decode().strip() == str(box.workdir)
+    assert (await box.exec("pwd", cwd="/usr")).stdout == b"/usr\n"
+
+
+async def test_the_environment_is_the_specs_and_the_commands(box: Box) -> None:
+    run = await box.sh('echo "$SPEC $MINE"', env={"MINE": "mine"})
+    assert run.stdout == b"spec mine\n"
+    assert (await box.sh('echo "$SPEC"', env={"SPEC": "other"})).stdout == b"other\n"
+
+
+async def test_path_of_the_command_decides_what_runs(box: Box) -> None:
+    await box.sh("mkdir bin && printf '#!/bin/sh\\necho mine\\n' > bin/tool && chmod +x bin/tool")
+    run = await box.exec("tool", env={"PATH": f"{box.workdir}/bin:/usr/bin:/bin"})
+    assert run.stdout == b"mine\n"
+    assert (await box.exec("bin/tool")).stdout == b"mine\n"
+
+
+async def test_bytes_that_are_not_utf8_pass_unchanged(box: Box) -> None:
+    odd = b"\xff\xfe\x00".replace(b"\x00", b"x").decode("utf-8", "surrogateescape")
+    run = await box.exec("printf", "%s", odd)
+    assert run.stdout == b"\xff\xfex"
+
+
+async def test_stdin_is_delivered_whole_and_then_closed(box: Box) -> None:
+    data = bytes(range(256)) * 8192
+    run = await box.exec("cat", stdin=items(data, b"end"))
+    assert run.stdout == data + b"end"
+
+
+async def test_without_stdin_it_is_empty(box: Box) -> None:
+    assert (await box.exec("cat")).stdout == b""
+
+
+async def test_a_command_that_ignores_its_stdin_is_not_held_up(box: Box) -> None:
+    async def endless() -> AsyncIterator[StdinItem]:
+        while True:
+            yield b"x" * 100_000
+            await anyio.sleep(0)
+
+    with anyio.fail_after(10):
+        assert (await box.exec("true", stdin=endless())).status == 0
+
+
+async def test_an_error_of_the_stdin_iterator_is_raised_and_kills_the_command(box: Box) -> None:
+    async def broken() -> AsyncIterator[StdinItem]:
+        yield b"x"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await box.sh("sleep 1000", stdin=broken())
+    assert await box.processes() == []
+
+
+async def test_a_terminal_has_the_size_it_was_given_and_then_the_new_one(box: Box) -> None:
+    run = Run()
+
+    async def resize() -> AsyncIterator[StdinItem]:
+        await run.started.wait()
+        yield PtySize(rows=50, cols=132)
+        yield b"go\n"
+
+    script = "stty size; read line; stty size; test -t 0 && test -t 1 && echo terminal"
+    await box.sh(script, run=run, stdin=resize(), pty=PtySize(rows=30, cols=100))
+    text = run.stdout.replace(b"\r", b"")
+    assert text.startswith(b"30 100\n")
+    assert text.endswith(b"50 132\nterminal\n")
+    assert run.stderr == b""
+
+
+async def test_control_c_on_a_terminal_interrupts(box: Box) -> None:
+    run = Run()
+
+    async def interrupt() -> AsyncIterator[StdinItem]:
+        await run.started.wait()
+        yield b"\x03"
+
+    with anyio.fail_after(10):
+        await box.sh("echo ready; sleep 1000", run=run, stdin=interrupt(), pty=PtySize())
+    assert run.status == 130
+
+
+async def test_output_held_open_by_a_background_child_does_not_hold_the_return(box: Box) -> None:
+    with anyio.fail_after(5):
+        run = await box.sh("sleep 1000 & echo done")
+    assert run.stdout == b"done\n"
+    assert await box.processes() == ["sleep 1000"]
+
+
+async def test_output_on_a_terminal_held_open_does_not_hold_the_return(box: Box) -> None:
+    with anyio.fail_after(5):
+        run = await box.sh("trap '' HUP; sleep 1000 & echo done", pty=PtySize())
+    assert run.stdout == b"done\r\n"
+
+
+async def test_a_user_that_does_not_exist_is_refused(box: Box) -> None:
+    with pytest.raises(ConfigurationError, match="nosuchuser"):
+        await box.exec("true", user="nosuchuser")
+
+
+async def test_a_command_may_run_as_another_user(user_box: Box) -> None:
+    assert (await user_box.exec("id", "-un")).stdout == b"nobody\n"
+    assert (await user_box.exec("id", "-un", user="root")).stdout == b"root\n"
+    assert (await user_box.sh("echo $HOME", user="root")).stdout == b"/root\n"
+
+
+async def test_many_commands_run_at_once(box: Box) -> None:
+    results: dict[int, bytes] = {}
+
+    async def one(number: int) -> None:
+        results[number] = (await box.sh(f"sleep 0.05; echo {number}")).stdout
+
+    async with anyio.create_task_group() as group:
+        for number in range(40):
+            group.start_soon(one, number)
+    assert results == {number: f"{number}\n".encode() for number in range(40)}
+
+
+async def test_orphans_are_reaped(box: Box) -> None:
+    await box.sh("for i in 1 2 3 4 5; do setsid sh -c 'exit 0' & done; wait")
+    zombies = await box.sh("ps -eo stat= | grep -c '^Z'")
+    assert zombies.stdout == b"0\n"
+
+
+async def test_an_oversized_request_is_a_configuration_error(box: Box) -> None:
+    with pytest.raises(ConfigurationError):
+        await box.exec("true", "x" * (5 << 20))
+    assert (await box.exec("true")).status == 0
