@@ -62,9 +62,10 @@ class Daemon:
         otherwise it is left to its time limit.
         """
         api = await self._client()
+        scope = anyio.CancelScope(shield=shield)
         try:
-            with anyio.CancelScope(shield=shield):
-                result = await anyio.to_thread.run_sync(
+            with scope:
+                return await anyio.to_thread.run_sync(
                     function, api, abandon_on_cancel=not shield, limiter=self._threads
                 )
         except HANDLED as error:
@@ -73,14 +74,14 @@ class Daemon:
             raise translate(
                 error, url=self.endpoint.url, what=what, sandbox_id=sandbox_id
             ) from error
-        return result
+        raise AssertionError("nobody cancels the scope itself")
 
     async def stream(self, path: str, body: Mapping[str, object] | None = None) -> AttachStream:
         """POST `path` and keep the connection as a byte stream."""
         api = await self._client()
         try:
             return await hijack(
-                self.endpoint, f"/v{api.api_version}{path}", body, timeout=self._timeout
+                self.endpoint, f"/v{api.api_version}{path}", body, seconds=self._timeout
             )
         except TimeoutError as error:
             raise translate(error, url=self.endpoint.url, what="open a stream") from error
@@ -118,6 +119,7 @@ class Daemon:
             return self._api
 
     def _open(self) -> Any:
+        self.endpoint.probe(self._timeout)
         with contextlib.closing(self._new(_ANY_VERSION)) as probe:
             said = probe.version(api_version=False)
         if not isinstance(said, dict) or not isinstance(said.get("ApiVersion"), str):
@@ -129,7 +131,7 @@ class Daemon:
             base_url=self.endpoint.url,
             tls=self.endpoint.tls or False,
             version=version,
-            timeout=self._timeout,
+            timeout=self._timeout,  # type: ignore[arg-type]  # any number of seconds will do
             max_pool_size=_THREADS,
         )
         # A proxy for the web is not the way to the daemon, whose streams do not take it either.

@@ -1,6 +1,7 @@
 """Where the Docker daemon is: an argument, DOCKER_HOST, or the docker context, in that order."""
 
 import os
+import socket
 import ssl
 from dataclasses import dataclass
 from typing import Any
@@ -34,18 +35,22 @@ class Endpoint:
     def resolve(cls, base_url: str | None) -> "Endpoint":
         """Find the daemon as the docker command does; raises ConfigurationError."""
         try:
-            settings: dict[str, Any] = kwargs_from_env()  # values are untyped in the package
+            settings: dict[str, Any] = {**kwargs_from_env()}  # untyped in the package
             if base_url is not None:
                 settings["base_url"] = base_url
             elif "base_url" not in settings:
                 name = os.environ.get("DOCKER_CONTEXT") or None
-                if ContextAPI.get_context(name) is None:
+                context = ContextAPI.get_context(name)
+                if context is None:
                     raise ConfigurationError(
                         f"docker context {name or 'in the docker configuration'!r} does not "
                         "exist: see `docker context ls`",
                         provider="docker",
                     )
-                settings |= ContextAPI.kwargs_from_context(name)
+                if context.Host:
+                    settings["base_url"] = context.Host
+                if context.TLSConfig is not None:
+                    settings["tls"] = context.TLSConfig
         except DockerException as error:
             raise ConfigurationError(
                 f"the Docker configuration is not usable: {error}", provider="docker"
@@ -82,6 +87,18 @@ class Endpoint:
                 "and set DOCKER_HOST=unix:///tmp/docker.sock"
             )
         raise ConfigurationError(f"cannot use Docker at {url!r}: {remedy}", provider="docker")
+
+    def probe(self, seconds: float) -> None:
+        """Connect and hang up; raises the OSError that says why not.
+
+        The docker package's own failure to connect hides that, and leaks the socket.
+        """
+        if self.socket_path is None:
+            socket.create_connection((self.host, self.port), seconds).close()
+            return
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(seconds)
+            connection.connect(self.socket_path)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """The TLS settings for a connection of our own; None for plain sockets."""

@@ -113,12 +113,12 @@ async def _connect(endpoint: Endpoint) -> anyio.abc.ByteStream:
 
 
 async def hijack(
-    endpoint: Endpoint, path: str, body: Mapping[str, object] | None, *, timeout: float
+    endpoint: Endpoint, path: str, body: Mapping[str, object] | None, *, seconds: float
 ) -> AttachStream:
     """Send one request and keep its connection as a byte stream, both ways.
 
     Raises SandboxNotFoundError for the daemon's 404 or 409 (no such container, not running),
-    AuthenticationError and ProviderUnavailableError.
+    AuthenticationError, ProviderUnavailableError, and TimeoutError after `seconds`.
     """
     payload = b"" if body is None else json.dumps(body).encode()
     request = (
@@ -127,7 +127,7 @@ async def hijack(
     ).encode()
     transport: anyio.abc.ByteStream | None = None
     try:
-        with anyio.fail_after(timeout):
+        with anyio.fail_after(seconds):
             transport = await _connect(endpoint)
             await transport.send(request + payload)
             received = b""

@@ -74,7 +74,7 @@ class Registry:
                 if self.command == "GET":
                     self.wfile.write(data)
 
-            do_HEAD = do_GET  # noqa: N815  # the base class's spelling
+            do_HEAD = do_GET
 
             def log_message(self, format: str, *args: object) -> None: ...
 

@@ -1,5 +1,6 @@
 """A daemon that is down, closed to us, hung, or no Docker daemon at all."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -67,40 +68,47 @@ async def test_a_closed_socket_names_the_group(listener: socket.socket) -> None:
 
 
 def _accept_and_answer(listener: socket.socket, answer: bytes) -> None:
-    connections = []
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        connections.append(connection)
-        if answer:
-            connection.recv(65536)
-            connection.sendall(answer)
-            connection.close()
+    with contextlib.ExitStack() as connections:
+        while True:
+            try:
+                connection = connections.enter_context(listener.accept()[0])
+            except OSError:
+                return
+            if answer:
+                with contextlib.suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                connection.close()
+
+
+@contextlib.contextmanager
+def _answering(listener: socket.socket, answer: bytes) -> Iterator[str]:
+    """A daemon that says only this; nothing at all if empty."""
+    thread = threading.Thread(target=_accept_and_answer, args=(listener, answer))
+    thread.start()
+    try:
+        yield f"unix://{listener.getsockname()}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 async def test_a_hung_daemon_is_given_up(listener: socket.socket) -> None:
-    threading.Thread(target=_accept_and_answer, args=(listener, b""), daemon=True).start()
-    provider = DockerProvider(base_url=f"unix://{listener.getsockname()}", timeout=0.3)
-    with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="does not answer"):
-        await provider.create(SandboxSpec())
-    listener.shutdown(socket.SHUT_RDWR)
+    with _answering(listener, b"") as url:
+        provider = DockerProvider(base_url=url, timeout=0.3)
+        with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="does not answer"):
+            await provider.create(SandboxSpec())
 
 
 async def test_a_call_to_a_hung_daemon_can_be_cancelled(listener: socket.socket) -> None:
-    threading.Thread(target=_accept_and_answer, args=(listener, b""), daemon=True).start()
-    provider = DockerProvider(base_url=f"unix://{listener.getsockname()}", timeout=5)
-    with anyio.move_on_after(0.2) as scope:
-        await provider.get("sandboxkit-0123456789abcdef")
-    assert scope.cancelled_caught
-    listener.shutdown(socket.SHUT_RDWR)
+    with _answering(listener, b"") as url:
+        provider = DockerProvider(base_url=url, timeout=30)
+        with anyio.move_on_after(0.2) as scope:
+            await provider.get("sandboxkit-0123456789abcdef")
+        assert scope.cancelled_caught
 
 
 async def test_something_that_is_no_docker_daemon_is_unavailable(listener: socket.socket) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
-    threading.Thread(target=_accept_and_answer, args=(listener, answer), daemon=True).start()
-    provider = DockerProvider(base_url=f"unix://{listener.getsockname()}")
-    with pytest.raises(ProviderUnavailableError):
-        await provider.create(SandboxSpec())
-    listener.shutdown(socket.SHUT_RDWR)
+    with _answering(listener, answer) as url, pytest.raises(ProviderUnavailableError):
+        await DockerProvider(base_url=url).create(SandboxSpec())

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from sandboxkit.errors import SandboxTerminatedError
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import Box
@@ -35,7 +34,9 @@ def refused(call):
 assert libc.ptrace(16, 1, 0, 0) == -1 and ctypes.get_errno() == 1
 assert refused(lambda: open("/proc/1/mem", "rb"))
 assert refused(lambda: open("/proc/1/environ", "rb").read())
-assert refused(lambda: os.listdir("/proc/1/fd"))
+assert refused(lambda: os.readlink("/proc/1/fd/0"))
+assert refused(lambda: os.readlink("/proc/1/exe"))
+assert refused(lambda: os.listdir("/proc/1/root"))
 for sig in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV):
     try:
         os.kill(1, sig)
@@ -163,8 +164,6 @@ async def test_memory_is_bounded(provider: DockerProvider, tag: str) -> None:
         status, out, _ = await box.run("python", "-c", "x = b'x' * (200 << 20); print('no limit')")
         assert (status, out) == (137, "")
         assert await box.python("print('still here')") == "still here"
-    except SandboxTerminatedError as error:
-        assert "memory" in str(error)
     finally:
         await provider.delete(sandbox_id)
 

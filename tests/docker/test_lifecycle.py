@@ -168,9 +168,10 @@ async def test_sandboxes_of_a_killed_process_are_gone_in_five_seconds(
 for _ in range(4):
     print(await provider.create(SandboxSpec(tags={"test": sys.argv[1]})), flush=True)
 async def ignore(stream, chunk): ...
+found = [info.id async for info in provider.list({"test": sys.argv[1]})]
+command = Command(argv=("sh", "-c", "setsid sleep 1000 & trap '' TERM HUP; sleep 999"))
 async with anyio.create_task_group() as tasks:
-    tasks.start_soon(provider.exec, [i.id async for i in provider.list({"test": sys.argv[1]})][0],
-                     Command(argv=("sh", "-c", "setsid sleep 1000 & trap '' TERM HUP; sleep 999")), ignore)
+    tasks.start_soon(provider.exec, found[0], command, ignore)
     await anyio.sleep(0.3)
     print("all", flush=True)
     await anyio.sleep(1000)
@@ -184,8 +185,7 @@ async with anyio.create_task_group() as tasks:
     process.kill()
     process.wait()
     await until_gone(provider, tag, within=5)
-    process.stdout.close()
-    process.stdin and process.stdin.close()
+    process.communicate()
 
 
 async def test_a_detached_sandbox_outlives_its_process_until_its_lifetime(

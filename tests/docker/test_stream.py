@@ -1,5 +1,6 @@
 """The daemon's hijacked streams: frames, half-close, both kinds of socket."""
 
+import itertools
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -66,7 +67,7 @@ def test_frames_are_joined_however_the_bytes_arrive(
         bytes([kind, 0, 0, 0]) + len(data).to_bytes(4, "big") + data for kind, data in frames
     )
     edges = [0, *sorted(cut for cut in cuts if cut < len(wire)), len(wire)]
-    pieces = [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [wire[a:b] for a, b in itertools.pairwise(edges)]
 
     async def read() -> tuple[bytes, str]:
         stream = AttachStream(Chunks(pieces[1:]), pieces[0])
