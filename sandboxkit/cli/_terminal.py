@@ -51,7 +51,7 @@ def _raw() -> Iterator[None]:
     saved = termios.tcgetattr(0)
     handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSADRAIN)  # and not FLUSH: what was typed ahead is for the program
         yield
     finally:
         with contextlib.suppress(OSError):  # the terminal itself may be gone

@@ -1,0 +1,142 @@
+"""The real command in a child process, in pipes or on a terminal of its own."""
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from fcntl import ioctl
+
+import pytest
+
+_COMMAND = (sys.executable, "-m", "sandboxkit")
+_SECONDS = 30.0
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def cli() -> Cli:
+    """Run `sandboxkit` with arguments in pipes and return what it left."""
+
+    def run(
+        *args: str, stdin: str | None = None, env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*_COMMAND, *args],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_SECONDS,
+            env=environment(env),
+            errors="surrogateescape",
+        )
+
+    return run
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Ours, on the local provider, with a terminal type that every machine knows."""
+    return {**os.environ, "SANDBOXKIT_PROVIDER": "local", "TERM": "xterm", **(extra or {})}
+
+
+class Terminal:
+    """`sandboxkit` on a pseudo-terminal; the test is the person in front of it."""
+
+    def __init__(self, *args: str, rows: int = 24, cols: int = 80) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(rows, cols)
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.screen = b""
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *_COMMAND, *args],  # the terminal controls it: resizes signal it
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(),
+        )
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Change the window's size, as a terminal emulator does."""
+        ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.master, text.encode())
+
+    def expect(self, text: str) -> None:
+        """Wait until the text is on the screen; forget the screen up to it."""
+        deadline = time.monotonic() + _SECONDS
+        while text.encode() not in self.screen:
+            if not self._read(deadline - time.monotonic()):
+                pytest.fail(f"{text!r} did not appear in {self.screen!r}")
+        self.screen = self.screen.partition(text.encode())[2]
+
+    def exit_code(self) -> int:
+        """Wait for the command to end and read the rest of its screen."""
+        deadline = time.monotonic() + _SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self._read(0.05)
+        code = self.process.wait(timeout=1)
+        while self._read(0):
+            pass
+        return code
+
+    def restored(self) -> bool:
+        """Whether the terminal's modes are those from before."""
+        return termios.tcgetattr(self._slave) == self.before
+
+    def close(self) -> None:
+        """End the command if it still runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        os.close(self.master)
+        os.close(self._slave)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self.master], [], [], max(0.0, seconds))[0]:
+            return False
+        self.screen += os.read(self.master, 1 << 16)
+        return True
+
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Open]:
+    """Start `sandboxkit` with arguments on a terminal."""
+    started: list[Terminal] = []
+
+    def start(*args: str, rows: int = 24, cols: int = 80) -> Terminal:
+        started.append(Terminal(*args, rows=rows, cols=cols))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def tag() -> str:
+    """A tag that no other test uses."""
+    return f"cli-test:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def detached(cli: Cli, tag: str) -> Iterator[str]:
+    """The id of a running detached sandbox with the test's tag."""
+    started = cli("run", "-d", "--lifetime", "5m", "--tag", tag)
+    assert started.returncode == 0, started.stderr
+    yield started.stdout.strip()
+    cli("stop", started.stdout.strip())

@@ -1,0 +1,59 @@
+"""The demo: right programs pass, broken ones fail, and the exit code says so."""
+
+import json
+
+from sandboxkit.cli import _mbpp, demo
+from tests.cli.conftest import Cli, Open
+
+
+def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
+    programs = _mbpp.programs()
+    assert [(each.task_id, each.broken) for each in programs] == [
+        (task_id, broken) for task_id in range(1, 101) for broken in (False, True)
+    ]
+    for right, broken in zip(programs[::2], programs[1::2], strict=True):
+        assert right.source != broken.source
+
+
+def test_the_demo_succeeds_on_local(cli: Cli) -> None:
+    result = cli("demo")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "200/200: 100 passed, 97 failed, 3 timed out" in result.stdout
+
+
+def test_the_demo_reports_figures_for_programs(cli: Cli) -> None:
+    result = cli("demo", "--limit", "3", "--json")
+    figures = json.loads(result.stdout)
+    assert result.returncode == 0
+    assert figures["reference"] == {"passed": 3, "failed": 0, "timed_out": 0, "infra_error": 0}
+    assert figures["broken"]["failed"] == 3
+    assert figures["sandboxes_per_second"] > 0
+
+
+def test_the_demo_shows_live_progress_on_a_terminal(terminal: Open) -> None:
+    window = terminal("demo", "--limit", "5")
+    window.expect("10 MBPP programs, each in a fresh local sandbox")
+    window.expect("10/10")
+    window.expect("as expected")
+    assert window.exit_code() == 0
+
+
+def test_the_demo_leaves_no_sandbox(cli: Cli) -> None:
+    cli("demo", "--limit", "2")
+    assert cli("ls", "-q", "--tag", "sandboxkit-demo").stdout == ""
+
+
+def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:
+    right, broken = _mbpp.programs(1)
+
+    def succeeded(*outcomes: tuple[_mbpp.Program, str]) -> bool:
+        return demo.Report(
+            [demo.Outcome(program, kind, 0.1) for program, kind in outcomes], 1
+        ).succeeded
+
+    assert succeeded((right, "passed"), (broken, "failed"))
+    assert succeeded((right, "passed"), (broken, "timed out"))
+    assert not succeeded((right, "failed"), (broken, "failed"))
+    assert not succeeded((right, "passed"), (broken, "passed"))
+    assert not succeeded((right, "passed"), (broken, "infra error"))
+    assert not succeeded((right, "timed out"), (broken, "failed"))

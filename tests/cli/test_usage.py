@@ -1,0 +1,107 @@
+"""Errors are one line with a remedy; help, doctor and completion say what there is."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sandboxkit import cli as command
+from tests.cli.conftest import Cli
+
+VERBS = ("demo", "run", "exec", "shell", "ls", "cp", "logs", "stop", "cleanup", "doctor", "top")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--provider", "nope", "ls"], 2, "unknown provider 'nope'"),
+        (["ls", "--tag", "a b"], 2, "bad tag key"),
+        (["run"], 2, "no command given"),
+        (["exec", "some-id", "--timeout", "5", "ls"], 2, "comes too late"),
+        (["run", "--memory-mb", "-1", "true"], 2, "memory_mb=-1"),
+        (["run", "--env", "NOT_SET_HERE", "true"], 2, "NOT_SET_HERE"),
+        (["run", "-d", "--timeout", "5"], 2, "--lifetime"),
+        (["exec", "no-such-id", "ls"], 125, "no-such-id"),
+        (["logs", "no-such-id"], 125, "no-such-id"),
+    ],
+)
+def test_an_error_is_one_line_without_traceback(
+    args: list[str], code: int, said: str, cli: Cli
+) -> None:
+    result = cli(*args)
+    assert result.returncode == code
+    assert result.stdout == ""
+    assert result.stderr.startswith("sandboxkit: error: ") and said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "args", [["run", "--timeout", "0", "ls"], ["cleanup", "--older-than", "1w"], ["nope"], []]
+)
+def test_wrong_usage_is_2(args: list[str], cli: Cli) -> None:
+    result = cli(*args)
+    assert result.returncode == 2
+    assert "usage: sandboxkit" in result.stderr
+
+
+def test_help_names_every_verb_and_the_exit_codes(cli: Cli) -> None:
+    text = cli("--help").stdout
+    assert all(f"    {verb} " in text for verb in VERBS)
+    assert "exit codes:" in text and "125" in text
+
+
+def test_a_provider_can_be_named_before_or_after_the_verb() -> None:
+    parser = command.build_parser()
+    assert parser.parse_args(["-p", "docker", "ls"]).provider == "docker"
+    assert parser.parse_args(["ls", "-p", "docker"]).provider == "docker"
+    assert parser.parse_args(["-p", "local", "ls", "-p", "docker"]).provider == "docker"
+    assert parser.parse_args(["ls"]).provider is None
+
+
+def test_doctor_describes_every_provider(cli: Cli) -> None:
+    result = cli("doctor", "--json")
+    assert result.returncode == 0, result.stdout
+    found = json.loads(result.stdout)
+    assert found["local"]["available"] is True
+    assert found["local"]["isolation"]
+    assert "local *" in cli("doctor").stdout
+
+
+def test_doctor_fails_when_the_chosen_provider_cannot_work(cli: Cli) -> None:
+    result = cli(
+        "doctor", env={"DOCKER_HOST": "tcp://127.0.0.1:9", "SANDBOXKIT_PROVIDER": "docker"}
+    )
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_verbs_and_options(shell: str, cli: Cli) -> None:
+    script = cli("completion", shell).stdout
+    assert all(verb in script for verb in VERBS)
+    assert "older-than" in script
+
+
+def test_bash_completes_verbs_options_and_providers(cli: Cli) -> None:
+    script = cli("completion", "bash").stdout
+
+    def complete(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in words)
+        ask = f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _sandboxkit; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        result = subprocess.run(
+            ["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True
+        )
+        return result.stdout.split()
+
+    assert complete("sandboxkit", "cl") == ["cleanup"]
+    assert complete("sandboxkit", "cleanup", "--or") == ["--orphans"]
+    assert complete("sandboxkit", "--provider", "lo") == ["local"]
+
+
+def test_without_rich_the_message_names_the_extra(cli: Cli) -> None:
+    code = "import sys; sys.modules['rich'] = None; from sandboxkit.cli import main; sys.exit(main(['doctor']))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, text=True
+    )
+    assert result.returncode == 2
+    assert "[cli]" in result.stderr and "Traceback" not in result.stderr
