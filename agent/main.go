@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"path"
 	"runtime"
 	"runtime/debug"
@@ -54,11 +53,12 @@ func main() {
 		box.renew(time.Duration(*lifetime * float64(time.Second)))
 	}
 	if *listenFD >= 0 {
-		l, err := net.FileListener(os.NewFile(uintptr(*listenFD), "listener"))
+		f := os.NewFile(uintptr(*listenFD), "listener")
+		l, err := net.FileListener(f)
 		if err != nil {
 			fatal(err)
 		}
-		syscall.Close(*listenFD)
+		f.Close()
 		go box.accept(l, func(*net.UnixConn) bool { return true })
 	}
 	if *listenPath != "" {
@@ -80,8 +80,6 @@ func setUp(user, workdir string, detach bool) (*sandbox, error) {
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
-	// Handled, not ignored: an ignored signal would stay ignored in every command.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	id, err := lookupUser(user)
 	if err != nil {
 		return nil, err
@@ -107,12 +105,7 @@ func setUp(user, workdir string, detach bool) (*sandbox, error) {
 	if err := procs.start(); err != nil {
 		return nil, err
 	}
-	terminated := make(chan os.Signal, 1)
-	signal.Notify(terminated, syscall.SIGTERM, syscall.SIGINT)
-	go func() {
-		<-terminated
-		box.end("shutdown")
-	}()
+	shieldFromSignals()
 	return box, nil
 }
 

@@ -54,7 +54,7 @@ class AgentProvider(Provider):
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         """The error for calls in flight when the agent's stream ended; override to say more.
 
-        `reason` is what the agent said ("lifetime", "shutdown", ...), "" if it said nothing,
+        `reason` is what the agent said ("lifetime", a protocol error), "" if it said nothing,
         which means that it was killed (out of memory, `delete`, the daemon) or that the
         stream broke.
         """

@@ -147,15 +147,16 @@ async def test_a_command_may_run_as_another_user(user_box: Box) -> None:
 
 
 async def test_many_commands_run_at_once(box: Box) -> None:
-    results: dict[int, bytes] = {}
+    results: dict[int, tuple[int, bytes, bytes]] = {}
 
     async def one(number: int) -> None:
-        results[number] = (await box.sh(f"sleep 0.05; echo {number}")).stdout
+        run = await box.sh(f"sleep 0.05; echo {number}")
+        results[number] = (run.status, run.stdout, run.stderr)
 
     async with anyio.create_task_group() as group:
         for number in range(40):
             group.start_soon(one, number)
-    assert results == {number: f"{number}\n".encode() for number in range(40)}
+    assert results == {number: (0, f"{number}\n".encode(), b"") for number in range(40)}
 
 
 async def test_orphans_are_reaped(box: Box) -> None:

@@ -135,18 +135,3 @@ async def test_waiting_without_a_main_command_is_refused(box: Box) -> None:
 async def test_a_user_that_does_not_exist_fails_the_start(provider: NamespaceProvider) -> None:
     with pytest.raises(SandboxStartError, match="nosuchuser"):
         await provider.create(spec(provider, user="nosuchuser"))
-
-
-async def test_sigterm_ends_the_sandbox(box: Box) -> None:
-    launcher = box.provider.processes[box.id]
-    run = Run()
-
-    async def terminate() -> None:
-        await run.started.wait()
-        path = f"/proc/{launcher.pid}/task/{launcher.pid}/children"
-        await anyio.run_process(["sh", "-c", f"kill -TERM $(cat {path})"])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(terminate)
-        with pytest.raises(SandboxTerminatedError, match="shutdown"):
-            await box.sh("echo up; sleep 1000", run=run)
