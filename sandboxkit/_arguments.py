@@ -22,13 +22,9 @@ def argv(value: Sequence[str]) -> tuple[str, ...]:
     total = 0
     for item in result:
         if not isinstance(item, str):
-            raise ConfigurationError(
-                f"argv holds {item!r}; every argument must be a str"
-            )
+            raise ConfigurationError(f"argv holds {item!r}; every argument must be a str")
         if "\0" in item:
-            raise ConfigurationError(
-                f"argument {_short(item)} contains a NUL character; remove it"
-            )
+            raise ConfigurationError(f"argument {_short(item)} contains a NUL character; remove it")
         size = len(_encode(item, "argument"))
         total += size + 1
         if size > MAX_ARGUMENT or total > MAX_ARGV:
@@ -62,9 +58,7 @@ def path(value: str, name: str = "path") -> str:
             f"{name}={value!r} is relative; use an absolute path such as '/workspace/{value}'"
         )
     if ".." in value.split("/"):
-        raise ConfigurationError(
-            f"{name}={value!r} contains '..'; give the path it leads to"
-        )
+        raise ConfigurationError(f"{name}={value!r} contains '..'; give the path it leads to")
     _encode(value, name)
     return value
 
@@ -76,9 +70,7 @@ def env(value: Mapping[str, str] | None, name: str = "env") -> dict[str, str]:
         if not isinstance(key, str) or not key or "=" in key or "\0" in key:
             raise ConfigurationError(f"{name} has the bad variable name {key!r}")
         if not isinstance(text, str) or "\0" in text:
-            raise ConfigurationError(
-                f"{name}[{key!r}] must be a str without NUL characters"
-            )
+            raise ConfigurationError(f"{name}[{key!r}] must be a str without NUL characters")
     return result
 
 
@@ -86,9 +78,7 @@ def _encode(text: str, name: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ConfigurationError(
-            f"{name} {_short(text)} cannot be encoded: {error}"
-        ) from None
+        raise ConfigurationError(f"{name} {_short(text)} cannot be encoded: {error}") from None
 
 
 def _short(text: str) -> str:

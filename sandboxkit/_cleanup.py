@@ -111,10 +111,7 @@ async def sweep(
     now = datetime.datetime.now(datetime.UTC)
     async for info in provider.list(tags or {}):
         if older_than is not None:
-            if (
-                info.created_at is None
-                or (now - info.created_at).total_seconds() < older_than
-            ):
+            if info.created_at is None or (now - info.created_at).total_seconds() < older_than:
                 continue
         if expired or orphans:
             if not ((expired and is_expired(info)) or (orphans and is_orphan(info))):

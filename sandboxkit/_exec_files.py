@@ -52,9 +52,7 @@ _FORMAT = r"%y %s %m %T@ %p\0"
 _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 
-async def read_file(
-    provider: "Provider", sandbox_id: str, path: str, max_bytes: int
-) -> bytes:
+async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes: int) -> bytes:
     """See `Provider.read_file`."""
     parts: list[bytes] = []
     size = 0
@@ -63,9 +61,7 @@ async def read_file(
         nonlocal size
         size += len(chunk)
         if size > max_bytes:
-            raise SandboxFileError(
-                f"{path!r} has more than max_bytes={max_bytes} bytes", path=path
-            )
+            raise SandboxFileError(f"{path!r} has more than max_bytes={max_bytes} bytes", path=path)
         parts.append(chunk)
 
     await _sh(provider, sandbox_id, _READ, path, keep=keep)
@@ -128,9 +124,7 @@ async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
     return _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT))[0]
 
 
-async def remove(
-    provider: "Provider", sandbox_id: str, path: str, recursive: bool
-) -> None:
+async def remove(provider: "Provider", sandbox_id: str, path: str, recursive: bool) -> None:
     """See `Provider.remove`."""
     await _sh(provider, sandbox_id, _REMOVE, path, "1" if recursive else "")
 

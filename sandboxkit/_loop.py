@@ -19,9 +19,7 @@ def get() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(
-                target=_loop.run_forever, name="sandboxkit", daemon=True
-            )
+            _thread = threading.Thread(target=_loop.run_forever, name="sandboxkit", daemon=True)
             _thread.start()
         return _loop
 

@@ -43,9 +43,7 @@ class Operation(concurrent.futures.Future[T]):
 
     def _refuse_deadlock(self) -> None:
         if _loop.is_current() and not self.done():
-            raise RuntimeError(
-                "result() would deadlock on the sandboxkit thread; use 'await'"
-            )
+            raise RuntimeError("result() would deadlock on the sandboxkit thread; use 'await'")
 
     def _start(self, coro: Coroutine[Any, Any, T]) -> None:
         if self.cancelled():
@@ -95,17 +93,13 @@ def wait(
     while len(done) < min(num_returns, len(unique)):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         waiting = [op for op in unique if op not in done]
-        ready, _ = concurrent.futures.wait(
-            waiting, left, concurrent.futures.FIRST_COMPLETED
-        )
+        ready, _ = concurrent.futures.wait(waiting, left, concurrent.futures.FIRST_COMPLETED)
         if not ready:
             break
         done.update([op for op in waiting if op in ready][: num_returns - len(done)])
     return [op for op in unique if op in done], [op for op in unique if op not in done]
 
 
-def as_completed(
-    operations: Sequence[OpT], *, timeout: float | None = None
-) -> Iterator[OpT]:
+def as_completed(operations: Sequence[OpT], *, timeout: float | None = None) -> Iterator[OpT]:
     """Yield operations as they finish. Raises TimeoutError after `timeout` seconds."""
     yield from concurrent.futures.as_completed(operations, timeout)  # type: ignore[misc] # typed as Future

@@ -131,9 +131,7 @@ class Process(Operation[ProcessResult]):
         if self._limits.check and returncode:
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]
             message = f"{_shown(self.argv)} exited with status {returncode}"
-            raise CommandFailedError(
-                f"{message}: {tail}" if tail else message, result=result
-            )
+            raise CommandFailedError(f"{message}: {tail}" if tail else message, result=result)
         return result
 
 

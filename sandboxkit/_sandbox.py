@@ -96,9 +96,7 @@ class Sandbox:
         return ambient(provider).list(tags, state)
 
     @staticmethod
-    def from_id(
-        sandbox_id: str, *, provider: str | None = None
-    ) -> "Operation[Sandbox]":
+    def from_id(sandbox_id: str, *, provider: str | None = None) -> "Operation[Sandbox]":
         """Reach a sandbox of another process. Raises SandboxNotFoundError."""
         from sandboxkit._session import ambient
 
@@ -146,11 +144,7 @@ class Sandbox:
             cwd=None if cwd is None else _arguments.path(cwd, "cwd"),
             env=_arguments.env(env),
             user=user,
-            stdin=live._items()
-            if live
-            else _once(stdin)
-            if isinstance(stdin, bytes)
-            else None,
+            stdin=live._items() if live else _once(stdin) if isinstance(stdin, bytes) else None,
             pty=size,
         )
         limits = Limits(_arguments.timeout(timeout), check, output_limit)
@@ -176,9 +170,7 @@ class Sandbox:
         path = self._path(path)
 
         async def run() -> bytes:
-            return await self._provider.read_file(
-                await self._started(), path, max_bytes=max_bytes
-            )
+            return await self._provider.read_file(await self._started(), path, max_bytes=max_bytes)
 
         return Operation(run())
 
@@ -195,9 +187,7 @@ class Sandbox:
         )
 
         async def run() -> None:
-            await self._provider.write_file(
-                await self._started(), path, content, mode=mode
-            )
+            await self._provider.write_file(await self._started(), path, content, mode=mode)
 
         return Operation(run())
 
@@ -208,16 +198,10 @@ class Sandbox:
         """
         remote, source = self._path(remote), os.fspath(local)
         if not os.path.exists(source):
-            raise ConfigurationError(
-                f"cannot upload {source!r}: there is no such file here"
-            )
-        folder, name = (
-            (remote, None) if os.path.isdir(source) else posixpath.split(remote)
-        )
+            raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
+        folder, name = (remote, None) if os.path.isdir(source) else posixpath.split(remote)
         if name == "":
-            raise ConfigurationError(
-                f"remote={remote!r} is a folder; add the file's name to it"
-            )
+            raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
 
         async def run() -> None:
             tar = _transfer.pack(source, name)
@@ -245,9 +229,7 @@ class Sandbox:
             sandbox_id = await self._started()
             info = await self._provider.stat(sandbox_id, remote)
             if info.type not in (FileType.FILE, FileType.DIRECTORY):
-                raise SandboxFileError(
-                    f"{remote!r} is a {info.type}; not downloaded", path=remote
-                )
+                raise SandboxFileError(f"{remote!r} is a {info.type}; not downloaded", path=remote)
             single = info.type is FileType.FILE
             path = target
             if single and os.path.isdir(target):
@@ -280,9 +262,7 @@ class Sandbox:
         path = self._path(path)
 
         async def run() -> None:
-            await self._provider.remove(
-                await self._started(), path, recursive=recursive
-            )
+            await self._provider.remove(await self._started(), path, recursive=recursive)
 
         return Operation(run())
 
@@ -350,9 +330,7 @@ class Sandbox:
         if self._starting is None:
             self._starting = asyncio.create_task(self._create())
             # Whoever waits sees the error; nobody may be waiting any more.
-            self._starting.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         starting = self._starting
         try:
             return await asyncio.shield(starting)
@@ -384,9 +362,7 @@ class Sandbox:
         if self._stopping is None:
             self._stopped = True
             self._stopping = asyncio.create_task(self._delete())
-            self._stopping.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )
+            self._stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._stopping)
 
     async def _delete(self) -> None:

@@ -64,9 +64,7 @@ class Session:
             _arguments.positive("max_concurrency", max_concurrency)
         self._spec = build(SandboxSpec(), spec)
         self._owns_provider = not isinstance(provider, Provider)
-        self._provider = (
-            provider if isinstance(provider, Provider) else _registry.load(provider)
-        )
+        self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
         self._provider.check(self._spec)
         self.id = uuid.uuid4().hex[:12]
         self._slots = Slots(max_concurrency)
@@ -228,9 +226,7 @@ class Session:
             await self._provider.aclose()
         _cleanup.forget(self)
         if errors:
-            raise ExceptionGroup(
-                f"{len(errors)} sandboxes could not be stopped", errors
-            )
+            raise ExceptionGroup(f"{len(errors)} sandboxes could not be stopped", errors)
 
     def _refuse_closed(self) -> None:
         if os.getpid() != self._pid:

@@ -52,9 +52,7 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
             changes[name] = {**getattr(base, name), **changes[name]}
     spec = dataclasses.replace(base, **changes)
     if spec.detach and spec.lifetime is None:
-        raise ConfigurationError(
-            "detach=True needs a lifetime; nothing else would end the sandbox"
-        )
+        raise ConfigurationError("detach=True needs a lifetime; nothing else would end the sandbox")
     return spec
 
 
@@ -70,16 +68,13 @@ def _value(name: str, value: Any) -> Any:
             return None if value is None else _arguments.path(value, "workdir")
         case "files":
             return {
-                _arguments.path(path, "files"): _content(path, data)
-                for path, data in value.items()
+                _arguments.path(path, "files"): _content(path, data) for path, data in value.items()
             }
         case "cpus" | "lifetime":
             return None if value is None else _arguments.positive(name, value)
         case "memory_mb" | "disk_mb" | "pids":
             if value is not None and not isinstance(value, int):
-                raise ConfigurationError(
-                    f"{name}={value!r} is not valid; use a whole number"
-                )
+                raise ConfigurationError(f"{name}={value!r} is not valid; use a whole number")
             return None if value is None else _arguments.positive(name, value)
         case "network":
             return _one_of(name, value, ("none", "internet"))
@@ -89,9 +84,7 @@ def _value(name: str, value: Any) -> Any:
             return _one_of(name, value, (True, False))
         case _:
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(
-                    f"{name}={value!r} is not valid; use a non-empty string"
-                )
+                raise ConfigurationError(f"{name}={value!r} is not valid; use a non-empty string")
             return value
 
 
@@ -105,7 +98,5 @@ def _content(path: str, data: bytes | str) -> bytes:
     if isinstance(data, str):
         return data.encode()
     if not isinstance(data, bytes):
-        raise ConfigurationError(
-            f"files[{path!r}] must be bytes or str, not {type(data).__name__}"
-        )
+        raise ConfigurationError(f"files[{path!r}] must be bytes or str, not {type(data).__name__}")
     return data

@@ -14,17 +14,13 @@ from sandboxkit.types import PtySize, StdinItem
 
 T = TypeVar("T")
 
-_UNREAD_LIMIT = (
-    1 << 20
-)  # bytes a live reader may lag behind before the command is held up
+_UNREAD_LIMIT = 1 << 20  # bytes a live reader may lag behind before the command is held up
 
 
 class Chunks(Generic[T]):
     """Pieces of one output stream; iterate with `for` or `async for`, once."""
 
-    def __init__(
-        self, stream: "OutputStream", convert: Callable[[bytes | None], list[T]]
-    ) -> None:
+    def __init__(self, stream: "OutputStream", convert: Callable[[bytes | None], list[T]]) -> None:
         self._stream, self._convert = stream, convert
 
     def __iter__(self) -> Iterator[T]:
@@ -179,9 +175,7 @@ class Stdin:
         try:
             await self._send.send(item)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise BrokenPipeError(
-                "the command has ended or its stdin was closed"
-            ) from None
+            raise BrokenPipeError("the command has ended or its stdin was closed") from None
 
     async def _items(self) -> AsyncIterator[StdinItem]:
         async for item in self._receive:
@@ -197,21 +191,15 @@ class NoStdin:
 
     def write(self, data: "bytes | str") -> Operation[None]:
         """Raise ConfigurationError: stdin was not opened."""
-        raise ConfigurationError(
-            "this command's stdin is not open; pass stdin=True to exec()"
-        )
+        raise ConfigurationError("this command's stdin is not open; pass stdin=True to exec()")
 
     def resize(self, size: PtySize) -> Operation[None]:
         """Raise ConfigurationError: there is no terminal."""
-        raise ConfigurationError(
-            "this command has no terminal; pass pty=True to exec()"
-        )
+        raise ConfigurationError("this command has no terminal; pass pty=True to exec()")
 
     def close(self) -> Operation[None]:
         """Raise ConfigurationError: stdin was not opened."""
-        raise ConfigurationError(
-            "this command's stdin is not open; pass stdin=True to exec()"
-        )
+        raise ConfigurationError("this command's stdin is not open; pass stdin=True to exec()")
 
 
 def _text() -> Callable[[bytes | None], list[str]]:

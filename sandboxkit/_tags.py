@@ -33,9 +33,7 @@ def parse(tags: Tags | None) -> dict[str, str]:
     for key, value in pairs:
         _check(key, value)
         if result.setdefault(key, value) != value:
-            raise ConfigurationError(
-                f"tag {key!r} is given twice: {result[key]!r} and {value!r}"
-            )
+            raise ConfigurationError(f"tag {key!r} is given twice: {result[key]!r} and {value!r}")
     return result
 
 
@@ -58,9 +56,7 @@ def _check(key: object, value: object) -> None:
             "beginning and ending with a letter or digit"
         )
     if key.startswith(RESERVED):
-        raise ConfigurationError(
-            f"bad tag key {key!r}: {RESERVED!r} is reserved; choose another"
-        )
+        raise ConfigurationError(f"bad tag key {key!r}: {RESERVED!r} is reserved; choose another")
     if not isinstance(value, str) or len(value) > _MAX_VALUE or not value.isprintable():
         raise ConfigurationError(
             f"bad value {value!r} of tag {key!r}: use a printable string of at most {_MAX_VALUE} characters"

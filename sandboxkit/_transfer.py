@@ -63,9 +63,7 @@ async def unpack(
     async def extract() -> None:
         with receive:
             source = _Reader(receive)
-            result.append(
-                await anyio.to_thread.run_sync(_extract, source, target, single, limits)
-            )
+            result.append(await anyio.to_thread.run_sync(_extract, source, target, single, limits))
 
     try:
         async with anyio.create_task_group() as group:
@@ -88,18 +86,14 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-async def _run_pack(
-    local: str, name: str | None, send: MemoryObjectSendStream[bytes]
-) -> None:
+async def _run_pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> None:
     with send:
         await anyio.to_thread.run_sync(_pack, local, name, send)
 
 
 def _pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> None:
     sink = cast(BinaryIO, _Writer(send))  # tarfile's "w|" mode only calls write()
-    with tarfile.open(
-        fileobj=sink, mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT
-    ) as tar:
+    with tarfile.open(fileobj=sink, mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar:
         if name is not None:
             tar.add(os.path.realpath(local), arcname=name, filter=_anonymous)
             return
@@ -109,9 +103,7 @@ def _pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-        raise ConfigurationError(
-            f"cannot upload {member.name!r}: it is a device, socket or pipe"
-        )
+        raise ConfigurationError(f"cannot upload {member.name!r}: it is a device, socket or pipe")
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
@@ -141,23 +133,17 @@ class _Reader:
         return data
 
 
-def _extract(
-    source: _Reader, target: str, single: bool, limits: DownloadLimits
-) -> Transfer:
+def _extract(source: _Reader, target: str, single: bool, limits: DownloadLimits) -> Transfer:
     folder, name = os.path.split(os.path.abspath(target)) if single else (target, "")
     os.makedirs(folder, exist_ok=True)
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     files = size = 0
     skipped: list[str] = []
     try:
-        with tarfile.open(
-            fileobj=cast(BinaryIO, source), mode="r|", bufsize=_CHUNK
-        ) as tar:
+        with tarfile.open(fileobj=cast(BinaryIO, source), mode="r|", bufsize=_CHUNK) as tar:
             for count, member in enumerate(tar, 1):
                 if count > limits.max_files:
-                    raise _refused(
-                        member.name, f"more than max_files={limits.max_files} members"
-                    )
+                    raise _refused(member.name, f"more than max_files={limits.max_files} members")
                 parts = [name] if single else _parts(member.name)
                 if not parts:
                     continue  # the folder itself
@@ -166,9 +152,7 @@ def _extract(
                     continue
                 size += member.size
                 if size > limits.max_bytes:
-                    raise _refused(
-                        member.name, f"more than max_bytes={limits.max_bytes} bytes"
-                    )
+                    raise _refused(member.name, f"more than max_bytes={limits.max_bytes} bytes")
                 if member.isdir():
                     os.close(_enter(root, parts))
                 else:
@@ -201,22 +185,16 @@ def _enter(root: int, parts: list[str]) -> int:
                 os.mkdir(part, 0o755, dir_fd=current)
             except FileExistsError:
                 pass
-            inner = os.open(
-                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current
-            )
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
             os.close(current)
             current = inner
     except OSError as error:
         os.close(current)
-        raise _refused(
-            "/".join(parts), f"{error.strerror}, where a folder should be"
-        ) from error
+        raise _refused("/".join(parts), f"{error.strerror}, where a folder should be") from error
     return current
 
 
-def _write(
-    root: int, parts: list[str], mode: int, read: Callable[[int], bytes]
-) -> None:
+def _write(root: int, parts: list[str], mode: int, read: Callable[[int], bytes]) -> None:
     folder = _enter(root, parts[:-1])
     try:
         try:
@@ -226,9 +204,7 @@ def _write(
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         # Only the execute bit crosses: no setuid, nothing writable by others.
         permissions = 0o755 if mode & 0o100 else 0o644
-        with os.fdopen(
-            os.open(parts[-1], flags, permissions, dir_fd=folder), "wb"
-        ) as file:
+        with os.fdopen(os.open(parts[-1], flags, permissions, dir_fd=folder), "wb") as file:
             while chunk := read(_CHUNK):
                 file.write(chunk)
     except OSError as error:

@@ -110,9 +110,7 @@ class Provider(ABC):
         """Write a file atomically, making parent folders; `mode` None keeps the old or 0o644."""
         await _exec_files.write_file(self, sandbox_id, path, data, mode)
 
-    async def put_archive(
-        self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]
-    ) -> None:
+    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
         """Unpack a tar stream into the folder `path`, which is created with its parents."""
         await _exec_files.put_archive(self, sandbox_id, path, tar)
 
@@ -135,9 +133,7 @@ class Provider(ABC):
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         """Let the sandbox live `lifetime` seconds from now."""
-        raise ConfigurationError(
-            f"provider {self.name!r} cannot renew a sandbox's lifetime"
-        )
+        raise ConfigurationError(f"provider {self.name!r} cannot renew a sandbox's lifetime")
 
     async def logs(self, sandbox_id: str) -> bytes:
         """Return the newest output of the sandbox's main command, at least its last 1 MiB."""
@@ -148,9 +144,7 @@ class Provider(ABC):
 
         Raises SandboxTerminatedError or SandboxNotFoundError when the sandbox ends first.
         """
-        raise ConfigurationError(
-            f"provider {self.name!r} cannot wait for a main command"
-        )
+        raise ConfigurationError(f"provider {self.name!r} cannot wait for a main command")
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""

@@ -38,9 +38,7 @@ def _broken(code: str, tests: str, *, hang: bool) -> str:
     A fresh object equals nothing that a test compares it with, so no test can pass by luck.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # a few problems have escapes such as '\\w' in plain strings
+        warnings.simplefilter("ignore")  # a few problems have plain strings such as '\\w'
         tree = ast.parse(code)
     called = {
         node.func.id

@@ -128,9 +128,7 @@ def test_run_uses_a_fresh_sandbox_each_time() -> None:
     provider = FakeProvider()
     with Session(provider, max_concurrency=4) as session:
         processes = [session.run(["sh", "-c", f"echo {n}"]) for n in range(12)]
-        assert [process.result(30).stdout for process in processes] == [
-            f"{n}\n" for n in range(12)
-        ]
+        assert [process.result(30).stdout for process in processes] == [f"{n}\n" for n in range(12)]
     assert ids(provider) == []
 
 
@@ -239,8 +237,10 @@ def test_it_works_under_async_with() -> None:
 def test_the_shell_keeps_directory_and_environment() -> None:
     with Session(FakeProvider()) as session:
         shell = session.sandbox().shell()
-        odd = "it's a \"dir\" $HOME"
-        shell.run(f"cd \"$(mktemp -d)\" && mkdir '{odd.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' && cd it*").result(5)
+        odd = 'it\'s a "dir" $HOME'
+        shell.run(
+            f"cd \"$(mktemp -d)\" && mkdir '{odd.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' && cd it*"
+        ).result(5)
         shell.run("export GREETING='hello  there'; exit 3").result(5)
         result = shell.run('pwd; echo "$GREETING"').result(5)
         assert result.stdout.splitlines()[0].endswith(odd), result

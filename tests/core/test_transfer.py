@@ -14,13 +14,17 @@ from sandboxkit._transfer import DownloadLimits, Transfer, unpack
 Build = Callable[[tarfile.TarFile], None]
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
+) -> tarfile.TarInfo:
     result = tarfile.TarInfo(name)
     result.type, result.linkname, result.size, result.mode = kind, link, size, 0o6777
     return result
 
 
-def download(build: Build, target: Path, *, max_bytes: int = 10**6, max_files: int = 100) -> Transfer:
+def download(
+    build: Build, target: Path, *, max_bytes: int = 10**6, max_files: int = 100
+) -> Transfer:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         build(tar)
