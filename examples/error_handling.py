@@ -1,0 +1,49 @@
+"""Tell a program's own failure, which is data, from a failure of the infrastructure."""
+
+from sandboxkit import (
+    CommandFailedError,
+    CommandTimeoutError,
+    ConfigurationError,
+    SandboxFileNotFoundError,
+    SandboxTerminatedError,
+    Session,
+)
+
+with Session() as session:
+    sandbox = session.sandbox()
+
+    # A non-zero exit is a result.
+    result = sandbox.exec(["python", "-c", "import sys; sys.exit('no luck')"]).result()
+    print(f"returned {result.returncode}: {result.stderr.strip()}")
+
+    # With check=True it is an exception, which still carries the result.
+    try:
+        sandbox.exec(["sh", "-c", "echo half; exit 3"], check=True).result()
+    except CommandFailedError as error:
+        print(f"raised {error.result.returncode}: {error.result.stdout.strip()}")
+
+    # A timeout kills the whole process tree and keeps the output so far.
+    try:
+        sandbox.exec(["sh", "-c", "echo started; sleep 60 & wait"], timeout=1).result()
+    except CommandTimeoutError as error:
+        print(f"timed out after printing {error.result.stdout.strip()!r}")
+
+    # A missing program is a result too, as in a shell.
+    print("missing program:", sandbox.exec(["no-such-program"]).result().returncode)
+
+    try:
+        sandbox.read_file("/workspace/absent").result()
+    except SandboxFileNotFoundError as error:
+        print("no file:", error.path)
+
+    # A mistake in the call is found before anything runs.
+    try:
+        sandbox.exec("echo hello")
+    except ConfigurationError as error:
+        print("mistake:", str(error).partition(";")[0])
+
+    sandbox.stop().result()
+    try:
+        sandbox.exec(["true"])
+    except SandboxTerminatedError as error:
+        print("stopped; worth trying again:", error.retryable)
