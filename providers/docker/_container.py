@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +65,7 @@ class Image:
     volumes: tuple[str, ...]
 
 
-def check(spec: SandboxSpec, cap_add: Sequence[str] = ()) -> None:
+def check(spec: SandboxSpec) -> None:
     """Refuse what Docker cannot honour; raises ConfigurationError."""
 
     def refuse(field: str, value: object, why: str) -> ConfigurationError:
@@ -92,8 +92,6 @@ def check(spec: SandboxSpec, cap_add: Sequence[str] = ()) -> None:
             raise refuse("user", spec.user, "profile='strict' runs nothing as root")
         if spec.workdir == "/":
             raise refuse("workdir", "/", "profile='strict' has a read-only root")
-        if cap_add:
-            raise refuse("profile", "strict", f"this provider adds capabilities {list(cap_add)}")
     if MARKER in spec.tags:
         raise refuse("tags", MARKER, "that label marks sandboxes; choose another name")
     device_requests(spec.gpu)
@@ -128,14 +126,13 @@ def create_body(
     *,
     agent_volume: str,
     runtime: str | None,
-    cap_add: Sequence[str],
     network: str,
 ) -> dict[str, object]:
     """The body of Docker's create call."""
     user = spec.user or image.user or None
     host: dict[str, object] = {
         "AutoRemove": True,
-        "CapAdd": sorted({*_CAPABILITIES, *cap_add}),
+        "CapAdd": list(_CAPABILITIES),
         "CapDrop": ["ALL"],
         "DeviceRequests": device_requests(spec.gpu),
         "Init": False,

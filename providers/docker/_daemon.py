@@ -131,7 +131,7 @@ class Daemon:
             base_url=self.endpoint.url,
             tls=self.endpoint.tls or False,
             version=version,
-            timeout=self._timeout,  # type: ignore[arg-type]  # any number of seconds will do
+            timeout=self._timeout,  # pyright: ignore[reportArgumentType]  # any number will do
             max_pool_size=_THREADS,
         )
         # A proxy for the web is not the way to the daemon, whose streams do not take it either.

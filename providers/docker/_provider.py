@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -48,7 +48,6 @@ class DockerProvider(AgentProvider):
         *,
         base_url: str | None = None,
         runtime: str | None = None,
-        cap_add: Sequence[str] = (),
         docker_network: str = "bridge",
         timeout: float = 60.0,
         on_pull: Callable[[PullProgress], None] | None = None,
@@ -61,13 +60,13 @@ class DockerProvider(AgentProvider):
         self._images = Images(self._daemon, on_pull)
         self._agent = AgentVolume(self._daemon)
         self._runtime = runtime
-        self._cap_add = tuple(cap_add)
         self._network = docker_network
         self._timeout = timeout
         self._starts: anyio.CapacityLimiter | None = None
+        self._deleting: set[str] = set()
 
     def check(self, spec: SandboxSpec) -> None:
-        _container.check(spec, self._cap_add)
+        _container.check(spec)
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
@@ -90,7 +89,6 @@ class DockerProvider(AgentProvider):
             image,
             agent_volume=volume,
             runtime=self._runtime,
-            cap_add=self._cap_add,
             network=self._network,
         )
         # Chosen here, so that a container can be removed whose creation nobody saw the end of.
@@ -179,17 +177,25 @@ class DockerProvider(AgentProvider):
     async def delete(self, sandbox_id: str) -> None:
         if not ID_PATTERN.fullmatch(sandbox_id):
             return
-        with anyio.CancelScope(shield=True):
-            await self._forget(sandbox_id)
-            deadline = time.monotonic() + self._timeout
-            while not await self._removed(sandbox_id):
-                if time.monotonic() > deadline:
-                    raise ProviderUnavailableError(
-                        f"Docker does not finish removing {sandbox_id!r}; see the daemon's log",
-                        provider=self.name,
-                        sandbox_id=sandbox_id,
-                    )
-                await anyio.sleep(_POLL)
+        self._deleting.add(sandbox_id)
+        try:
+            with anyio.CancelScope(shield=True):
+                # The daemon first: asked while the agent is already leaving, it takes longer.
+                await self._until_removed(sandbox_id)
+                await self._forget(sandbox_id)
+        finally:
+            self._deleting.discard(sandbox_id)
+
+    async def _until_removed(self, sandbox_id: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not await self._removed(sandbox_id):
+            if time.monotonic() > deadline:
+                raise ProviderUnavailableError(
+                    f"Docker does not finish removing {sandbox_id!r}; see the daemon's log",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                )
+            await anyio.sleep(_POLL)
 
     async def _removed(self, sandbox_id: str) -> bool:
         """Ask for the removal; True when nothing is left. The agent's exit starts one, too."""
@@ -230,7 +236,8 @@ class DockerProvider(AgentProvider):
         )
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        if reason:
+        if reason or sandbox_id in self._deleting:
+            reason = reason or "it was deleted"
             return await super()._why_ended(sandbox_id, reason)
         try:
             with anyio.fail_after(5):
@@ -291,8 +298,8 @@ def _last_words(api: Any, sandbox_id: str) -> str:
     """How the daemon's recent events say that a container died."""
     now = time.time()
     events = api.events(
-        since=int(now) - 60,
-        until=int(now) + 1,
+        since=f"{now - 60:.3f}",
+        until=f"{now + 0.3:.3f}",  # the stream's end may be ahead of the event
         filters={"container": sandbox_id, "event": ["oom", "die", "kill"]},
         decode=True,
     )

@@ -12,8 +12,9 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.types import SandboxSpec, SandboxState
+from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.docker.conftest import Box, client, listed, until_gone
 from tests.docker.tcp_bridge import TcpBridge
 
@@ -144,29 +145,37 @@ async def test_a_removed_agent_volume_is_filled_again(provider: DockerProvider, 
         await provider.delete(sandbox_id)
 
 
-async def test_running_out_of_memory_or_being_killed_is_told(
-    provider: DockerProvider, box: Box
+@pytest.mark.parametrize(("how", "said"), [("kill", "agent was killed"), ("delete", "deleted")])
+async def test_a_command_is_told_how_its_sandbox_ended(
+    provider: DockerProvider, box: Box, how: str, said: str
 ) -> None:
+    running = anyio.Event()
+
+    async def output(stream: StreamName, chunk: bytes) -> None:
+        running.set()
+
+    async def die() -> None:
+        command = Command(argv=("sh", "-c", "echo running; sleep 60"))
+        with pytest.raises(SandboxTerminatedError, match=said):
+            await provider.exec(box.id, command, output)
+
     async with anyio.create_task_group() as tasks:
-
-        async def die() -> None:
-            with pytest.raises(SandboxTerminatedError, match="killed"):
-                await box.run("sleep", "60")
-
         tasks.start_soon(die)
-        await box.run("true")
-        await anyio.to_thread.run_sync(
-            lambda: subprocess.run(["docker", "kill", box.id], check=True, capture_output=True)
-        )
+        await running.wait()
+        if how == "delete":
+            await provider.delete(box.id)
+        else:
+            await anyio.run_process(["docker", "kill", box.id])
 
 
-async def test_sandboxes_of_a_killed_process_are_gone_in_five_seconds(
+async def test_twenty_sandboxes_of_a_killed_process_are_gone_in_five_seconds(
     provider: DockerProvider, tag: str
 ) -> None:
     process = client(
         """
-for _ in range(4):
-    print(await provider.create(SandboxSpec(tags={"test": sys.argv[1]})), flush=True)
+async with anyio.create_task_group() as tasks:
+    for _ in range(20):
+        tasks.start_soon(provider.create, SandboxSpec(tags={"test": sys.argv[1]}))
 async def ignore(stream, chunk): ...
 found = [info.id async for info in provider.list({"test": sys.argv[1]})]
 command = Command(argv=("sh", "-c", "setsid sleep 1000 & trap '' TERM HUP; sleep 999"))
@@ -181,7 +190,7 @@ async with anyio.create_task_group() as tasks:
     assert process.stdout is not None
     while (line := await anyio.to_thread.run_sync(process.stdout.readline)).strip() != "all":
         assert line, "the client failed"
-    assert len(await listed(provider, tag)) == 4
+    assert len(await listed(provider, tag)) == 20
     process.kill()
     process.wait()
     await until_gone(provider, tag, within=5)
