@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sandboxkit.cli import _screen
-from sandboxkit.cli.demo import Outcome, Report
+from sandboxkit.cli.demo import KINDS, Kind, Outcome, Report
 
-_KINDS = ("passed", "failed", "timed out", "infra error")
 _PLAIN_STEP = 50
 
 
 @contextlib.contextmanager
 def progress(total: int, provider: str, concurrency: int) -> Iterator[Callable[[Outcome], None]]:
     """Show progress while the context lasts; call what it yields with each outcome."""
-    counts = dict.fromkeys(_KINDS, 0)
+    counts = dict[Kind, int].fromkeys(KINDS, 0)
     print(f"{total} MBPP programs, each in a fresh {provider} sandbox, {concurrency} at a time")
     if not sys.stdout.isatty():
 
@@ -62,7 +61,7 @@ def summary(report: Report, provider: str) -> None:
     ):
         good = ("failed", "timed out") if broken else ("passed",)
         cells = []
-        for kind in _KINDS:
+        for kind in KINDS:
             number = report.count(kind, broken=broken)
             style = "dim" if not number else "green" if kind in good else "red"
             cells.append(_screen.cell(str(number), style))
@@ -82,5 +81,5 @@ def summary(report: Report, provider: str) -> None:
         console.print("NOT as expected: see the programs named below", style="bold red")
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _counted(counts: dict[Kind, int]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)

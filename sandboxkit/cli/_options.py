@@ -18,7 +18,7 @@ else:
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class CommandOptions(TypedDict, total=False):
+class CommandOptions(TypedDict):
     """Keywords for `Sandbox.exec` that come from the command line."""
 
     cwd: str | None

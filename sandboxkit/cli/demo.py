@@ -9,10 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from sandboxkit import CommandTimeoutError, Process, SandboxError, Session, wait
 from sandboxkit.cli import _mbpp, _options
 from sandboxkit.cli._text import safe_line
+
+Kind = Literal["passed", "failed", "timed out", "infra error"]
+"""How a program ended."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SHOWN_ERRORS = 5
 
@@ -55,8 +60,7 @@ class Outcome:
     """How one program ended."""
 
     program: _mbpp.Program
-    kind: str
-    """passed, failed, timed out, or infra error."""
+    kind: Kind
     seconds: float
     """From asking for the sandbox to the program's end."""
     detail: str = ""
@@ -74,7 +78,7 @@ class Report:
         """Whether every reference passed and every broken variant failed, and nothing else."""
         return not any(map(unexpected, self.outcomes))
 
-    def count(self, kind: str, *, broken: bool) -> int:
+    def count(self, kind: Kind, *, broken: bool) -> int:
         """How many programs of a sort ended in this way."""
         return sum(each.kind == kind and each.program.broken is broken for each in self.outcomes)
 
@@ -149,7 +153,7 @@ def unexpected(outcome: Outcome) -> bool:
     return outcome.kind not in good
 
 
-def _judge(process: Process) -> tuple[str, str]:
+def _judge(process: Process) -> tuple[Kind, str]:
     try:
         result = process.result()
     except CommandTimeoutError:
@@ -162,10 +166,9 @@ def _judge(process: Process) -> tuple[str, str]:
 
 
 def _figures(report: Report, provider: str) -> dict[str, object]:
-    kinds = ("passed", "failed", "timed out", "infra error")
     counts = {
         sort: {
-            kind.replace(" ", "_"): report.count(kind, broken=sort == "broken") for kind in kinds
+            kind.replace(" ", "_"): report.count(kind, broken=sort == "broken") for kind in KINDS
         }
         for sort in ("reference", "broken")
     }

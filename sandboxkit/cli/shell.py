@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         running = session.from_id(args.id).result()
 
         def enter(size: PtySize) -> Process:
-            env = {**terminal, **spec["env"]}
+            env = {**terminal, **spec.get("env", {})}
             return running.exec(_SHELL, pty=size, env=env, user=args.user, cwd=args.workdir)
 
         return _terminal.attach(enter)

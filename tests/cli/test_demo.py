@@ -46,7 +46,7 @@ def test_the_demo_leaves_no_sandbox(cli: Cli) -> None:
 def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:
     right, broken = _mbpp.programs(1)
 
-    def succeeded(*outcomes: tuple[_mbpp.Program, str]) -> bool:
+    def succeeded(*outcomes: tuple[_mbpp.Program, demo.Kind]) -> bool:
         return demo.Report(
             [demo.Outcome(program, kind, 0.1) for program, kind in outcomes], 1
         ).succeeded

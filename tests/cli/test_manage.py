@@ -15,7 +15,9 @@ def test_ls_shows_state_and_public_tags_only(cli: Cli, detached: str, tag: str) 
     assert info["tags"] == {key: value}
     assert info["expires_at"] > info["created_at"]
     table = cli("ls", "--tag", tag).stdout
-    assert detached in table and tag in table and "sandboxkit." not in table
+    assert detached in table
+    assert tag in table
+    assert "sandboxkit." not in table
 
 
 def test_ls_filters_by_state_and_all_tags(cli: Cli, detached: str, tag: str) -> None:
@@ -73,6 +75,7 @@ def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:
         "run", "-d", "--lifetime", "60s", "--tag", tag, "sh", "-c", "echo from-main; sleep 60"
     )
     sandbox_id = started.stdout.strip()
+    shown = ""
     try:
         for _ in range(50):
             if shown := cli("logs", sandbox_id).stdout:
@@ -99,12 +102,14 @@ def test_cleanup_without_a_selection_is_refused(cli: Cli) -> None:
 def test_cleanup_by_tag_says_what_it_removes(cli: Cli, detached: str, tag: str) -> None:
     dry = cli("cleanup", "--tag", tag, "--dry-run")
     assert dry.returncode == 0
-    assert detached in dry.stdout and "would remove 1 sandbox" in dry.stdout
+    assert detached in dry.stdout
+    assert "would remove 1 sandbox" in dry.stdout
     assert "nothing to remove" in cli("cleanup", "--tag", tag, "--older-than", "1h").stdout
     assert "nothing to remove" in cli("cleanup", "--tag", tag, "--orphans", "--expired").stdout
     real = cli("cleanup", "--tag", tag)
     assert real.returncode == 0
-    assert detached in real.stdout and "removed 1 sandbox" in real.stdout
+    assert detached in real.stdout
+    assert "removed 1 sandbox" in real.stdout
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 

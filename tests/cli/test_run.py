@@ -98,7 +98,8 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, cli: Cli, tag
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
     assert process.wait(timeout=20) == 128 + number

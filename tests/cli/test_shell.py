@@ -71,4 +71,5 @@ def test_without_a_terminal_a_shell_says_what_to_use(cli: Cli) -> None:
 def test_options_of_a_new_sandbox_are_refused_for_a_running_one(cli: Cli) -> None:
     result = cli("shell", "--memory-mb", "64", "--tag", "a", "some-id")
     assert result.returncode == 2
-    assert "--memory-mb" in result.stderr and "--tag" in result.stderr
+    assert "--memory-mb" in result.stderr
+    assert "--tag" in result.stderr

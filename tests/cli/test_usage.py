@@ -32,7 +32,8 @@ def test_an_error_is_one_line_without_traceback(
     result = cli(*args)
     assert result.returncode == code
     assert result.stdout == ""
-    assert result.stderr.startswith("sandboxkit: error: ") and said in result.stderr
+    assert result.stderr.startswith("sandboxkit: error: ")
+    assert said in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -48,7 +49,8 @@ def test_wrong_usage_is_2(args: list[str], cli: Cli) -> None:
 def test_help_names_every_verb_and_the_exit_codes(cli: Cli) -> None:
     text = cli("--help").stdout
     assert all(f"    {verb} " in text for verb in VERBS)
-    assert "exit codes:" in text and "125" in text
+    assert "exit codes:" in text
+    assert "125" in text
 
 
 def test_a_provider_can_be_named_before_or_after_the_verb() -> None:
@@ -104,4 +106,5 @@ def test_without_rich_the_message_names_the_extra(cli: Cli) -> None:
         [sys.executable, "-c", code], capture_output=True, check=False, text=True
     )
     assert result.returncode == 2
-    assert "[cli]" in result.stderr and "Traceback" not in result.stderr
+    assert "[cli]" in result.stderr
+    assert "Traceback" not in result.stderr
