@@ -30,7 +30,7 @@ class BuildWithAgent(build_py):
 
     def get_source_files(self) -> list[str]:
         # What an sdist needs besides the Python files, so that a wheel can be built from it.
-        sources = [*AGENT.glob("*.go"), AGENT / "go.mod", AGENT / "build.py", AGENT / "PROTOCOL.md"]
+        sources = [path for path in AGENT.iterdir() if path.is_file()]
         return [*super().get_source_files(), *(os.path.relpath(path, ROOT) for path in sources)]
 
 

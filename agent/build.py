@@ -27,7 +27,7 @@ def find_go() -> str:
 
 
 def newest(folder: Path) -> float:
-    sources = [*folder.glob("*.go"), folder / "go.mod"]
+    sources = [*folder.glob("*.go"), *folder.glob("*.s"), folder / "go.mod"]
     return max(path.stat().st_mtime for path in sources)
 
 

@@ -2,8 +2,6 @@
 package main
 
 import (
-	"os"
-	"os/signal"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -17,8 +15,8 @@ var coreSignals = []syscall.Signal{
 	syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGSYS,
 }
 
-// Signals that the runtime leaves to a C library.
-var librarySignals = []syscall.Signal{32, 33, 34}
+// ignoreSignalPC is the address of a handler that returns at once, in ignore_*.s.
+var ignoreSignalPC uint64
 
 // The kernel's struct sigaction: handler, flags, restorer, mask.
 type sigaction [4]uint64
@@ -33,19 +31,17 @@ func rtSigaction(number syscall.Signal, set, get *sigaction) {
 // when they arrive while one of its threads has them blocked and another has not. Ignoring
 // them would be inherited by commands.
 func shieldFromSignals() {
-	dropped := make(chan os.Signal, 1) // never read: what does not fit is dropped
+	var ignore sigaction
+	rtSigaction(syscall.SIGURG, nil, &ignore) // for its flags, and the way back
+	ignore[0] = ignoreSignalPC
 	for number := syscall.Signal(1); number <= 64; number++ {
-		// The reaper has SIGCHLD, the runtime's own scheduler SIGURG.
-		if number != syscall.SIGCHLD && number != syscall.SIGURG && !slices.Contains(coreSignals, number) {
-			signal.Notify(dropped, number)
+		switch {
+		case number == syscall.SIGCHLD, number == syscall.SIGURG:
+			// The reaper's, and the runtime's own for its scheduler.
+		case slices.Contains(coreSignals, number):
+			rtSigaction(number, &sigaction{}, nil)
+		default:
+			rtSigaction(number, &ignore, nil)
 		}
-	}
-	for _, number := range coreSignals {
-		rtSigaction(number, &sigaction{}, nil)
-	}
-	var harmless sigaction
-	rtSigaction(syscall.SIGURG, nil, &harmless)
-	for _, number := range librarySignals {
-		rtSigaction(number, &harmless, nil)
 	}
 }
