@@ -110,13 +110,12 @@ async def sweep(
     chosen: list[SandboxInfo] = []
     now = datetime.datetime.now(datetime.UTC)
     async for info in provider.list(tags or {}):
-        if older_than is not None:
-            if info.created_at is None or (now - info.created_at).total_seconds() < older_than:
-                continue
-        if expired or orphans:
-            if not ((expired and is_expired(info)) or (orphans and is_orphan(info))):
-                continue
-        chosen.append(info)
+        young = older_than is not None and (
+            info.created_at is None or (now - info.created_at).total_seconds() < older_than
+        )
+        stray = (expired and is_expired(info)) or (orphans and is_orphan(info))
+        if not young and (stray or not (expired or orphans)):
+            chosen.append(info)
     if dry_run:
         return chosen
     removed: list[SandboxInfo] = []

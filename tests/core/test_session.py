@@ -142,7 +142,7 @@ def test_run_with_bad_arguments_leaves_no_sandbox_behind() -> None:
 def test_a_timeout_kills_and_carries_the_output_so_far() -> None:
     with Session(FakeProvider()) as session:
         process = session.sandbox().exec(["sh", "-c", "echo begun; sleep 60"], timeout=0.5)
-        with pytest.raises(CommandTimeoutError, match="timeout of 0.5 s") as caught:
+        with pytest.raises(CommandTimeoutError, match=r"timeout of 0\.5 s") as caught:
             process.result(30)
         assert caught.value.result.stdout == "begun\n"
         assert isinstance(caught.value, TimeoutError)
