@@ -1,7 +1,7 @@
 """The one build step that pyproject.toml cannot state: compiling the in-sandbox agent."""
 
-import importlib.util
 import os
+import runpy
 import shutil
 from pathlib import Path
 
@@ -17,11 +17,7 @@ class BuildWithAgent(build_py):
 
     def run(self) -> None:
         super().run()
-        spec = importlib.util.spec_from_file_location("agent_build", AGENT / "build.py")
-        assert spec is not None and spec.loader is not None
-        builder = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(builder)
-        binaries = builder.build()
+        binaries = runpy.run_path(str(AGENT / "build.py"))["build"]()
         if not self.editable_mode:
             target = Path(self.build_lib, "sandboxkit", "providers", "_agent", "bin")
             target.mkdir(parents=True, exist_ok=True)

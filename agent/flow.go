@@ -40,7 +40,7 @@ func (c *credit) take(want int) (int, error) {
 func (c *credit) grant(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n > outWindow || c.n+n > outWindow {
+	if n < 0 || n > outWindow || c.n+n > outWindow {
 		return protocolError("credit above the window")
 	}
 	c.n += n

@@ -110,9 +110,15 @@ class Box:
 
     async def processes(self) -> list[str]:
         """The command lines of everything alive but the agent and the `ps` that asks."""
-        lines = (await self.exec("ps", "-eo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
+        lines = (
+            (await self.exec("ps", "-eo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
+        )
         living = [line.split(None, 3) for line in lines]
-        return [args for pid, _, stat, args in living if pid != "1" and stat[0] != "Z" and "ps -eo" not in args]
+        return [
+            args
+            for pid, _, stat, args in living
+            if pid != "1" and stat[0] != "Z" and "ps -eo" not in args
+        ]
 
 
 @pytest.fixture
@@ -145,5 +151,3 @@ async def user_box(provider: NamespaceProvider) -> Box:
     workdir = provider.folder / "work"
     spec = SandboxSpec(workdir=str(workdir), user="nobody")
     return Box(provider, await provider.create(spec), workdir)
-
-

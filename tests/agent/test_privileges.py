@@ -21,7 +21,9 @@ async def test_commands_have_no_capabilities_and_gain_none(any_box: Box) -> None
     assert fields["NoNewPrivs"] == "1"
 
 
-@pytest.mark.parametrize("path", ["mem", "environ", "maps", "fd/0", "root/etc/passwd", "task/1/mem"])
+@pytest.mark.parametrize(
+    "path", ["mem", "environ", "maps", "fd/0", "root/etc/passwd", "task/1/mem"]
+)
 async def test_pid_1_cannot_be_read(any_box: Box, path: str) -> None:
     run = await any_box.exec("head", "-c1", f"/proc/1/{path}")
     assert run.status != 0

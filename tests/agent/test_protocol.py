@@ -1,0 +1,188 @@
+"""Malformed frames: both ends refuse them with a clear error, and neither hangs."""
+
+import socket
+import struct
+from contextlib import suppress
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, UNIXSocketStream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandboxkit.providers._agent import frames, requests
+from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
+from sandboxkit.providers._agent.frames import Fields, Frame, FrameDecoder, Kind, ProtocolError
+from tests.agent.conftest import Box
+
+HELLO = frames.encode(Kind.HELLO, 0, requests.hello(None))
+
+frame_lists = st.lists(
+    st.builds(
+        Frame,
+        st.sampled_from([kind for kind in Kind if kind >= Kind.WELCOME or kind == Kind.CREDIT]),
+        st.integers(0, 2**32 - 1),
+        st.binary(max_size=300),
+    ),
+    max_size=8,
+)
+
+
+@given(frame_lists, st.lists(st.integers(1, 50), min_size=1, max_size=20))
+def test_frames_are_decoded_however_the_stream_is_cut(sent: list[Frame], cuts: list[int]) -> None:
+    data = b"".join(frames.encode(*frame) for frame in sent)
+    decoder, received = FrameDecoder(), []
+    while data:
+        for cut in cuts:
+            received += decoder.feed(data[:cut])
+            data = data[cut:]
+    assert received == sent
+
+
+@given(st.binary(max_size=200))
+def test_the_decoder_yields_frames_or_a_protocol_error(data: bytes) -> None:
+    with suppress(ProtocolError):
+        for frame in FrameDecoder().feed(data):
+            assert len(frame.payload) <= len(data)
+
+
+@given(st.binary(max_size=50))
+def test_fields_are_read_or_a_protocol_error(payload: bytes) -> None:
+    fields = Fields(payload)
+    with suppress(ProtocolError):
+        while fields:
+            fields.text()
+            fields.info()
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=5), max_size=5))
+def test_text_survives(text: str, several: list[str]) -> None:
+    with suppress(UnicodeEncodeError):
+        fields = Fields(frames.string(text) + frames.strings(several))
+        assert fields.text() == text
+        assert [fields.text() for _ in range(fields.u32())] == several
+
+
+async def last_words(box: Box, data: bytes) -> str:
+    """Send raw bytes as a second client; return the reason of the agent's BYE."""
+    reason = ""
+    decoder = FrameDecoder()
+    async with await box.provider._connect(box.id) as stream:
+        with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await stream.send(data)
+            if isinstance(stream, UNIXSocketStream):
+                await stream.send_eof()
+            while True:
+                for frame in decoder.feed(await stream.receive()):
+                    if frame.kind == Kind.BYE:
+                        reason = Fields(frame.payload).text()
+    return reason
+
+
+def exec_frame(number: int = 1) -> bytes:
+    payload = frames.strings(["cat"]) + frames.strings([]) + frames.string("") * 2
+    return frames.encode(Kind.EXEC, number, payload + struct.pack(">BHH", 1, 0, 0))
+
+
+MALFORMED = {
+    "garbage": (b"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", "bytes, the limit"),
+    "no hello": (exec_frame(), "hello"),
+    "bad magic": (frames.encode(Kind.HELLO, 0, b"XXXX\0\0\0\1\0" + bytes(8)), "magic"),
+    "other version": (frames.encode(Kind.HELLO, 0, b"SBXK\0\0\0\2\0" + bytes(8)), "version"),
+    "second hello": (HELLO + exec_frame() + frames.encode(Kind.HELLO, 1), "second hello"),
+    "unknown type": (HELLO + b"\0\0\0\0\x09\0\0\0\1", "unknown frame type 9"),
+    "agent's type": (HELLO + frames.encode(Kind.EXIT, 1, bytes(4)), "unknown frame type 19"),
+    "oversized": (HELLO + struct.pack(">IBI", 5 << 20, 2, 1), "limit"),
+    "cut short": (HELLO + exec_frame()[:-3], "ended inside a frame"),
+    "stream 0": (HELLO + exec_frame(0), "stream 0"),
+    "id in use": (HELLO + exec_frame() + exec_frame(), "in use"),
+    "empty argv": (HELLO + frames.encode(Kind.EXEC, 1, bytes(16) + bytes(5)), "empty argv"),
+    "huge list": (HELLO + frames.encode(Kind.EXEC, 1, b"\xff" * 20), "too short"),
+    "left over": (HELLO + frames.encode(Kind.CALL, 1, b"\x09more"), "too many"),
+    "unknown call": (HELLO + frames.encode(Kind.CALL, 1, b"\x63"), "unknown call 99"),
+    "above the window": (
+        HELLO + exec_frame() + frames.encode(Kind.DATA, 1, bytes((256 << 10) + 1)),
+        "window",
+    ),
+    "data after its end": (
+        HELLO + exec_frame() + frames.encode(Kind.EOF, 1) + frames.encode(Kind.DATA, 1, b"x"),
+        "after end",
+    ),
+    "too much credit": (
+        HELLO + exec_frame() + frames.encode(Kind.CREDIT, 1, b"\xff" * 4),
+        "credit",
+    ),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", MALFORMED)
+async def test_the_agent_refuses_malformed_frames_and_goes_on(box: Box, case: str) -> None:
+    data, complaint = MALFORMED[case]
+    assert complaint in await last_words(box, data)
+    assert (await box.exec("echo", "alive")).stdout == b"alive\n"
+    assert await box.processes() == []
+
+
+@pytest.mark.anyio
+async def test_the_agent_survives_random_frames(box: Box) -> None:
+    examples = st.lists(
+        st.builds(
+            lambda kind, stream, payload: frames.encode(kind, stream, payload),
+            st.sampled_from([Kind.DATA, Kind.EOF, Kind.CREDIT, Kind.RESIZE, Kind.KILL, Kind.EXEC]),
+            st.integers(0, 2),
+            st.binary(max_size=40),
+        )
+        | st.just(exec_frame())
+        | st.binary(max_size=40),
+        max_size=6,
+    )
+    cases: list[bytes] = []
+
+    @settings(max_examples=150, suppress_health_check=list(HealthCheck), database=None)
+    @given(examples)
+    def collect(parts: list[bytes]) -> None:
+        cases.append(b"".join(parts))
+
+    collect()
+    for data in cases:
+        await last_words(box, HELLO + data)
+    assert (await box.exec("echo", "alive")).stdout == b"alive\n"
+    with anyio.fail_after(5):
+        while await box.processes():
+            await anyio.sleep(0.01)
+
+
+async def connected() -> tuple[ByteStream, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return await UNIXSocketStream.from_socket(ours), theirs
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (b"", "ended"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
+        (frames.encode(Kind.BYE, 0, frames.string("no room")), "no room"),
+        (struct.pack(">IBI", 5 << 20, 16, 0), "limit"),
+        (frames.encode(Kind.BYE, 0, b"\0\0\0\x09short"), "too short"),
+    ],
+)
+async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str) -> None:
+    stream, agent = await connected()
+    agent.send(answer)
+    agent.shutdown(socket.SHUT_WR)
+    with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match=complaint):
+        await AgentClient.start(stream, requests.hello(None))
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> None:
+    stream, agent = await connected()
+    agent.send(frames.encode(Kind.WELCOME, 0, b"\0\0\0\1"))
+    client = await AgentClient.start(stream, requests.hello(None))
+    request = client.open(Kind.CALL, b"\x09")
+    agent.send(frames.encode(Kind.CREDIT, request.number, b""))
+    with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match="protocol error"):
+        await request.receive()
