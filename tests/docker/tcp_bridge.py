@@ -1,7 +1,8 @@
-"""A loopback TCP port that leads to a unix socket, as `socat` would make one."""
+"""A loopback TCP port that leads to a unix socket, as `socat` would make one, with TLS or not."""
 
 import contextlib
 import socket
+import ssl
 import threading
 from types import TracebackType
 from typing import Self
@@ -10,8 +11,9 @@ from typing import Self
 class TcpBridge:
     """Listens until it is left; every connection and each direction's end is passed on."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, tls: ssl.SSLContext | None = None) -> None:
         self._path = path
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
@@ -30,7 +32,7 @@ class TcpBridge:
         # shutdown wakes the threads that wait on these; close alone would not.
         for end in [self._listener, *self._open]:
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(end, socket.SHUT_RDWR)
             end.close()
 
     def _accept(self) -> None:
@@ -40,6 +42,12 @@ class TcpBridge:
             except OSError:
                 return
             self.connections += 1
+            if self._tls is not None:
+                try:
+                    near = self._tls.wrap_socket(near, server_side=True)
+                except OSError:
+                    near.close()
+                    continue
             far = socket.socket(socket.AF_UNIX)
             far.connect(self._path)
             self._open += [near, far]
@@ -52,4 +60,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(1 << 16):
             target.sendall(data)
     with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+        # TLS has no half-close; and SSLSocket's own shutdown would strip the other thread of it.
+        whole = isinstance(target, ssl.SSLSocket) or isinstance(source, ssl.SSLSocket)
+        socket.socket.shutdown(target, socket.SHUT_RDWR if whole else socket.SHUT_WR)

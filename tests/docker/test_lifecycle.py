@@ -1,6 +1,8 @@
 """Containers made, listed, found from elsewhere and removed."""
 
+import ssl
 import subprocess
+from pathlib import Path
 
 import anyio
 import pytest
@@ -15,7 +17,7 @@ from sandboxkit.errors import (
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.types import Command, SandboxSpec, SandboxState
-from tests.docker.conftest import Box, client, listed, until_gone
+from tests.docker.conftest import SOCKET, Box, client, listed, until_gone
 from tests.docker.tcp_bridge import TcpBridge
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +52,29 @@ async def test_everything_works_over_tcp(bridge: TcpBridge, tag: str) -> None:
         await other.aclose()
         await provider.aclose()
     assert bridge.connections >= 4
+
+
+async def test_everything_works_over_tls(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", *request.split(), *names], cwd=tmp_path, check=True, capture_output=True
+    )
+    (tmp_path / "ca.pem").write_bytes((tmp_path / "cert.pem").read_bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with TcpBridge(SOCKET, context) as bridge:
+        monkeypatch.setenv("DOCKER_HOST", bridge.url)
+        monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+        monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+        provider = DockerProvider()
+        sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+        assert await Box(provider, sandbox_id).python("print(6 * 7)") == "42"
+        await provider.delete(sandbox_id)
+        await provider.aclose()
 
 
 async def test_docker_host_in_the_environment_is_used(
@@ -230,6 +255,26 @@ await provider.write_file(sys.argv[1], "/tmp/answer", b"from the guest", mode=No
     assert out == "from the owner\n"
     # The guest's end is not the sandbox's.
     assert (await provider.read_file(box.id, "/tmp/answer", max_bytes=100)) == b"from the guest"
+
+
+async def test_a_killed_guest_takes_its_command_and_nothing_else(
+    provider: DockerProvider, box: Box
+) -> None:
+    process = client(
+        """
+async def show(stream, chunk): print(chunk.decode(), end="", flush=True)
+command = Command(argv=("sh", "-c", "echo running; exec sleep 4321"))
+await provider.exec(sys.argv[1], command, show)
+""",
+        box.id,
+    )
+    assert process.stdout is not None
+    assert await anyio.to_thread.run_sync(process.stdout.readline) == "running\n"
+    process.kill()
+    process.communicate()
+    with anyio.fail_after(5):
+        while "sleep 4321" in (ps := (await box.run("ps", "-ef"))[1]) or "connect" in ps:
+            await anyio.sleep(0.05)
 
 
 async def test_starts_beyond_the_limit_wait_their_turn(provider: DockerProvider, tag: str) -> None:
