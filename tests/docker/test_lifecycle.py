@@ -1,5 +1,6 @@
 """Containers made, listed, found from elsewhere and removed."""
 
+import os
 import ssl
 import subprocess
 from pathlib import Path
@@ -105,9 +106,9 @@ async def test_other_peoples_containers_are_neither_listed_nor_deleted(
     provider: DockerProvider,
 ) -> None:
     name = "not-a-sandbox-of-ours"
-    image = await provider._images.ensure("sandboxkit/python:3.11")
+    image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
     subprocess.run(
-        ["docker", "create", "--name", name, "--label", "sandboxkit=1", image.reference],
+        ["docker", "create", "--name", name, "--label", "sandboxkit=1", image],
         check=True,
         capture_output=True,
     )
