@@ -43,8 +43,8 @@ class NamespaceProvider(AgentProvider):
                 *NAMESPACE,
                 str(binary.path()),
                 *flags,
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 pass_fds=[listener.fileno()],
             )
         stream = await UNIXSocketStream.from_socket(ours)
@@ -62,7 +62,8 @@ class NamespaceProvider(AgentProvider):
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}") from error
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        for info in ():
+        none: tuple[SandboxInfo, ...] = ()
+        for info in none:
             yield info
 
     async def delete(self, sandbox_id: str) -> None:

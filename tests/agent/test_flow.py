@@ -1,11 +1,13 @@
 """Flow control: large output at bounded memory on both sides, and a slow reader blocks nobody."""
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from sandboxkit.types import StdinItem
 from tests.agent.conftest import Box, Run
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +78,7 @@ async def test_a_large_upload_at_bounded_memory(box: Box) -> None:
     before, agent_before = resident_mib(), resident_mib(pid)
     block = bytes(MIB)
 
-    async def upload():  # type: ignore[no-untyped-def]  # an async generator of bytes
+    async def upload() -> AsyncIterator[StdinItem]:
         for _ in range(200):
             yield block
             assert resident_mib() - before < 30

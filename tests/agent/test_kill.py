@@ -1,9 +1,11 @@
 """Cancelling a command: its whole tree dies, whatever it did, and nobody else's."""
 
+from collections.abc import AsyncIterator
+
 import anyio
 import pytest
 
-from sandboxkit.types import PtySize
+from sandboxkit.types import PtySize, StdinItem
 from tests.agent.conftest import Box, Run
 
 pytestmark = pytest.mark.anyio
@@ -40,12 +42,13 @@ async def test_cancelling_kills_the_whole_tree(box: Box, tree: str) -> None:
 @pytest.mark.parametrize("tree", TREES)
 async def test_cancelling_spares_other_commands(box: Box, tree: str) -> None:
     other = Run()
+    left: list[str] = []
     async with anyio.create_task_group() as group:
 
         async def spared() -> None:
             await box.sh("echo up; read line; echo $line", run=other, stdin=line())
 
-        async def line():  # type: ignore[no-untyped-def]  # an async generator of bytes
+        async def line() -> AsyncIterator[StdinItem]:
             await done.wait()
             yield b"still here\n"
 

@@ -31,7 +31,8 @@ frame_lists = st.lists(
 @given(frame_lists, st.lists(st.integers(1, 50), min_size=1, max_size=20))
 def test_frames_are_decoded_however_the_stream_is_cut(sent: list[Frame], cuts: list[int]) -> None:
     data = b"".join(frames.encode(*frame) for frame in sent)
-    decoder, received = FrameDecoder(), []
+    decoder = FrameDecoder()
+    received: list[Frame] = []
     while data:
         for cut in cuts:
             received += decoder.feed(data[:cut])
@@ -139,7 +140,7 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
     )
     cases: list[bytes] = []
 
-    @settings(max_examples=150, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], database=None)
     @given(examples)
     def collect(parts: list[bytes]) -> None:
         cases.append(b"".join(parts))
