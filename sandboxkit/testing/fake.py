@@ -111,7 +111,7 @@ class FakeProvider(Provider):
             box.timer.cancel()
         if box.main is not None:
             box.main.cancel()
-        await kill_tree(f"box:{box.folder}", None)
+        await self._kill(f"box:{box.folder}", None)
         shutil.rmtree(box.folder, ignore_errors=True)
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
@@ -173,6 +173,12 @@ class FakeProvider(Provider):
             raise ConfigurationError(f"sandbox {sandbox_id!r} has no main command to wait for")
         return await asyncio.shield(main)
 
+    def _base_env(self, box: _Box) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(box.folder), "LANG": "C.UTF-8"}
+
+    async def _kill(self, mark: str, leader: int | None) -> None:
+        await kill_tree(mark, leader)
+
     def _box(self, sandbox_id: str) -> _Box:
         try:
             return self._boxes[sandbox_id]
@@ -186,9 +192,7 @@ class FakeProvider(Provider):
     async def _run(self, box: _Box, command: Command, output: Output) -> int:
         mark = secrets.token_hex(8)
         env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(box.folder),
-            "LANG": "C.UTF-8",
+            **self._base_env(box),
             **box.spec.env,
             **box.spec.secrets,
             **command.env,
@@ -227,7 +231,7 @@ class FakeProvider(Provider):
         finally:
             if not done:
                 with anyio.CancelScope(shield=True):
-                    await kill_tree(f"box:{box.folder}:{mark}", process.pid)
+                    await self._kill(f"box:{box.folder}:{mark}", process.pid)
                     await process.wait()
             process._transport.close()  # type: ignore[attr-defined] # closes pipes a child holds
         return returncode if returncode >= 0 else 128 - returncode
