@@ -57,7 +57,8 @@ class WaitsForHeldOutput(FakeProvider):
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
         returncode = await super().exec(sandbox_id, command, output)
-        while any(_holds(pid, str(self._box(sandbox_id).folder)) for pid in os.listdir("/proc")):
+        folder = str(self._box(sandbox_id).folder)
+        while any(_holds(pid, folder) for pid in os.listdir("/proc")):  # noqa: ASYNC110 - no event for it
             await anyio.sleep(0.01)
         return returncode
 

@@ -40,6 +40,7 @@ def run_script(folder: Path, body: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "TMPDIR": str(folder)},  # what one test abandons is pytest's to remove
     )
 
 
