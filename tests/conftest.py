@@ -1,0 +1,50 @@
+"""The whole suite leaves nothing behind: this is checked once, after the last test."""
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leftovers import MARKER, survey
+
+_SECONDS = 20.0
+"""How long the backends may take to finish their last removals."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Give the run a temporary folder of its own, and fail if anything outlives the last test."""
+    run = uuid.uuid4().hex
+    temporary = Path(tempfile.mkdtemp(prefix="sbk-"))
+    temporary.chmod(0o1777)  # some tests run as other users
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARKER, run)
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(tempfile, "tempdir", None)
+        before = survey(run, temporary)
+        try:
+            yield
+            left = _wait_until_gone(run, temporary, before)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    if left:
+        pytest.fail("the tests left behind:\n" + "\n".join(sorted(left)), pytrace=False)
+
+
+def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
+    deadline = time.monotonic() + _SECONDS
+    while left := survey(run, temporary) - before:
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+    return set()
+
+
+def pytest_report_header() -> str:
+    """Say which backends the run will meet."""
+    return f"docker: {shutil.which('docker') or 'absent'}, uid {os.getuid()}"

@@ -1,0 +1,129 @@
+"""What sandboxes can leave on this machine: found by looking, without sandboxkit's own help."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+MARKER = "SANDBOXKIT_TEST_RUN"
+"""An environment variable that every process of a test run inherits."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWNER = "sandboxkit.owner"
+
+
+def survey(run: str, temporary: Path) -> set[str]:
+    """Describe everything of ours that is there now.
+
+    `run` is the marker's value and `temporary` the folder for temporary files of this test
+    run. What belongs to another test run on the same machine is left out where we can tell.
+    """
+    foreign: set[str] = set()
+    found = {*_states(foreign), *_containers(foreign), *_cgroups(foreign)}
+    return found | {*_processes(run), *_mounts(), *_temporary_files(temporary)}
+
+
+def _containers(foreign: set[str]) -> Iterator[str]:
+    form = '{{.Names}}\t{{.Status}}\t{{.Label "' + _OWNER + '"}}'
+    command = ["docker", "ps", "--all", "--filter", "label=sandboxkit=1", "--format", form]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for line in done.stdout.splitlines():
+        name, status, owner = line.split("\t")
+        if not _is_foreign(owner):
+            yield f"container {name} ({status.split()[0]})"
+
+
+def _states(foreign: set[str]) -> Iterator[str]:
+    folders = [Path("/run/sandboxkit"), *Path("/tmp").glob("sandboxkit-[0-9]*")]
+    for variable, below in (("SANDBOXKIT_STATE_DIR", ""), ("XDG_RUNTIME_DIR", "sandboxkit")):
+        if value := os.environ.get(variable):
+            folders.append(Path(value, below))
+    for folder in folders:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            try:
+                owner = json.loads((path / "meta.json").read_text())["tags"].get(_OWNER, "")
+            except (OSError, ValueError):
+                owner = ""
+            if _is_foreign(owner):
+                foreign.add(path.name)
+            else:
+                yield f"state {path}"
+
+
+def _cgroups(foreign: set[str]) -> Iterator[str]:
+    for parent in [_CGROUPS / "sandboxkit", *_CGROUPS.glob("*/sandboxkit")]:
+        for path in parent.iterdir() if parent.is_dir() else ():
+            if path.is_dir() and path.name not in foreign:
+                yield f"cgroup {path}"
+
+
+def _mounts() -> Iterator[str]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if "sandboxkit" in line:
+            yield f"mount {line.split()[4]}"
+
+
+def _temporary_files(folder: Path) -> Iterator[str]:
+    for path in folder.iterdir():
+        if not path.name.startswith("pytest-of-"):
+            yield f"temporary file {path}"
+
+
+def _processes(run: str) -> Iterator[str]:
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        line = _describe(pid, run)
+        if line:
+            yield line
+
+
+def _describe(pid: int, run: str) -> str | None:
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        chain = list(_ancestors(pid))
+    except OSError:  # it ended, or is another user's
+        return None
+    if pid == os.getpid() or b"multiprocessing.resource_tracker" in b" ".join(argv):
+        return None
+    names = [_name(each) for each in chain]
+    sandboxed = any(b".sandboxkit/agent" in part or b"/bwrap" in part for part in argv)
+    if f"{MARKER}={run}".encode() in environment:
+        ours = True
+    elif sandboxed and not any(name.startswith("containerd-shim") for name in names):
+        # An orphan, or ours; not one whose owner is another living Python program.
+        ours = os.getpid() in chain or not any(name.startswith("py") for name in names)
+    else:
+        ours = False
+    if not ours:
+        return None
+    shown = b" ".join(argv).decode(errors="replace")[:120]
+    return f"process {pid} {shown or _name(pid)} (children of {names})"
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        pid = int(stat.rpartition(")")[2].split()[1])
+        yield pid
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"
+
+
+def _is_foreign(owner: str) -> bool:
+    """Whether an owner tag, HOST:PID:START, names a living process outside this test run."""
+    pid = owner.rpartition(":")[0].rpartition(":")[2]
+    if not pid.isdigit() or int(pid) == os.getpid():
+        return False
+    try:
+        return os.getpid() not in _ancestors(int(pid))
+    except OSError:
+        return False
