@@ -9,6 +9,7 @@ from sandboxkit import (
     CommandFailedError,
     CommandTimeoutError,
     ConfigurationError,
+    Operation,
     Sandbox,
     SandboxError,
     SandboxNotFoundError,
@@ -29,6 +30,14 @@ class Gated(FakeProvider):
         self.entered = threading.Semaphore(0)
         self.gate = asyncio.Event()
         self.creates = 0
+
+    def open(self) -> None:
+        """Let every create go on."""
+
+        async def on_the_loop() -> None:
+            self.gate.set()
+
+        Operation(on_the_loop()).result(5)
 
     async def create(self, spec: SandboxSpec) -> str:
         self.creates += 1
@@ -76,7 +85,7 @@ def test_concurrent_first_uses_share_one_start_and_one_cancel_spares_the_others(
         processes = [sandbox.exec(["true"]) for _ in range(8)]
         assert provider.entered.acquire(timeout=5)
         processes[0].cancel()
-        sandbox._provider.gate.set()  # type: ignore[attr-defined] # it is our Gated
+        provider.open()
         assert [process.result(10).returncode for process in processes[1:]] == [0] * 7
         assert provider.creates == 1
 
