@@ -131,10 +131,10 @@ def info(**tags: str) -> SandboxInfo:
 
 def test_an_orphan_is_what_a_dead_process_of_this_machine_owned() -> None:
     mine = {_tags.OWNER: _cleanup.owner()}
-    child = subprocess.Popen(["true"])
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     host = _cleanup.owner().partition(":")[0]
     dead = {_tags.OWNER: f"{host}:{child.pid}:{_cleanup._start_time(child.pid)}"}
-    child.wait()
+    child.communicate()
     assert not _cleanup.is_orphan(info(**mine))
     assert _cleanup.is_orphan(info(**dead))
     assert not _cleanup.is_orphan(info(**dead, **{_tags.DETACH: "1"}))
