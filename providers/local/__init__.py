@@ -1,4 +1,4 @@
-"""Sandboxes on this machine, in Linux namespaces: no daemon, no root."""
+"""Sandboxes on this machine's own kernel: bubblewrap around the shared agent, no daemon."""
 
 from sandboxkit.providers.local._provider import LocalProvider
 

@@ -1,120 +1,268 @@
-"""Limits on a whole sandbox through control groups, version 1 or 2, where we may make them."""
+"""Limits on a sandbox's memory, processes and processor time through control groups, v1 and v2."""
 
-import errno
-import functools
 import os
+import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+__all__ = [
+    "Limits",
+    "available",
+    "create",
+    "join",
+    "kill_members",
+    "leftovers",
+    "out_of_memory",
+    "remove",
+    "remove_parents",
+    "try_remove",
+]
+
 _ROOT = Path("/sys/fs/cgroup")
-_PARENT = "sandboxkit"
-_PERIOD_US = 100_000
+_FOLDER = "sandboxkit"
+_CPU_PERIOD_US = 100_000
+_CONTROLLERS = ("memory", "pids", "cpu")
+_REMOVE_PATIENCE = 2.0
+"""Seconds that a killed process may still count as a member after it was reaped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a sandbox may use."""
+    """What one sandbox may use; None for no limit."""
 
-    memory_mb: int
-    pids: int
+    memory_mb: int | None
+    pids: int | None
     cpus: float | None
 
 
-@functools.cache
-def version() -> int:
-    """1 or 2 where limits can be enforced on this machine by this user, else 0."""
-    if os.geteuid() != 0:
-        return 0
-    try:
-        if (_ROOT / "cgroup.controllers").exists():
-            if not {"memory", "pids", "cpu"} <= set(
-                (_ROOT / "cgroup.controllers").read_text().split()
-            ):
-                return 0
-            (_ROOT / "cgroup.subtree_control").write_text("+memory +pids +cpu")
-            (_ROOT / _PARENT).mkdir(exist_ok=True)
-            (_ROOT / _PARENT / "cgroup.subtree_control").write_text("+memory +pids +cpu")
-            return 2
-        for controller in ("memory", "pids", "cpu"):
-            if not (_ROOT / controller / "cgroup.procs").exists():
-                return 0
-            (_ROOT / controller / _PARENT).mkdir(exist_ok=True)
-    except OSError:  # read-only or not delegated, as in most containers
-        return 0
-    return 1
+def _own_v1() -> dict[str, Path]:
+    """For each v1 controller, the folder of our own group, seen from here."""
+    mounts: dict[str, Path] = {}
+    roots: dict[str, str] = {}
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            tail = fields[fields.index("-") + 1 :]
+            if tail[0] == "cgroup":
+                for controller in tail[2].split(","):
+                    mounts[controller] = Path(fields[4])
+                    roots[controller] = fields[3]
+    own: dict[str, Path] = {}
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            for name in names.split(","):
+                if name in mounts:
+                    # Inside a container the mount shows only a part of the hierarchy.
+                    inner = path.removeprefix(roots[name].rstrip("/"))
+                    folder = mounts[name] / inner.lstrip("/")
+                    own[name] = folder if folder.is_dir() else mounts[name]
+    return own
 
 
-def create(name: str, limits: Limits, pid: int) -> None:
-    """Limit a process and all that it will start."""
-    if version() == 2:
-        group = _ROOT / _PARENT / name
-        group.mkdir()
-        (group / "memory.max").write_text(str(limits.memory_mb << 20))
-        _write_if_there(group / "memory.swap.max", "0")
-        (group / "pids.max").write_text(str(limits.pids))
-        if limits.cpus is not None:
-            (group / "cpu.max").write_text(f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}")
-        (group / "cgroup.procs").write_text(str(pid))
-    elif version() == 1:
-        memory, pids, cpu = (_ROOT / part / _PARENT / name for part in ("memory", "pids", "cpu"))
-        for group in (memory, pids):
-            group.mkdir()
-        (memory / "memory.limit_in_bytes").write_text(str(limits.memory_mb << 20))
-        _write_if_there(memory / "memory.memsw.limit_in_bytes", str(limits.memory_mb << 20))
-        (pids / "pids.max").write_text(str(limits.pids))
-        if limits.cpus is not None:
-            cpu.mkdir()
-            (cpu / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-            (cpu / "cpu.cfs_quota_us").write_text(str(int(limits.cpus * _PERIOD_US)))
-            (cpu / "cgroup.procs").write_text(str(pid))
-        for group in (memory, pids):
-            (group / "cgroup.procs").write_text(str(pid))
+def _parent_v2() -> Path | None:
+    """The nearest group above ours below which we may make groups with controllers."""
+    if not (_ROOT / "cgroup.controllers").exists():
+        return None
+    with open("/proc/self/cgroup") as file:
+        own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
+    if own is None or ".." in own:
+        return None
+    group = _ROOT / own.lstrip("/")
+    # Not our own group: one with processes of its own cannot share out controllers.
+    while group != _ROOT and group.is_relative_to(_ROOT):
+        group = group.parent
+        if not os.access(group / "cgroup.procs", os.W_OK) or not os.access(group, os.W_OK):
+            return None
+        if _enabled(group):
+            return group
+    return None
 
 
-def oom_killed(name: str) -> bool:
-    """Whether the kernel killed a process of the group for memory."""
-    path = (
-        _ROOT / _PARENT / name / "memory.events"
-        if version() == 2
-        else _ROOT / "memory" / _PARENT / name / "memory.oom_control"
-    )
-    try:
-        counters = dict(line.split() for line in path.read_text().splitlines())
-    except FileNotFoundError:
-        return False
-    return int(counters.get("oom_kill", "0")) > 0
-
-
-def remove(name: str, *, seconds: float = 5.0) -> None:
-    """Remove the group of a sandbox whose processes have been killed."""
-    if version() == 0:
-        return
-    parents = [_ROOT] if version() == 2 else [_ROOT / part for part in ("memory", "pids", "cpu")]
-    deadline = time.monotonic() + seconds
-    for parent in parents:
-        while True:
+def _enabled(group: Path) -> set[str]:
+    control = group / "cgroup.subtree_control"
+    if os.geteuid() == 0:
+        for controller in _CONTROLLERS:
             try:
-                (parent / _PARENT / name).rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                # Busy until the kernel has finished the last exits of its processes.
-                if error.errno == errno.EBUSY and time.monotonic() < deadline:
-                    time.sleep(0.001)
-                    continue
-                raise
-            break
+                control.write_text(f"+{controller}")
+            except OSError:
+                pass  # not there, not delegated, or the group has processes of its own
+    return set(control.read_text().split()) & set(_CONTROLLERS)
 
 
-def names() -> list[str]:
-    """All groups there are, those of dead sandboxes included."""
-    parent = {0: None, 1: _ROOT / "pids" / _PARENT, 2: _ROOT / _PARENT}[version()]
+@dataclass(frozen=True, slots=True)
+class _Hierarchy:
+    version: int
+    parents: Mapping[str, Path]
+    """Controller to the folder in which a sandbox's group is made."""
+
+
+@cache
+def _hierarchy() -> _Hierarchy:
+    own = _own_v1()
+    v1 = {name: own[name] for name in _CONTROLLERS if name in own and os.access(own[name], os.W_OK)}
+    if v1:
+        return _Hierarchy(1, {name: folder / _FOLDER for name, folder in v1.items()})
+    parent = _parent_v2()
     if parent is None:
-        return []
-    return sorted(path.name for path in parent.iterdir() if path.is_dir())
+        return _Hierarchy(2, {})
+    parent_of_ours = parent / _FOLDER
+    try:
+        parent_of_ours.mkdir(exist_ok=True)
+        for controller in _enabled(parent):
+            (parent_of_ours / "cgroup.subtree_control").write_text(f"+{controller}")
+        found = set((parent_of_ours / "cgroup.subtree_control").read_text().split())
+    except OSError:
+        return _Hierarchy(2, {})
+    return _Hierarchy(2, {name: parent_of_ours for name in _CONTROLLERS if name in found})
 
 
-def _write_if_there(path: Path, text: str) -> None:
-    if path.exists():
-        path.write_text(text)
+def available() -> frozenset[str]:
+    """The controllers that can limit a sandbox here: some of memory, pids, cpu."""
+    return frozenset(_hierarchy().parents)
+
+
+def _write(group: Path, name: str, value: object) -> None:
+    with open(group / name, "w") as file:
+        file.write(str(value))
+
+
+def _fill_v1(controller: str, group: Path, limits: Limits) -> None:
+    if controller == "memory" and limits.memory_mb is not None:
+        size = limits.memory_mb << 20
+        _write(group, "memory.limit_in_bytes", size)
+        try:
+            _write(group, "memory.memsw.limit_in_bytes", size)
+        except FileNotFoundError:
+            _write(group, "memory.swappiness", 0)  # the kernel does not count swap
+    elif controller == "pids" and limits.pids is not None:
+        _write(group, "pids.max", limits.pids)
+    elif controller == "cpu" and limits.cpus is not None:
+        _write(group, "cpu.cfs_period_us", _CPU_PERIOD_US)
+        _write(group, "cpu.cfs_quota_us", int(limits.cpus * _CPU_PERIOD_US))
+
+
+def _fill_v2(controllers: frozenset[str], group: Path, limits: Limits) -> None:
+    if "memory" in controllers and limits.memory_mb is not None:
+        _write(group, "memory.max", limits.memory_mb << 20)
+        if (group / "memory.swap.max").exists():
+            _write(group, "memory.swap.max", 0)
+    if "pids" in controllers and limits.pids is not None:
+        _write(group, "pids.max", limits.pids)
+    if "cpu" in controllers and limits.cpus is not None:
+        _write(group, "cpu.max", f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}")
+
+
+def create(name: str, limits: Limits) -> list[str]:
+    """Make the groups of a sandbox and return their folders; those not needed are not made."""
+    hierarchy = _hierarchy()
+    wanted = {
+        "memory": limits.memory_mb is not None,
+        "pids": limits.pids is not None,
+        "cpu": limits.cpus is not None,
+    }
+    parents = {c: parent for c, parent in hierarchy.parents.items() if wanted[c]}
+    groups: list[str] = []
+    try:
+        # Controllers that are mounted together share one group.
+        for parent in dict.fromkeys(parents.values()):
+            group = parent / name
+            try:
+                group.mkdir()
+            except FileNotFoundError:
+                parent.mkdir(exist_ok=True)
+                if hierarchy.version == 2:
+                    enable = " ".join(f"+{controller}" for controller in hierarchy.parents)
+                    _write(parent, "cgroup.subtree_control", enable)
+                group.mkdir()
+            groups.append(str(group))
+        if hierarchy.version == 2 and groups:
+            _fill_v2(available(), Path(groups[0]), limits)
+        elif hierarchy.version == 1:
+            for controller, parent in parents.items():
+                _fill_v1(controller, parent / name, limits)
+    except BaseException:
+        remove(groups)
+        raise
+    return groups
+
+
+def join(groups: list[str], pid: int) -> None:
+    """Put a process into the groups; what it starts from then on is in them, too."""
+    for group in groups:
+        _write(Path(group), "cgroup.procs", pid)
+
+
+def out_of_memory(groups: list[str]) -> bool:
+    """Whether the kernel killed something of the sandbox for its use of memory."""
+    for group in groups:
+        for name in ("memory.oom_control", "memory.events"):
+            try:
+                lines = Path(group, name).read_text().splitlines()
+            except OSError:
+                continue
+            if any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines):
+                return True
+    return False
+
+
+def kill_members(groups: list[str]) -> None:
+    """SIGKILL for whatever is still in the groups, until nothing is."""
+    deadline = time.monotonic() + _REMOVE_PATIENCE
+    while (found := _members(groups)) and time.monotonic() < deadline:
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.002)
+
+
+def _members(groups: list[str]) -> set[int]:
+    found: set[int] = set()
+    for group in groups:
+        try:
+            found.update(int(pid) for pid in Path(group, "cgroup.procs").read_text().split())
+        except OSError:
+            pass  # the group is gone
+    return found
+
+
+def try_remove(groups: list[str]) -> list[str]:
+    """Remove what can be removed; return what is still in use."""
+    busy = []
+    for group in groups:
+        try:
+            os.rmdir(group)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            busy.append(group)
+    return busy
+
+
+def remove(groups: list[str]) -> None:
+    """Remove the groups; their processes are dead, but the kernel may take a moment to see it."""
+    deadline = time.monotonic() + _REMOVE_PATIENCE
+    while groups := try_remove(groups):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.002)
+
+
+def remove_parents() -> None:
+    """Remove the folders of all sandboxes' groups if no sandbox is left."""
+    for parent in dict.fromkeys(_hierarchy().parents.values()):
+        try:
+            parent.rmdir()
+        except OSError:
+            pass  # in use, or gone
+
+
+def leftovers(name: str) -> list[str]:
+    """Existing groups of that sandbox name, for one whose folder does not tell."""
+    parents = dict.fromkeys(_hierarchy().parents.values())
+    return [str(parent / name) for parent in parents if (parent / name).is_dir()]

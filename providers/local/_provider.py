@@ -1,15 +1,13 @@
-"""The local provider: sandboxes as bubblewrap namespaces of this machine, with the agent inside."""
+"""The local provider: sandboxes of this machine's kernel, without a daemon and without root."""
 
-import datetime
-import json
+import errno
 import os
+import resource
 import secrets
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,339 +17,308 @@ from anyio.abc import ByteStream, UNIXSocketStream
 
 from sandboxkit.errors import (
     ConfigurationError,
-    ImageNotFoundError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
 )
 from sandboxkit.provider import Output
-from sandboxkit.providers._agent import binary
-from sandboxkit.providers._agent.launch import agent_flags, config_of
+from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.providers.local import _bwrap, _cgroup, _state
-from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.providers.local import _cgroup, _doctor, _image, _layout, _state
+from sandboxkit.providers.local._host_user import HostUser
+from sandboxkit.providers.local._launch import Launched, launch
+from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec
 
 __all__ = ["LocalProvider"]
 
-_MEMORY_MB, _DISK_MB, _PIDS = 1024, 1024, 256
-_START_SECONDS = 30.0
-_USERS = {None: "sandbox", "sandbox": "sandbox", "1000": "sandbox", "root": "root", "0": "root"}
+_MEMORY_MB = 1024
+_PIDS = 256
+_DISK_MB = 1024
+_AGENT_PIDS = 32
+"""Room for bubblewrap and the agent's threads beyond a sandbox's own processes."""
+
+_USERS = {
+    None: "sandbox",
+    "sandbox": "sandbox",
+    str(_layout.SANDBOX_UID): "sandbox",
+    "root": "root",
+    "0": "root",
+}
 
 
 class LocalProvider(AgentProvider):
-    """Sandboxes in fresh user, mount, pid, net, ipc, uts and cgroup namespaces of this machine.
+    """Namespaces, seccomp and control groups around the agent, started by bubblewrap.
 
-    `image` is None for a minimal root with this machine's read-only /usr and Python, or a
-    folder that holds a root file system. Nothing runs unisolated: where the kernel refuses
-    namespaces, so does `create`.
+    `image` is None for the host's own programs, read-only, and the running Python; or a
+    folder with a root file system; or an archive of an image (OCI layout or `docker save`).
     """
 
     name: ClassVar[str] = "local"
 
     def __init__(self) -> None:
         super().__init__()
+        self._state = _state.StateDir()
+        self._host = HostUser()
+        self._launched: dict[str, Launched] = {}
+        self._detached: set[str] = set()
         self._users: dict[str, str] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def check(self, spec: SandboxSpec) -> None:
-        """Refuse what namespaces cannot give; see `Provider.check`."""
         if sys.platform != "linux":
-            raise ConfigurationError("provider 'local' needs Linux; use provider='docker' here")
-        if spec.user not in _USERS:
-            raise ConfigurationError(
-                f"user={spec.user!r}: provider 'local' has the users 'sandbox' and 'root' only"
-            )
+            raise self._refusal("the local provider needs Linux: use provider='docker'")
         if spec.gpu is not None:
-            raise ConfigurationError(
-                f"gpu={spec.gpu!r}: provider 'local' offers no GPU; leave it out"
+            raise self._refusal(f"gpu={spec.gpu!r}: the local provider passes on no GPU")
+        if spec.user not in _USERS:
+            raise self._refusal(f"user={spec.user!r}: the local provider has 'sandbox' and 'root'")
+        if spec.profile == "strict" and _USERS[spec.user] == "root":
+            raise self._refusal("user='root' does not go with profile='strict'")
+        for field, value, least in (
+            ("memory_mb", spec.memory_mb, 16),
+            ("disk_mb", spec.disk_mb, 1),
+            ("pids", spec.pids, 1),
+            ("cpus", spec.cpus, 0.01),
+        ):
+            if value is not None and value < least:
+                raise self._refusal(f"{field}={value!r}: the least is {least}")
+        if spec.cpus is not None and spec.cpus > 1e6:
+            raise self._refusal(f"cpus={spec.cpus!r}: too many")
+        if spec.detach and spec.lifetime is None:
+            raise self._refusal("detach=True needs a lifetime: nothing else would end the sandbox")
+        missing = [
+            f"{field}={value!r}"
+            for field, value, controller in (
+                ("memory_mb", spec.memory_mb, "memory"),
+                ("pids", spec.pids, "pids"),
+                ("cpus", spec.cpus, "cpu"),
             )
-        if spec.disk_mb is not None and spec.image is not None and spec.profile != "strict":
-            raise ConfigurationError(
-                f"disk_mb={spec.disk_mb}: provider 'local' cannot bound a writable image root; "
-                "use profile='strict'"
+            if value is not None and controller not in _cgroup.available()
+        ]
+        if missing:
+            raise self._refusal(
+                f"{', '.join(missing)} cannot be enforced here: {_doctor.CGROUP_REMEDY}"
             )
-        if _cgroup.version() == 0:
-            for field in ("memory_mb", "cpus", "pids"):
-                if getattr(spec, field) is not None:
-                    raise ConfigurationError(
-                        f"{field}={getattr(spec, field)}: this user may not make control groups here; "
-                        "leave it out, or run as root or with a delegated cgroup"
-                    )
+
+    def _refusal(self, message: str) -> ConfigurationError:
+        return ConfigurationError(message, provider=self.name)
 
     async def create(self, spec: SandboxSpec) -> str:
-        """See `Provider.create`."""
         self.check(spec)
-        root = _image_root(spec.image)
+        image = None if spec.image is None else await _image.find(spec.image, self._host)
         sandbox_id = f"local-{secrets.token_hex(8)}"
+        folder = self._state.begin(sandbox_id)
+        groups: list[str] = []
+        launched: Launched | None = None
         try:
-            await self._start(sandbox_id, spec, root)
+            groups = _cgroup.create(sandbox_id, self._limits(spec))
+            launched, connection = launch(
+                spec,
+                self._host,
+                folder,
+                image=image,
+                disk_mb=spec.disk_mb or _DISK_MB,
+                groups=groups,
+            )
+            stream = await UNIXSocketStream.from_socket(connection)
+            try:
+                await self._attach(sandbox_id, stream, config_of(spec))
+            except SandboxStartError as error:
+                raise _doctor.start_error(launched.said() or str(error)) from error
+            self._publish(spec, sandbox_id, folder, launched)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.delete(sandbox_id)
+                await self._forget(sandbox_id)
+                if launched is not None:
+                    await launched.kill()
+                await self._remove(sandbox_id, groups)
+                self._state.remove(folder)
             raise
         return sandbox_id
 
-    async def _start(self, sandbox_id: str, spec: SandboxSpec, root: Path | None) -> None:
-        folder = _state.folder() / sandbox_id
-        folder.mkdir(mode=0o700)
-        memory_mb = spec.memory_mb or _MEMORY_MB
-        listener = _listen(folder / "agent.sock")
-        ours, theirs = socket.socketpair()
-        info_read, info_write = os.pipe()
-        try:
-            flags = agent_flags(spec, user=_USERS[spec.user], listen_fd=listener.fileno())
-            with _bwrap.prepared(
-                spec,
-                binary.path(),
-                flags,
-                root=root,
-                memory_mb=memory_mb,
-                disk_mb=spec.disk_mb or _DISK_MB,
-                info_fd=info_write,
-                listen_fd=listener.fileno(),
-            ) as launch:
-                with open(folder / "stderr", "wb") as errors:
-                    process = subprocess.Popen(
-                        launch.argv,
-                        stdin=theirs,
-                        stdout=theirs,
-                        stderr=errors,
-                        env=launch.env,
-                        pass_fds=launch.descriptors,
-                        start_new_session=True,  # a terminal's Ctrl-C is for us, not for it
-                        cwd="/",
-                    )
-            self._processes[sandbox_id] = process
-        except BaseException:
-            ours.close()
-            os.close(info_read)
-            raise
-        finally:
-            theirs.close()
-            listener.close()
-            os.close(info_write)
-        try:
-            with anyio.fail_after(_START_SECONDS):
-                pid = await _child_pid(info_read)
-                if pid is None:
-                    raise _refusal(folder / "stderr")
-                _cgroup.create(
-                    sandbox_id, _cgroup.Limits(memory_mb, spec.pids or _PIDS, spec.cpus), pid
-                )
-                now = time.time()
-                _state.write(
-                    _state.Record(
-                        id=sandbox_id,
-                        pid=pid,
-                        started=_state.start_time(pid),
-                        created=now,
-                        expires=None if spec.lifetime is None else now + spec.lifetime,
-                        image=spec.image,
-                        tags=dict(spec.tags),
-                    )
-                )
-        except TimeoutError:
-            ours.close()
+    def _limits(self, spec: SandboxSpec) -> _cgroup.Limits:
+        return _cgroup.Limits(
+            memory_mb=spec.memory_mb or _MEMORY_MB,
+            pids=(spec.pids or _PIDS) + _AGENT_PIDS,
+            cpus=spec.cpus,
+        )
+
+    def _publish(
+        self, spec: SandboxSpec, sandbox_id: str, folder: Path, launched: Launched
+    ) -> None:
+        if not launched.find_init():
             raise SandboxStartError(
-                f"bubblewrap did not start within {_START_SECONDS:.0f} s", provider=self.name
-            ) from None
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            os.close(info_read)
-        stream = await UNIXSocketStream.from_socket(ours)
-        self._users[sandbox_id] = _USERS[spec.user]
-        try:
-            await self._attach(sandbox_id, stream, config_of(spec))
-        except SandboxStartError as error:
-            raise _refusal(folder / "stderr") from error
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        """See `Provider.exec`. A namespace maps one user: commands cannot run as another."""
-        own = self._users.get(sandbox_id, "sandbox")
-        if command.user is not None and _USERS.get(command.user) != own:
-            raise ConfigurationError(
-                f"user={command.user!r}: provider 'local' runs commands as the sandbox's own user "
-                f"{own!r}; choose it when making the sandbox"
+                f"sandbox {sandbox_id!r} ended while it started", provider=self.name
             )
-        return await super().exec(sandbox_id, command, output)
+        instead: dict[int, int] = {}
+        if "pids" not in _cgroup.available():
+            # The sandbox's own user namespace counts only its own processes.
+            instead[resource.RLIMIT_NPROC] = _PIDS + _AGENT_PIDS
+        if "memory" not in _cgroup.available():
+            instead[resource.RLIMIT_DATA] = _MEMORY_MB << 20
+        if self._host.may_limit:
+            launched.limit(launched.init_pid, instead)
+        now = time.time()
+        user = _USERS[spec.user]
+        self._state.publish(
+            folder,
+            _state.Meta(
+                id=sandbox_id,
+                tags=dict(spec.tags),
+                image=spec.image,
+                user=user,
+                created=now,
+                expires=None if spec.lifetime is None else now + spec.lifetime,
+                processes=launched.processes(),
+                cgroups=launched.groups,
+            ),
+        )
+        self._launched[sandbox_id] = launched
+        self._users[sandbox_id] = user
+        if spec.detach:
+            self._detached.add(sandbox_id)
+        launched.on_exit = lambda: self._ended(sandbox_id, launched)
 
-    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """See `Provider.list`. Removes what dead sandboxes left behind on the way."""
-        for record in _state.records():
-            if not record.alive:
-                await self._remove_remains(record.id)
-            elif tags.items() <= record.tags.items():
-                yield _info(record)
+    def _ended(self, sandbox_id: str, launched: Launched) -> None:
+        """A sandbox of ours is over, by itself or by us: what is left of it on the host goes."""
+        if self._launched.pop(sandbox_id, None) is not None:
+            self._detached.discard(sandbox_id)
+            if not _cgroup.try_remove(launched.groups):
+                self._state.remove(self._state.folder(sandbox_id))
 
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        """See `Provider.get`."""
-        return _info(self._living(sandbox_id))
+    async def _remove(self, sandbox_id: str, groups: list[str]) -> None:
+        self._users.pop(sandbox_id, None)
+        with anyio.move_on_after(2):
+            while groups := _cgroup.try_remove(groups):
+                await anyio.sleep(0.001)
+        self._state.remove(self._state.folder(sandbox_id))
 
     async def delete(self, sandbox_id: str) -> None:
-        """See `Provider.delete`."""
-        self._users.pop(sandbox_id, None)
+        meta = self._state.load(sandbox_id)
+        launched = self._launched.get(sandbox_id)
         await self._forget(sandbox_id)
-        process = self._processes.pop(sandbox_id, None)
-        record = _state.read(sandbox_id)
-        if record is not None:
-            await _kill(record)
-        if process is not None:
-            # Not the record's process but its parent; alone here when the start was cut short.
-            if record is None:
-                process.kill()
-            await anyio.to_thread.run_sync(process.wait)
-        await self._remove_remains(sandbox_id)
+        if meta is None:
+            return
+        with anyio.CancelScope(shield=True):
+            if launched is not None:
+                await launched.kill()
+            else:
+                await _end(meta)
+            await self._remove(sandbox_id, meta.cgroups)
 
-    async def diagnose(self) -> Diagnosis:
-        """See `Provider.diagnose`."""
-        isolation = "Linux namespaces, seccomp, no capabilities; shares this machine's kernel"
-        try:
-            self.check(SandboxSpec())
-            program = _bwrap.program()
-        except ConfigurationError as error:
-            return Diagnosis(False, isolation, "bubblewrap not found", str(error))
-        try:
-            await self.delete(await self.create(SandboxSpec(lifetime=60)))
-        except SandboxError as error:
-            return Diagnosis(False, isolation, f"bubblewrap at {program}", str(error))
-        groups = _cgroup.version()
-        detail = (
-            f"bubblewrap, limits by cgroup v{groups}" if groups else "bubblewrap, limits by rlimit"
-        )
-        remedy = (
-            ""
-            if groups
-            else "run as root for limits on memory, processes and CPU of a whole sandbox"
-        )
-        return Diagnosis(True, isolation, detail, remedy)
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        for meta in await anyio.to_thread.run_sync(self._sweep):
+            if tags.items() <= meta.tags.items():
+                yield meta.info(self.name)
 
-    async def aclose(self) -> None:
-        """See `Provider.aclose`. Sandboxes that are not detached end here."""
-        await super().aclose()
-        for process in self._processes.values():
-            process.poll()
+    def _sweep(self) -> "list[_state.Meta]":
+        """Those that live; what is left of others is removed."""
+        living = []
+        for meta in self._state:
+            if meta.alive():
+                living.append(meta)
+            elif meta.id not in self._launched:
+                _cgroup.kill_members(meta.cgroups)
+                _cgroup.remove(meta.cgroups)
+                self._state.remove(self._state.folder(meta.id))
+        for sandbox_id, folder in self._state.abandoned():
+            groups = _cgroup.leftovers(sandbox_id)
+            _cgroup.kill_members(groups)
+            _cgroup.remove(groups)
+            self._state.remove(folder)
+        _cgroup.remove_parents()
+        return living
 
-    async def _connect(self, sandbox_id: str) -> ByteStream:
-        self._living(sandbox_id)
-        try:
-            return await anyio.connect_unix(_state.folder() / sandbox_id / "agent.sock")
-        except OSError as error:
-            raise SandboxNotFoundError(
-                f"sandbox {sandbox_id!r} does not answer: {error}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            ) from error
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        return self._living(sandbox_id).info(self.name)
 
-    async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        if not reason and _cgroup.oom_killed(sandbox_id):
-            return SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} ended: out of memory; raise memory_mb",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
-        return await super()._why_ended(sandbox_id, reason)
-
-    async def _remove_remains(self, sandbox_id: str) -> None:
-        if sandbox_id in _cgroup.names():
-            await anyio.to_thread.run_sync(_cgroup.remove, sandbox_id)
-        _state.remove(sandbox_id)
-
-    def _living(self, sandbox_id: str) -> _state.Record:
-        record = _state.read(sandbox_id)
-        if record is None or not record.alive:
+    def _living(self, sandbox_id: str) -> _state.Meta:
+        meta = self._state.load(sandbox_id)
+        if meta is None or not meta.alive():
             raise SandboxNotFoundError(
                 f"no sandbox {sandbox_id!r}; it may have ended",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        return record
+        return meta
 
-
-def _image_root(image: str | None) -> Path | None:
-    if image is None:
-        return None
-    path = Path(image)
-    if not path.is_absolute() or not (path / "bin").exists():
-        raise ImageNotFoundError(
-            f"image={image!r}: provider 'local' takes the absolute path of a folder that holds a "
-            "root file system (with /bin), or none for this machine's own /usr",
-            provider="local",
-        )
-    return path
-
-
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        # Through the folder's descriptor: a socket's path may have 107 bytes at most.
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    async def _connect(self, sandbox_id: str) -> ByteStream:
+        self._living(sandbox_id)
         try:
-            listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            place = os.open(self._state.folder(sandbox_id), os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            self._living(sandbox_id)
+            raise
+        try:
+            return await anyio.connect_unix(f"/proc/self/fd/{place}/{_state.SOCKET}")
+        except OSError as error:
+            raise SandboxNotFoundError(
+                f"sandbox {sandbox_id!r} has ended: {os.strerror(error.errno or errno.EIO)}",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            ) from error
         finally:
-            os.close(folder)
-        listener.listen(16)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+            os.close(place)
+
+    async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
+        meta = self._state.load(sandbox_id)
+        if not reason and meta is not None and _cgroup.out_of_memory(meta.cgroups):
+            return SandboxTerminatedError(
+                f"sandbox {sandbox_id!r} ended: it was out of memory",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        return await super()._why_ended(sandbox_id, reason)
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+        if command.user is not None:
+            own = self._users.get(sandbox_id) or self._living(sandbox_id).user
+            if _USERS.get(command.user) != own:
+                raise ConfigurationError(
+                    f"user={command.user!r}: this sandbox's only user is {own!r}; a local "
+                    "sandbox runs everything as one, chosen with user= when it is made",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                )
+        return await super().exec(sandbox_id, command, output)
+
+    async def renew(self, sandbox_id: str, lifetime: float) -> None:
+        await super().renew(sandbox_id, lifetime)
+        meta = self._state.load(sandbox_id)
+        if meta is not None:
+            self._state.update(replace(meta, expires=time.time() + lifetime))
+
+    async def diagnose(self) -> Diagnosis:
+        return await _doctor.diagnose(self._host)
+
+    async def aclose(self) -> None:
+        for sandbox_id in tuple(self._launched):
+            if sandbox_id not in self._detached:
+                await self.delete(sandbox_id)
+        for launched in self._launched.values():
+            launched.on_exit = None
+            launched.release()
+        self._launched.clear()
+        await super().aclose()
+        self._host.close()
+        _cgroup.remove_parents()
 
 
-async def _child_pid(descriptor: int) -> int | None:
-    """Read bubblewrap's report; None when it ended without one."""
-    data = b""
-    while True:
-        await anyio.wait_readable(descriptor)
-        chunk = os.read(descriptor, 4096)
-        data += chunk
-        if not chunk or b"}" in data:
-            break
-    if not data.strip():
-        return None
-    pid: int = json.loads(data)["child-pid"]
-    return pid
-
-
-def _refusal(errors: Path) -> SandboxStartError:
-    said = errors.read_text(errors="replace").strip()[-500:] or "it said nothing"
-    remedy = ""
-    if "namespace" in said or "Operation not permitted" in said:
-        remedy = (
-            "; this kernel or container forbids user namespaces: allow them "
-            "(sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, "
-            "kernel.apparmor_restrict_unprivileged_userns=0) or use provider='docker'"
-        )
-    return SandboxStartError(
-        f"bubblewrap could not start a sandbox: {said}{remedy}", provider="local"
-    )
-
-
-async def _kill(record: _state.Record) -> None:
-    """Kill PID 1 of the sandbox, and with it everything inside, and wait until it is gone."""
+async def _end(meta: _state.Meta) -> None:
+    """Kill a sandbox that another process, or another provider object, started."""
+    pidfds = [_state.pinned(pid, started) for pid, started in meta.processes.items()]
     try:
-        descriptor = os.pidfd_open(record.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if record.alive:  # looked at after the descriptor was opened: it is that process
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            await anyio.wait_readable(descriptor)
+        *monitors, init = [fd for fd in pidfds if fd is not None] or [None]
+        if init is None:
+            return
+        # PID 1 first: its monitor then ends by itself, after everything inside.
+        _state.kill(init)
+        for pidfd in (init, *monitors):
+            with anyio.move_on_after(5):
+                await anyio.wait_readable(pidfd)
+                continue
+            _state.kill(pidfd)
     finally:
-        os.close(descriptor)
-
-
-def _info(record: _state.Record) -> SandboxInfo:
-    def at(seconds: float) -> datetime.datetime:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-
-    return SandboxInfo(
-        id=record.id,
-        provider="local",
-        state=SandboxState.RUNNING,
-        tags=record.tags,
-        image=record.image,
-        created_at=at(record.created),
-        expires_at=None if record.expires is None else at(record.expires),
-    )
+        for pidfd in pidfds:
+            if pidfd is not None:
+                os.close(pidfd)
+    _cgroup.kill_members(meta.cgroups)

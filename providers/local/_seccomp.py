@@ -1,92 +1,119 @@
-"""Compiles the pinned seccomp profile (Docker's JSON format) to the BPF that bubblewrap loads."""
+"""The pinned seccomp profile as a BPF program, made from Docker's JSON format without libseccomp."""
 
-import functools
 import json
 import platform
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers import _agent
 
-_PROFILE = Path(__file__).parent.parent / "_agent" / "seccomp.json"
-_NUMBERS = Path(__file__).parent / "syscalls.json"
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+__all__ = ["program"]
+
+_PROFILE = Path(_agent.__file__).with_name("seccomp.json")
+_NUMBERS = Path(__file__).with_name("syscalls.json")
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-# linux/filter.h and linux/seccomp.h
-_LOAD, _JEQ, _JGE, _JGT, _AND, _RET = 0x20, 0x15, 0x35, 0x25, 0x54, 0x06
-_ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
-_NR, _ARCH, _ARGS = 0, 4, 16
+_LOAD, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
+_NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 
-_Program = list[tuple[int, int, int, int]]
+_KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
 
-@functools.cache
-def filter_bytes() -> bytes:
-    """The filter for this machine, as an array of struct sock_filter."""
-    machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        raise ConfigurationError(f"the local provider has no seccomp filter for {machine!r}")
-    profile = json.loads(_PROFILE.read_text())
-    numbers = json.loads(_NUMBERS.read_text())[machine]
-    program = _compile(profile, numbers, _ARCHITECTURES[machine])
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-# Any: the profile is JSON of a known shape that ships with us.
-def _compile(profile: dict[str, Any], numbers: dict[str, int], arch: int) -> _Program:
-    plain: set[int] = set()
-    special: dict[int, _Program] = {}
-    for rule in profile["syscalls"]:
-        allow = rule["action"] == "SCMP_ACT_ALLOW"
-        action = _ALLOW if allow else _ERRNO | rule["errnoRet"]
-        for number in (numbers[name] for name in rule["names"] if name in numbers):
-            if allow and not rule["args"]:
-                plain.add(number)
-            else:
-                special.setdefault(number, []).extend(_rule(rule["args"], action))
-    program: _Program = [
-        (_LOAD, 0, 0, _ARCH),
-        (_JEQ, 1, 0, arch),
-        (_RET, 0, 0, _KILL_PROCESS),
-        (_LOAD, 0, 0, _NR),
-        (_JGE, 0, 1, _X32_BIT),
-        (_RET, 0, 0, _ERRNO | profile["defaultErrnoRet"]),
-    ]
-    for low, high in _ranges(sorted(plain)):
-        program += [(_JGE, 0, 2, low), (_JGT, 1, 0, high), (_RET, 0, 0, _ALLOW)]
-    for number, block in special.items():
-        program += [(_JEQ, 0, len(block) + 1, number), *block, (_LOAD, 0, 0, _NR)]
-    return [*program, (_RET, 0, 0, _ERRNO | profile["defaultErrnoRet"])]
+def _action(name: str, errno: int) -> int:
+    if name == "SCMP_ACT_ALLOW":
+        return _ALLOW
+    if name == "SCMP_ACT_ERRNO":
+        return _ERRNO | errno
+    raise ValueError(f"seccomp action {name!r} is not supported")
 
 
-def _rule(args: list[dict[str, Any]], action: int) -> _Program:
-    """Return `action` if every argument matches, else fall through."""
-    checks: _Program = []
+def _argument_tests(args: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+    """What must hold: (offset of a 32-bit word, mask, value) for each."""
+    tests = []
     for arg in args:
-        offset, value = _ARGS + 8 * arg["index"], arg["value"]
         if arg["op"] == "SCMP_CMP_EQ":
-            checks += [(_LOAD, 0, 0, offset), (_JEQ, 0, -1, value & 0xFFFFFFFF)]
-        else:  # SCMP_CMP_MASKED_EQ, on the low word, where all flags of clone(2) are
-            checks += [
-                (_LOAD, 0, 0, offset),
-                (_AND, 0, 0, value & 0xFFFFFFFF),
-                (_JEQ, 0, -1, arg["valueTwo"]),
-            ]
-    end = len(checks)
-    resolved = [
-        (code, jt, end - position if jf == -1 else jf, k)
-        for position, (code, jt, jf, k) in enumerate(checks)
-    ]
-    return [*resolved, (_RET, 0, 0, action)]
-
-
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
+            mask, value = (1 << 64) - 1, int(arg["value"])
+        elif arg["op"] == "SCMP_CMP_MASKED_EQ":
+            mask, value = int(arg["value"]), int(arg["valueTwo"])
         else:
-            ranges.append((number, number))
-    return ranges
+            raise ValueError(f"seccomp comparison {arg['op']!r} is not supported")
+        for half in range(2):  # both architectures are little-endian
+            word_mask = mask >> 32 * half & 0xFFFFFFFF
+            if word_mask:
+                at = _ARGS_AT + 8 * int(arg["index"]) + 4 * half
+                tests.append((at, word_mask, value >> 32 * half & 0xFFFFFFFF))
+    return tests
+
+
+def _conditional(number: int, tests: list[tuple[int, int, int]], action: int) -> bytes:
+    """Act if it is this call and all tests hold; the call's number is loaded before and after."""
+    body: list[bytes] = []
+    for position, (at, mask, value) in enumerate(tests):
+        # Behind what remains of the tests, each of three instructions, and the return.
+        to_end = 3 * (len(tests) - position - 1) + 1
+        body += [_op(_LOAD, at), _op(_AND, mask), _op(_JUMP_EQ, value, 0, to_end)]
+    body.append(_op(_RETURN, action))
+    if tests:
+        body.append(_op(_LOAD, _NUMBER_AT))
+    return _op(_JUMP_EQ, number, 0, len(body)) + b"".join(body)
+
+
+def _always(numbers: list[int], action: int) -> bytes:
+    """Act on these calls, which are compared as ranges."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    code = []
+    for low, high in ranges:
+        code += [_op(_JUMP_GE, low, 0, 2), _op(_JUMP_GT, high, 1, 0), _op(_RETURN, action)]
+    return b"".join(code)
+
+
+def compile_profile(profile: dict[str, Any], numbers: dict[str, int], audit_arch: int) -> bytes:
+    """The program for one architecture; `numbers` has the calls that it knows."""
+    code = [
+        _op(_LOAD, _ARCH_AT),
+        _op(_JUMP_EQ, audit_arch, 1, 0),
+        _op(_RETURN, _KILL_PROCESS),
+        _op(_LOAD, _NUMBER_AT),
+    ]
+    if audit_arch == _AUDIT_ARCH["x86_64"]:
+        code += [_op(_JUMP_GE, _X32_BIT, 0, 1), _op(_RETURN, _KILL_PROCESS)]
+    always: dict[int, list[int]] = {}
+    for rule in profile["syscalls"]:
+        action = _action(rule["action"], int(rule.get("errnoRet", profile["defaultErrnoRet"])))
+        tests = _argument_tests(rule.get("args") or [])
+        known = [numbers[name] for name in rule["names"] if name in numbers]
+        if tests:
+            code += [_conditional(number, tests, action) for number in known]
+        else:
+            always.setdefault(action, []).extend(known)
+    code += [_always(found, action) for action, found in always.items()]
+    code.append(_op(_RETURN, _action(profile["defaultAction"], int(profile["defaultErrnoRet"]))))
+    return b"".join(code)
+
+
+@cache
+def program() -> bytes:
+    """The profile for this machine. Raises ConfigurationError on another architecture."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    if machine not in _AUDIT_ARCH:
+        raise ConfigurationError(
+            f"no seccomp profile for {machine!r}: the local provider needs x86_64 or aarch64",
+            provider="local",
+        )
+    profile = json.loads(_PROFILE.read_bytes())
+    numbers = json.loads(_NUMBERS.read_bytes())[machine]
+    return compile_profile(profile, numbers, _AUDIT_ARCH[machine])

@@ -1,0 +1,194 @@
+"""Images of the local provider: a root folder as it is, or an archive extracted into a cache."""
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import anyio.to_thread
+
+from sandboxkit.errors import ImageNotFoundError, SandboxStartError
+from sandboxkit.providers.local._layers import BadLayerError, apply_layer
+from sandboxkit.providers.local._host_user import HostUser
+
+__all__ = ["Image", "find"]
+
+_ACCEPTED = (
+    "the local provider takes a folder with a root file system, or an archive of an image: "
+    "`docker save`, or an OCI layout (a folder or a tar of it). Without image= it offers this "
+    "machine's own programs and Python; for a registry's images use provider='docker'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A root file system, and the environment that its image asks for."""
+
+    root: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+async def find(image: str, host: HostUser) -> Image:
+    """The image that a spec names. Raises ImageNotFoundError, and SandboxStartError if broken."""
+    path = Path(image).expanduser()
+    try:
+        path = path.resolve(strict=True)
+        if path.is_dir() and not (path / "oci-layout").exists():
+            if any((path / name).is_dir() for name in ("usr", "bin")):
+                return Image(path)
+            raise ImageNotFoundError(
+                f"image={image!r} is a folder, but not a root file system: it has neither "
+                f"usr nor bin; {_ACCEPTED}",
+                provider="local",
+            )
+        return await anyio.to_thread.run_sync(_extracted, path, host)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ImageNotFoundError(
+            f"image={image!r} does not exist here; {_ACCEPTED}", provider="local"
+        ) from error
+    except PermissionError as error:
+        raise ImageNotFoundError(
+            f"image={image!r} cannot be read: {error}", provider="local"
+        ) from error
+
+
+class _Blobs(Protocol):
+    def read(self, name: str) -> bytes: ...
+    def open(self, name: str) -> IO[bytes]: ...
+    def close(self) -> None: ...
+
+
+class _Folder:
+    """An OCI layout that lies unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> IO[bytes]:
+        return open(self._path / name, "rb")
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def close(self) -> None:
+        pass
+
+
+class _Archive:
+    """A tar of an OCI layout, or of `docker save`."""
+
+    def __init__(self, path: Path) -> None:
+        self._tar = tarfile.open(path)  # noqa: SIM115  # closed by close()
+
+    def open(self, name: str) -> IO[bytes]:
+        for candidate in (name, f"./{name}"):
+            try:
+                found = self._tar.extractfile(candidate)
+            except KeyError:
+                continue
+            if found is not None:
+                return found
+        raise FileNotFoundError(name)
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read(64 << 20)
+
+    def close(self) -> None:
+        self._tar.close()
+
+
+def _blob(descriptor: Mapping[str, Any]) -> str:
+    algorithm, _, digest = str(descriptor["digest"]).partition(":")
+    if not digest.isalnum() or not algorithm.isalnum():
+        raise ValueError(f"digest {descriptor['digest']!r}")
+    return f"blobs/{algorithm}/{digest}"
+
+
+def _contents(blobs: _Blobs) -> tuple[dict[str, Any], list[str]]:
+    """The image's configuration and the names of its layers."""
+    try:
+        (saved, *_) = json.loads(blobs.read("manifest.json"))
+        return json.loads(blobs.read(saved["Config"])), list(saved["Layers"])
+    except FileNotFoundError:
+        manifest = json.loads(blobs.read("index.json"))
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
+    while "manifests" in manifest:
+        # An index, which may lead to another one; a manifest without a platform suits any.
+        fitting = [
+            entry
+            for entry in manifest["manifests"]
+            if entry.get("platform", {}).get("architecture", machine) == machine
+        ]
+        manifest = json.loads(blobs.read(_blob(fitting[0])))
+    layers = [_blob(layer) for layer in manifest["layers"]]
+    return json.loads(blobs.read(_blob(manifest["config"]))), layers
+
+
+def _cache(host: HostUser) -> Path:
+    chosen = os.environ.get("SANDBOXKIT_CACHE_DIR")
+    if chosen:
+        path = Path(chosen).absolute()
+    elif host.is_root:
+        path = Path("/var/cache/sandboxkit")
+    else:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sandboxkit"
+    path = path / "images"
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return path
+
+
+def _extracted(path: Path, host: HostUser) -> Image:
+    found = path.stat()
+    index = path / "index.json" if path.is_dir() else path
+    uid, gid = host.owner()
+    version = (path, found.st_ino, index.stat().st_size, index.stat().st_mtime_ns, uid)
+    key = hashlib.sha256(repr(version).encode()).hexdigest()[:32]
+    cache = _cache(host)
+    target = cache / key
+    if not target.exists():
+        # Removed by a failure; a name of its own, so that two processes do not meet in it.
+        with tempfile.TemporaryDirectory(prefix=".extracting-", dir=cache) as temporary:
+            work = Path(temporary, "image")
+            work.mkdir()
+            _extract(path, work, (uid, gid) if host.is_root else None)
+            try:
+                work.rename(target)
+            except OSError:
+                if not target.exists():
+                    raise
+                shutil.rmtree(work)
+    env = json.loads((target / "env.json").read_bytes())
+    return Image(target / "root", env)
+
+
+def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
+    """Unpack all layers, as files that a sandbox's user may change in its copy."""
+    root = target / "root"
+    root.mkdir(mode=0o755)
+    if owner is not None:
+        os.chown(root, *owner)
+    try:
+        blobs: _Blobs = _Folder(path) if path.is_dir() else _Archive(path)
+        try:
+            config, layers = _contents(blobs)
+            for name in layers:
+                with blobs.open(name) as file:
+                    apply_layer(file, root, owner)
+        finally:
+            blobs.close()
+    except (tarfile.TarError, KeyError, ValueError, IndexError, TypeError, EOFError) as error:
+        raise ImageNotFoundError(
+            f"image {str(path)!r} is no image: {error!r}; {_ACCEPTED}", provider="local"
+        ) from error
+    except BadLayerError as error:
+        raise SandboxStartError(f"image {str(path)!r}: {error}", provider="local") from error
+    pairs = [str(entry).partition("=") for entry in config.get("config", {}).get("Env") or ()]
+    env = {name: value for name, _, value in pairs if name}
+    (target / "env.json").write_text(json.dumps(env))

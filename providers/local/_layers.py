@@ -1,0 +1,146 @@
+"""Unpacking an image's layers so that nothing lands outside of the target, whatever they say."""
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import IO
+
+__all__ = ["BadLayerError", "apply_layer"]
+
+_MAX_MEMBERS = 2_000_000
+_MAX_BYTES = 64 << 30
+_MAX_LINKS = 40
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+class BadLayerError(Exception):
+    """A layer that cannot be unpacked."""
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise BadLayerError(f"the name {name!r} leads out of the image")
+    return parts
+
+
+class _Tree:
+    """The target folder. Links in it are followed as if it were the root, as in the image.
+
+    Nobody else writes there meanwhile, so what was looked at stays as it was.
+    """
+
+    def __init__(self, root: Path, owner: tuple[int, int] | None) -> None:
+        self.root = str(root)
+        self.owner = owner
+
+    def own(self, path: str) -> None:
+        if self.owner is not None:
+            os.chown(path, *self.owner, follow_symlinks=False)
+
+    def folder(self, parts: list[str]) -> str:
+        """The real path of a folder in the image, made where it is missing."""
+        todo = parts[::-1]
+        at: list[str] = []
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del at[-1:]
+                continue
+            path = "/".join((self.root, *at, part))
+            if os.path.islink(path):
+                links += 1
+                if links > _MAX_LINKS:
+                    raise BadLayerError("too many links")
+                target = os.readlink(path)
+                if target.startswith("/"):
+                    at.clear()
+                todo += target.split("/")[::-1]
+                continue
+            if not os.path.isdir(path):
+                if os.path.lexists(path):
+                    os.unlink(path)
+                os.mkdir(path, 0o755)
+                self.own(path)
+            at.append(part)
+        return "/".join((self.root, *at))
+
+    def remove(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
+
+
+def apply_layer(file: IO[bytes], root: Path, owner: tuple[int, int] | None) -> None:
+    """Unpack one layer over what is there. Device nodes are left out.
+
+    Everything belongs to `owner`, or to us: an overlay lets a sandbox's user change only that.
+    """
+    if file.read(4) == b"\x28\xb5\x2f\xfd":
+        raise BadLayerError("a layer is compressed with zstd; save the image with gzip or none")
+    file.seek(0)
+    tree = _Tree(root, owner)
+    total = 0
+    fresh: set[str] = set()
+    with tarfile.open(fileobj=file, mode="r:*") as tar:
+        for number, member in enumerate(tar):
+            total += max(member.size, 0)
+            if number > _MAX_MEMBERS or total > _MAX_BYTES:
+                raise BadLayerError("it has too many files, or too large ones")
+            parts = _parts(member.name)
+            if not parts:
+                continue
+            folder = tree.folder(parts[:-1])
+            if parts[-1] == _OPAQUE:
+                for entry in os.scandir(folder):
+                    if entry.path not in fresh:
+                        tree.remove(entry.path)
+                continue
+            if parts[-1].startswith(_WHITEOUT):
+                hidden = parts[-1].removeprefix(_WHITEOUT)
+                if hidden in ("", ".", ".."):
+                    raise BadLayerError(f"the name {member.name!r} is not valid")
+                tree.remove(f"{folder}/{hidden}")
+                continue
+            path = f"{folder}/{parts[-1]}"
+            _put(tree, tar, member, path)
+            fresh.add(path)
+
+
+def _put(tree: _Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    if member.isdir():
+        if os.path.islink(path) or not os.path.isdir(path):
+            tree.remove(path)
+            os.mkdir(path)
+        os.chmod(path, member.mode & 0o777 | 0o700)
+    elif member.issym():
+        tree.remove(path)
+        os.symlink(member.linkname, path)
+    elif member.islnk():
+        parts = _parts(member.linkname)
+        if not parts:
+            raise BadLayerError(f"{member.name!r} links to nothing")
+        source = f"{tree.folder(parts[:-1])}/{parts[-1]}"
+        tree.remove(path)
+        try:
+            os.link(source, path, follow_symlinks=False)
+        except OSError as error:
+            raise BadLayerError(
+                f"{member.name!r} cannot link to {member.linkname!r}: {error.strerror}"
+            ) from error
+    elif member.isfile():
+        tree.remove(path)
+        content = tar.extractfile(member)
+        assert content is not None
+        with content, open(path, "xb") as target:
+            shutil.copyfileobj(content, target, 1 << 20)
+        os.chmod(path, member.mode & 0o777 | 0o600)
+    else:
+        return
+    tree.own(path)
