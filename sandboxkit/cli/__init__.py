@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from sandboxkit import _cleanup
+from sandboxkit import __version__, _cleanup
 from sandboxkit.cli import (
     _options,
     cleanup,
@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"sandboxkit {__version__}")
     parser.set_defaults(provider=None)
     _options.provider(parser)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)

@@ -1,5 +1,6 @@
 """A command's streams joined to ours: raw into pipes and files, neutralised on a terminal."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -8,7 +9,7 @@ from typing import TextIO
 
 from sandboxkit import CommandTimeoutError, Process
 from sandboxkit._streams import OutputStream
-from sandboxkit.cli._text import Neutraliser
+from sandboxkit.cli._text import Neutraliser, safe_line
 
 KEPT = 1 << 20  # bytes of output that the SDK itself holds on to; we copy it as it comes
 TIMED_OUT = 124
@@ -23,31 +24,35 @@ def join(process: Process, *, stdin: bool) -> int:
     """
     broken = threading.Event()
     copiers = [
-        threading.Thread(target=_copy, args=(process, ours, theirs, broken))
+        threading.Thread(target=_copy, args=(process, ours, theirs, broken), daemon=True)
         for ours, theirs in ((sys.stdout, process.stdout), (sys.stderr, process.stderr))
     ]
     for thread in copiers:
         thread.start()
     if stdin:
         feed_stdin(process)
+    message = ""
     try:
         status = process.result().returncode
     except CommandTimeoutError as error:
-        for thread in copiers:
-            thread.join()
-        print(f"sandboxkit: {error}", file=sys.stderr)
-        return TIMED_OUT
+        status, message = TIMED_OUT, str(error)
     except CancelledError:
         status = _BROKEN_PIPE
     except BaseException:
-        if not process.done():
-            process.kill()
-            process.exception(_KILL_SECONDS)
-        raise
-    finally:
-        for thread in copiers:
-            thread.join()
+        kill(process)
+        raise  # without waiting for the copiers: whoever reads our output may have stopped
+    for thread in copiers:
+        thread.join()
+    if message:
+        print(f"sandboxkit: {safe_line(message)}", file=sys.stderr)
     return _BROKEN_PIPE if broken.is_set() else status
+
+
+def kill(process: Process) -> None:
+    """Kill the command's whole tree and wait until it is dead."""
+    process.kill()
+    with contextlib.suppress(Exception, CancelledError):
+        process.exception(_KILL_SECONDS)
 
 
 def feed_stdin(process: Process) -> None:
@@ -79,5 +84,5 @@ def _copy(process: Process, ours: TextIO, theirs: OutputStream, broken: threadin
 def _write(ours: TextIO, data: bytes | str) -> None:
     if isinstance(data, str):
         data = data.encode(ours.encoding, "replace")
-    ours.buffer.write(data)
-    ours.buffer.flush()
+    while data:
+        data = data[os.write(ours.fileno(), data) :]

@@ -10,7 +10,7 @@ import tty
 from collections.abc import Callable, Iterator
 
 from sandboxkit import Process, PtySize
-from sandboxkit.cli._streams import TIMED_OUT, feed_stdin
+from sandboxkit.cli._streams import TIMED_OUT, feed_stdin, kill
 from sandboxkit.errors import CommandTimeoutError, ConfigurationError
 
 # What a program may have switched on and left so when it died: the alternate screen, a hidden
@@ -31,7 +31,7 @@ def attach(start: Callable[[PtySize], Process]) -> int:
         )
     process = start(_size())
     with _resizes(process), _raw():
-        output = threading.Thread(target=_show, args=(process,))
+        output = threading.Thread(target=_show, args=(process,), daemon=True)
         output.start()
         feed_stdin(process)
         try:
@@ -39,10 +39,9 @@ def attach(start: Callable[[PtySize], Process]) -> int:
         except CommandTimeoutError:
             status = TIMED_OUT
         except BaseException:
-            process.kill()
+            kill(process)
             raise
-        finally:
-            output.join()
+        output.join()
     return status
 
 

@@ -96,6 +96,8 @@ def main(args: argparse.Namespace) -> int:
     with Session(
         args.provider, image=args.image, max_concurrency=args.concurrency, tags=("sandboxkit-demo",)
     ) as session:
+        # Says at once, and only once, what would fail everywhere: no backend, no image, no python3.
+        session.run(["python3", "-I", "-c", ""], check=True).result()
         if args.json:
             report = run(session, programs, args.concurrency, args.timeout, lambda outcome: None)
             print(json.dumps(_figures(report, session.provider_name), indent=2))

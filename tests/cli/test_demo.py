@@ -38,6 +38,14 @@ def test_the_demo_shows_live_progress_on_a_terminal(terminal: Open) -> None:
     assert window.exit_code() == 0
 
 
+def test_what_fails_everywhere_is_said_once_without_a_table(cli: Cli) -> None:
+    result = cli("demo", "--image", "/no/such/root")
+    assert result.returncode in (2, 125)
+    assert result.stdout == ""
+    assert result.stderr.startswith("sandboxkit: error: ")
+    assert result.stderr.count("\n") == 1
+
+
 def test_the_demo_leaves_no_sandbox(cli: Cli) -> None:
     cli("demo", "--limit", "2")
     assert cli("ls", "-q", "--tag", "sandboxkit-demo").stdout == ""

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import sandboxkit
 from sandboxkit import cli as command
 from tests.cli.conftest import Cli
 
@@ -108,3 +109,7 @@ def test_without_rich_the_message_names_the_extra(cli: Cli) -> None:
     assert result.returncode == 2
     assert "[cli]" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_version_is_the_packages(cli: Cli) -> None:
+    assert cli("--version").stdout == f"sandboxkit {sandboxkit.__version__}\n"
