@@ -69,14 +69,15 @@ async def execute(client: AgentClient, command: Command, output: Output) -> int:
     try:
         if command.stdin is None:
             return await _collect(stream, output)
+        status = -1
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_feed, stream, command.stdin)
                 status = await _collect(stream, output)
                 group.cancel_scope.cancel()
-            return status
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        return status
     except CallError as error:
         raise ConfigurationError(str(error)) from error
     finally:

@@ -121,6 +121,12 @@ class Box:
             if pid != "1" and stat[0] != "Z" and "ps -eo" not in args
         ]
 
+    async def settled(self, *lines: str) -> None:
+        """Wait until just these live: a background child is another program just after its fork."""
+        with anyio.fail_after(5):
+            while sorted(await self.processes()) != sorted(lines):
+                await anyio.sleep(0.01)
+
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -54,6 +54,7 @@ async def test_cancelling_spares_other_commands(box: Box, tree: str) -> None:
 
         done = anyio.Event()
         await box.sh("sleep 2001 & setsid sleep 2002 &")
+        await box.settled("sleep 2001", "sleep 2002")
         group.start_soon(spared)
         await other.started.wait()
         await cancelled(box, f"({TREES[tree]}) & sleep 0.1; echo ready; wait")
