@@ -78,6 +78,9 @@ type conn struct {
 func (c *conn) write(buf []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	if c.sandbox.ended.Load() {
+		return errCancelled // what ends now is no command's own doing: only the bye says so
+	}
 	_, err := c.t.Write(buf)
 	return err
 }
@@ -85,7 +88,9 @@ func (c *conn) write(buf []byte) error {
 // bye says why the connection ends, if the client still listens, and closes it.
 func (c *conn) bye(reason string) {
 	_ = c.t.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
-	_ = c.write(seal(putString(newFrame(64), reason), kBye, 0))
+	c.writing.Lock()
+	_, _ = c.t.Write(seal(putString(newFrame(64), reason), kBye, 0))
+	c.writing.Unlock()
 	_ = c.t.Close()
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -27,7 +28,8 @@ type sandbox struct {
 	env        []string
 	clients    map[*conn]bool
 	deadline   *time.Timer
-	ending     bool
+	// ended is set before anything is killed, so that no client takes that for an exit.
+	ended atomic.Bool
 }
 
 // commandTable holds the commands that run, to tell one's processes from another's.
@@ -153,11 +155,10 @@ func (b *sandbox) attach(t transport, owner bool) {
 // end tells every client why, and takes the whole sandbox down with it. It does not return.
 func (b *sandbox) end(reason string) {
 	b.mu.Lock()
-	if b.ending {
+	if b.ended.Swap(true) {
 		b.mu.Unlock()
 		select {}
 	}
-	b.ending = true
 	clients := make([]*conn, 0, len(b.clients))
 	for c := range b.clients {
 		clients = append(clients, c)

@@ -73,11 +73,7 @@ func markersOf(id identity, pids []int) map[int]string {
 	markers := map[int]string{}
 	_ = filesAs.run(id, func() {
 		for _, pid := range pids {
-			data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-			if err != nil {
-				continue
-			}
-			for _, entry := range bytes.Split(data, []byte{0}) {
+			for _, entry := range bytes.Split(environOf(pid), []byte{0}) {
 				if value, ok := bytes.CutPrefix(entry, []byte(markerName+"=")); ok {
 					markers[pid] = string(value)
 					break
@@ -86,6 +82,25 @@ func markersOf(id identity, pids []int) map[int]string {
 		}
 	})
 	return markers
+}
+
+// environOf reads a process's environment. One in the middle of an exec has none for a moment,
+// and no arguments either, as no other process: that is waited out.
+func environOf(pid int) []byte {
+	folder := "/proc/" + strconv.Itoa(pid)
+	for range 100 {
+		data, err := os.ReadFile(folder + "/environ")
+		if err != nil || len(data) > 0 {
+			return data
+		}
+		if arguments, err := os.ReadFile(folder + "/cmdline"); err != nil || len(arguments) > 0 {
+			// The exec may have ended between the two.
+			data, _ = os.ReadFile(folder + "/environ")
+			return data
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	return nil
 }
 
 // uidOf is a process's real uid: without privileges it is its command's, for good.
