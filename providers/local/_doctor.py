@@ -86,8 +86,7 @@ async def diagnose(host: HostUser) -> Diagnosis:
     except (SandboxError, OSError, subprocess.TimeoutExpired) as error:
         return Diagnosis(False, _ISOLATION, str(error), _bwrap.INSTALL_HINT)
     if problem:
-        error = start_error(problem)
-        return Diagnosis(False, _ISOLATION, str(error), _namespace_remedy())
+        return Diagnosis(False, _ISOLATION, str(start_error(problem)), _namespace_remedy())
     limits = sorted(_cgroup.available())
     missing = sorted({"memory", "pids", "cpu"} - _cgroup.available())
     uid, _ = host.owner()

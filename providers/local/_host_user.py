@@ -107,7 +107,9 @@ class HostUser:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as helper:
-            assert helper.stdin and helper.stdout and helper.stderr
+            assert helper.stdin is not None
+            assert helper.stdout is not None
+            assert helper.stderr is not None
             select.select([helper.stdout], [], [], 10)
             if helper.stdout.readline() != b"ready\n":
                 helper.kill()

@@ -14,8 +14,8 @@ from typing import IO, Any, Protocol
 import anyio.to_thread
 
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
-from sandboxkit.providers.local._layers import BadLayerError, apply_layer
 from sandboxkit.providers.local._host_user import HostUser
+from sandboxkit.providers.local._layers import BadLayerError, apply_layer
 
 __all__ = ["Image", "find"]
 

@@ -7,13 +7,16 @@ import resource
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import _bwrap, _cgroup, _layout, _seccomp, _state
+from sandboxkit.providers.local import _bwrap, _cgroup, _doctor, _layout, _seccomp, _state
 from sandboxkit.providers.local._host_user import HostUser, free_folder
 from sandboxkit.providers.local._image import Image
 from sandboxkit.types import SandboxSpec
@@ -22,7 +25,7 @@ __all__ = ["Launched", "launch"]
 
 _OPEN_FILES = 4096
 _KILL_PATIENCE = 5.0
-_NO_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 _contents: dict[bytes, int] = {}
 _unreaped: list["subprocess.Popen[bytes]"] = []
@@ -51,11 +54,14 @@ class Launched:
         self._info = info
         self._errors = errors
         self._monitor = os.pidfd_open(process.pid)
+        self.init_pid = 0
         self._init: int | None = None
+        self._words = b""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._monitor, self._ended)
 
     def _ended(self) -> None:
+        self._words = os.pread(self._errors, 4096, 0)
         self.release()
         self._process.wait()
         self.exited.set()
@@ -67,6 +73,7 @@ class Launched:
         if self._monitor < 0:
             return
         self._loop.remove_reader(self._monitor)
+        anyio.notify_closing(self._info)
         for descriptor in (self._monitor, self._info, self._errors, self._init):
             if descriptor is not None:
                 os.close(descriptor)
@@ -103,9 +110,9 @@ class Launched:
         """End it, and return when no process of it is left."""
         if not self.exited.is_set() and not self.find_init():
             # It is between its start and its first word: an end in there could leave PID 1 behind.
-            with anyio.move_on_after(_KILL_PATIENCE):
-                while not self.exited.is_set() and not self.find_init():
-                    await anyio.sleep(0.001)
+            with anyio.move_on_after(_KILL_PATIENCE), suppress(anyio.ClosedResourceError):
+                await anyio.wait_readable(self._info)
+            self.find_init()
         if self._init is not None:
             _state.kill(self._init)
             with anyio.move_on_after(_KILL_PATIENCE):
@@ -117,9 +124,8 @@ class Launched:
 
     def said(self) -> str:
         """What bubblewrap and the agent wrote on stderr."""
-        if self._monitor < 0:
-            return ""
-        return os.pread(self._errors, 4096, 0).decode(errors="replace").strip()
+        words = self._words if self._monitor < 0 else os.pread(self._errors, 4096, 0)
+        return words.decode(errors="replace").strip()
 
 
 def _rlimits() -> dict[int, int]:
@@ -129,7 +135,107 @@ def _rlimits() -> dict[int, int]:
     return {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: files}
 
 
-def launch(
+@dataclass(slots=True)
+class _Start:
+    """A started bubblewrap that waits for its arguments, and this process's ends of its pipes."""
+
+    process: "subprocess.Popen[bytes]"
+    connection: socket.socket
+    info: int
+    errors: int
+    arguments: list[tuple[int, list[str]]]
+
+    def proceed(self) -> None:
+        """Give it the arguments, unless it has them. A pipe holds more than they can be."""
+        for pipe, options in self.arguments:
+            os.write(pipe, b"".join(option.encode() + b"\0" for option in options))
+        self.close()
+
+    def close(self) -> None:
+        """Let it end, if it has no arguments yet: without any it can execute nothing."""
+        for pipe, _ in self.arguments:
+            os.close(pipe)
+        self.arguments.clear()
+
+
+def _start(
+    spec: SandboxSpec,
+    host: HostUser,
+    folder: Path,
+    image: Image | None,
+    disk_mb: int,
+    rlimits: dict[int, int],
+) -> _Start:
+    agent, program = str(binary.path()), str(_bwrap.find())
+    own = [agent, *_bwrap.own_paths()]
+    overlay = None if image is None else free_folder([str(image.root), *own])
+    root = _layout.layout(spec, disk_mb, image, overlay)
+    prefix = host.prefix([*root.sources, *own], rlimits)
+    with ExitStack() as inherited, ExitStack() as kept:
+
+        def inherit(descriptor: int) -> int:
+            inherited.callback(os.close, descriptor)
+            return descriptor
+
+        def keep(descriptor: int) -> int:
+            kept.callback(os.close, descriptor)
+            return descriptor
+
+        ours, theirs = socket.socketpair()
+        kept.callback(ours.close)
+        inherited.enter_context(theirs)
+        listener = inherited.enter_context(_listener(folder))
+        errors = keep(os.memfd_create("stderr"))
+        info, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        keep(info)
+        passed = [inherit(info_write), inherit(_readable(_seccomp.program()))]
+        files = [inherit(_readable(content)) for _, content in root.files]
+        options = _bwrap.arguments(
+            spec, root, agent=agent, image=image, files=files, info=passed[0], seccomp=passed[1]
+        )
+        command = ["--", *_bwrap.agent_command(spec, listener.fileno())]
+        arguments: list[tuple[int, list[str]]] = []
+        batches = [options]
+        if image is not None and overlay is not None:
+            files.append(inherit(_readable(_layout.resolver(spec))))
+            outer = _bwrap.outer_arguments(spec, image, overlay, disk_mb, files[-1])
+            batches.append(outer)
+        for batch in batches:
+            read, write = os.pipe2(os.O_CLOEXEC)
+            passed.append(inherit(read))
+            arguments.append((keep(write), batch))
+            command = ["--", program, "--args", str(read), *command]
+        process = subprocess.Popen(
+            [*prefix, *command[1:]],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=errors,
+            pass_fds=[*passed, *files, listener.fileno()],
+            env=dict(_ENVIRONMENT),
+            cwd="/",
+            start_new_session=True,
+        )
+        kept.pop_all()
+    return _Start(process, ours, info, errors, arguments)
+
+
+def _listener(folder: Path) -> socket.socket:
+    """The socket for further clients. Its path is not in the sandbox."""
+    listener = socket.socket(socket.AF_UNIX)
+    place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # A path through the descriptor is short enough wherever the folder is.
+        listener.bind(f"/proc/self/fd/{place}/{_state.SOCKET}")
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(place)
+    return listener
+
+
+async def launch(
     spec: SandboxSpec,
     host: HostUser,
     folder: Path,
@@ -140,80 +246,32 @@ def launch(
 ) -> tuple[Launched, socket.socket]:
     """Start the sandbox's processes; the socket is the stream to the agent.
 
-    Runs on the event loop: a parent's death signal goes by thread, and this one lasts.
+    Nothing of it runs any more if this fails or is cancelled.
     """
     _unreaped[:] = [process for process in _unreaped if process.poll() is None]
-    agent = str(binary.path())
-    overlay = None if image is None else free_folder([str(image.root), agent, *_bwrap.own_paths()])
-    root = _layout.layout(spec, disk_mb, image, overlay)
-    ours, theirs = socket.socketpair()
-    inherited = [theirs.fileno()]
-    errors = os.memfd_create("stderr")
-    info, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    pipes: list[tuple[int, int]] = []
-    opened = [info_write]
-    process: subprocess.Popen[bytes] | None = None
+    rlimits = _rlimits()
     try:
-        with theirs, socket.socket(socket.AF_UNIX) as listener:
-            place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-            # A path through the descriptor is short enough wherever the folder is.
-            listener.bind(f"/proc/self/fd/{place}/{_state.SOCKET}")
-            os.close(place)
-            listener.listen()
-            seccomp = _readable(_seccomp.program())
-            opened.append(seccomp)
-            files = []
-            for _, content in root.files:
-                files.append(_readable(content))
-                opened.append(files[-1])
-            options = _bwrap.arguments(
-                spec, root, agent=agent, image=image, files=files, seccomp=seccomp, info=info_write
-            )
-            batches = [options]
-            command = ["--", *_bwrap.agent_command(spec, listener.fileno())]
-            if overlay is not None:
-                batches.insert(0, _bwrap.sized_folder(overlay, disk_mb))
-            for _ in batches:
-                pipes.append(os.pipe2(os.O_CLOEXEC))
-                opened.append(pipes[-1][0])
-            program = str(_bwrap.find())
-            for read, _ in reversed(pipes):
-                command = ["--", program, "--args", str(read), *command]
-            sources = [*root.sources, *_bwrap.own_paths(), agent]
-            inherited = [listener.fileno(), *opened]
-            rlimits = _rlimits()
-            prefix = host.prefix(sources, rlimits)
-            process = subprocess.Popen(
-                [*prefix, *command[1:]],
-                stdin=theirs,
-                stdout=theirs,
-                stderr=errors,
-                pass_fds=inherited,
-                env=_NO_ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        launched = Launched(process, info, errors, groups)
-        _cgroup.join(groups, process.pid)
+        # On the loop's own thread, which lasts: a parent's death signal goes by thread.
+        start = _start(spec, host, folder, image, disk_mb, rlimits)
+    except OSError as error:
+        raise SandboxStartError(
+            f"the sandbox's processes cannot be started: {error}", provider="local"
+        ) from error
+    launched = Launched(start.process, start.info, start.errors, groups)
+    try:
+        if groups:
+            # The kernel may let this wait for tens of milliseconds on a busy machine.
+            await anyio.to_thread.run_sync(_cgroup.join, groups, start.process.pid)
         if host.may_limit:
-            launched.limit(process.pid, rlimits)
-        # It has waited for its arguments until here: whatever it starts has these limits.
-        for (_, write), batch in zip(pipes, batches, strict=True):
-            os.write(write, b"".join(arg.encode() + b"\0" for arg in batch))
+            launched.limit(start.process.pid, rlimits)
+        # It has waited until here: whatever it starts is in the groups and has the limits.
+        start.proceed()
     except BaseException as error:
-        ours.close()
-        if process is None:
-            os.close(info)
-            os.close(errors)
-        else:
-            process.kill()
-            process.wait()
+        start.connection.close()
+        start.close()
+        with anyio.CancelScope(shield=True):
+            await launched.kill()
         if isinstance(error, OSError):
-            raise SandboxStartError(
-                f"the sandbox's processes cannot be started: {error}", provider="local"
-            ) from error
+            raise _doctor.start_error(launched.said() or str(error)) from error
         raise
-    finally:
-        for descriptor in (*opened, *(write for _, write in pipes)):
-            os.close(descriptor)
-    return launched, ours
+    return launched, start.connection

@@ -117,7 +117,8 @@ def _accounts() -> tuple[tuple[str, bytes], ...]:
     )
 
 
-def _resolver(spec: SandboxSpec) -> bytes:
+def resolver(spec: SandboxSpec) -> bytes:
+    """The content of /etc/resolv.conf."""
     if spec.network == "none":
         return b""
     try:
@@ -150,12 +151,11 @@ def layout(spec: SandboxSpec, disk_mb: int, image: Image | None, overlay: str | 
         args, sources = _system()
         root.args += args
         root.sources += sources
-        root.files += _accounts()
+        root.files += [*_accounts(), ("/etc/resolv.conf", resolver(spec))]
     else:
         root.args += ["--overlay-src", str(image.root)]
         root.args += ["--overlay", f"{overlay}/upper", f"{overlay}/work", "/"]
         root.sources.append(str(image.root))
-    root.files.append(("/etc/resolv.conf", _resolver(spec)))
     root.args += ["--proc", "/proc", "--dev", "/dev"]
     root.args += ["--size", str(_SHM_MB << 20), "--perms", "1777", "--tmpfs", "/dev/shm"]
     root.args += ["--remount-ro", "/dev"]

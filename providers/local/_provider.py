@@ -1,5 +1,6 @@
 """The local provider: sandboxes of this machine's kernel, without a daemon and without root."""
 
+import builtins
 import errno
 import os
 import resource
@@ -35,6 +36,7 @@ __all__ = ["LocalProvider"]
 _MEMORY_MB = 1024
 _PIDS = 256
 _DISK_MB = 1024
+_KILL_PATIENCE = 5.0
 _AGENT_PIDS = 32
 """Room for bubblewrap and the agent's threads beyond a sandbox's own processes."""
 
@@ -111,7 +113,8 @@ class LocalProvider(AgentProvider):
         launched: Launched | None = None
         try:
             groups = _cgroup.create(sandbox_id, self._limits(spec))
-            launched, connection = launch(
+            self._state.note_groups(folder, groups)
+            launched, connection = await launch(
                 spec,
                 self._host,
                 folder,
@@ -123,6 +126,7 @@ class LocalProvider(AgentProvider):
             try:
                 await self._attach(sandbox_id, stream, config_of(spec))
             except SandboxStartError as error:
+                await launched.kill()
                 raise _doctor.start_error(launched.said() or str(error)) from error
             self._publish(spec, sandbox_id, folder, launched)
         except BaseException:
@@ -183,13 +187,17 @@ class LocalProvider(AgentProvider):
         if self._launched.pop(sandbox_id, None) is not None:
             self._detached.discard(sandbox_id)
             if not _cgroup.try_remove(launched.groups):
+                _cgroup.remove_parents(launched.groups)
                 self._state.remove(self._state.folder(sandbox_id))
 
     async def _remove(self, sandbox_id: str, groups: list[str]) -> None:
         self._users.pop(sandbox_id, None)
-        with anyio.move_on_after(2):
-            while groups := _cgroup.try_remove(groups):
+        made = groups
+        with anyio.move_on_after(_KILL_PATIENCE):
+            # A dead process counts as a member for a moment, and nothing tells when it does not.
+            while groups := _cgroup.try_remove(groups):  # noqa: ASYNC110
                 await anyio.sleep(0.001)
+        _cgroup.remove_parents(made)
         self._state.remove(self._state.folder(sandbox_id))
 
     async def delete(self, sandbox_id: str) -> None:
@@ -210,7 +218,7 @@ class LocalProvider(AgentProvider):
             if tags.items() <= meta.tags.items():
                 yield meta.info(self.name)
 
-    def _sweep(self) -> "list[_state.Meta]":
+    def _sweep(self) -> builtins.list[_state.Meta]:
         """Those that live; what is left of others is removed."""
         living = []
         for meta in self._state:
@@ -220,12 +228,10 @@ class LocalProvider(AgentProvider):
                 _cgroup.kill_members(meta.cgroups)
                 _cgroup.remove(meta.cgroups)
                 self._state.remove(self._state.folder(meta.id))
-        for sandbox_id, folder in self._state.abandoned():
-            groups = _cgroup.leftovers(sandbox_id)
+        for folder, groups in self._state.abandoned():
             _cgroup.kill_members(groups)
             _cgroup.remove(groups)
             self._state.remove(folder)
-        _cgroup.remove_parents()
         return living
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
@@ -300,25 +306,25 @@ class LocalProvider(AgentProvider):
         self._launched.clear()
         await super().aclose()
         self._host.close()
-        _cgroup.remove_parents()
 
 
 async def _end(meta: _state.Meta) -> None:
     """Kill a sandbox that another process, or another provider object, started."""
-    pidfds = [_state.pinned(pid, started) for pid, started in meta.processes.items()]
+    pidfds: list[int] = []
     try:
-        *monitors, init = [fd for fd in pidfds if fd is not None] or [None]
-        if init is None:
-            return
+        for pid, started in meta.processes.items():
+            pidfd = _state.pinned(pid, started)
+            if pidfd is not None:
+                pidfds.append(pidfd)
         # PID 1 first: its monitor then ends by itself, after everything inside.
-        _state.kill(init)
-        for pidfd in (init, *monitors):
-            with anyio.move_on_after(5):
+        for pidfd in reversed(pidfds):
+            if pidfd == pidfds[-1]:
+                _state.kill(pidfd)
+            with anyio.move_on_after(_KILL_PATIENCE):
                 await anyio.wait_readable(pidfd)
                 continue
             _state.kill(pidfd)
     finally:
         for pidfd in pidfds:
-            if pidfd is not None:
-                os.close(pidfd)
-    _cgroup.kill_members(meta.cgroups)
+            os.close(pidfd)
+    await anyio.to_thread.run_sync(_cgroup.kill_members, meta.cgroups)

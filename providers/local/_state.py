@@ -18,9 +18,10 @@ from sandboxkit.types import SandboxInfo, SandboxState
 __all__ = ["Meta", "StateDir", "pinned", "start_time"]
 
 _ID = re.compile(r"local-[0-9a-f]{16}")
-_STARTING = re.compile(r"\.starting-(\d+)-(\d+)-(local-[0-9a-f]{16})")
+_STARTING = re.compile(r"\.starting-(\d+)-(\d+)-local-[0-9a-f]{16}")
 SOCKET = "agent.sock"
 _META = "meta.json"
+_GROUPS = "cgroups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,10 @@ class StateDir:
         folder.mkdir(mode=0o700)
         return folder
 
+    def note_groups(self, folder: Path, groups: list[str]) -> None:
+        """Say which control groups a sandbox that is being made has, for whoever must remove it."""
+        (folder / _GROUPS).write_text("\n".join(groups))
+
     def publish(self, folder: Path, meta: Meta) -> None:
         """The sandbox is running: from now on it is listed."""
         (folder / _META).write_text(json.dumps(asdict(meta)))
@@ -162,12 +167,14 @@ class StateDir:
             if meta is not None:
                 yield meta
 
-    def abandoned(self) -> Iterator[tuple[str, Path]]:
-        """Ids and folders of sandboxes whose maker died before they ran."""
+    def abandoned(self) -> Iterator[tuple[Path, list[str]]]:
+        """Folders and control groups of sandboxes whose maker died before they ran."""
         for entry in os.listdir(self.path):
             match = _STARTING.fullmatch(entry)
             if match and start_time(int(match[1])) != int(match[2]):
-                yield match[3], self.path / entry
+                folder = self.path / entry
+                groups = folder / _GROUPS
+                yield folder, groups.read_text().splitlines() if groups.exists() else []
 
     def remove(self, folder: Path) -> None:
         """Remove a sandbox's folder. Idempotent."""
