@@ -126,7 +126,7 @@ class Process(Operation[ProcessResult]):
         )
         self._returncode = returncode
         if timed_out:
-            message = f"{_shown(self.argv)} ran past its timeout of {self._limits.timeout} s and was killed"
+            message = f"{_shown(self.argv)} ran past its timeout of {self._limits.timeout:g} s and was killed"
             raise CommandTimeoutError(message, result=result)
         if self._limits.check and returncode:
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
-from sandboxkit import _arguments, _transfer
+from sandboxkit import _arguments
 from sandboxkit._operation import Operation
 from sandboxkit._process import OUTPUT_LIMIT, Limits, Process
 from sandboxkit._shell import Shell
@@ -34,6 +34,7 @@ from sandboxkit.types import (
 if TYPE_CHECKING:
     from sandboxkit._session import Slots
     from sandboxkit._tags import Tags
+    from sandboxkit._transfer import Transfer
 
 MAX_READ = 256 * 1024 * 1024
 MAX_DOWNLOAD = 1024 * 1024 * 1024
@@ -196,6 +197,8 @@ class Sandbox:
 
         Modes and links inside a folder are kept. Folders are made as needed.
         """
+        from sandboxkit import _transfer  # tarfile costs a tenth of the whole import
+
         remote, source = self._path(remote), os.fspath(local)
         if not os.path.exists(source):
             raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
@@ -216,16 +219,18 @@ class Sandbox:
         *,
         max_bytes: int = MAX_DOWNLOAD,
         max_files: int = MAX_DOWNLOAD_FILES,
-    ) -> Operation[_transfer.Transfer]:
+    ) -> "Operation[Transfer]":
         """Copy a file to the path `local`, or a folder's contents into the folder `local`.
 
         What the sandbox sends is not trusted: links and special files are left out and named
         in the result, nothing is written outside `local`. Raises SandboxFileError past a limit.
         """
+        from sandboxkit import _transfer
+
         remote, target = self._path(remote), os.fspath(local)
         limits = _transfer.DownloadLimits(max_bytes, max_files)
 
-        async def run() -> _transfer.Transfer:
+        async def run() -> "Transfer":
             sandbox_id = await self._started()
             info = await self._provider.stat(sandbox_id, remote)
             if info.type not in (FileType.FILE, FileType.DIRECTORY):

@@ -4,9 +4,9 @@ import asyncio
 import builtins
 import dataclasses
 import os
+import secrets
 import threading
 import time
-import uuid
 from collections.abc import Sequence
 from typing import Self, Unpack
 
@@ -66,7 +66,7 @@ class Session:
         self._owns_provider = not isinstance(provider, Provider)
         self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
         self._provider.check(self._spec)
-        self.id = uuid.uuid4().hex[:12]
+        self.id = secrets.token_hex(6)
         self._slots = Slots(max_concurrency)
         self._sandboxes: set[Sandbox] = set()
         self._closed = False

@@ -1,6 +1,7 @@
 """FakeProvider: real commands in a folder of this machine, for tests. No isolation whatever."""
 
 import asyncio
+import builtins
 import contextlib
 import dataclasses
 import datetime
@@ -130,7 +131,7 @@ class FakeProvider(Provider):
             )
         return returncode
 
-    async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
+    async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """See `Provider.list_dir`."""
         box = self._box(sandbox_id)
         return [_unmapped(box, info) for info in await super().list_dir(sandbox_id, path)]

@@ -1,0 +1,161 @@
+"""How one command runs: its status, directory, environment, user and terminal."""
+
+import pytest
+
+from sandboxkit import (
+    CommandFailedError,
+    ConfigurationError,
+    PtySize,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+)
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+
+
+class ExecConformance(Conformance):
+    """Everything about a command but its streams and its violent end."""
+
+    @pytest.mark.parametrize("status", [0, 1, 2, 125, 255])
+    def test_the_exit_status_is_exact(self, shared: Sandbox, status: int) -> None:
+        result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
+        assert result.returncode == status
+
+    @pytest.mark.parametrize("number", [1, 6, 9, 15])
+    def test_a_signal_gives_128_plus_its_number(self, shared: Sandbox, number: int) -> None:
+        result = shared.exec(["sh", "-c", f"kill -{number} $$; sleep 60"]).result(DEADLINE)
+        assert result.returncode == 128 + number
+
+    def test_arguments_arrive_exactly(self, shared: Sandbox) -> None:
+        arguments = ["", " a  b ", "'\"$HOME`*\\", "new\nline", "grüße 🎉", "-n", "--", "{}"]
+        script = (
+            "import os, sys; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
+        )
+        result = shared.exec(["python3", "-c", script, *arguments]).result(DEADLINE)
+        assert result.stdout.split("\0") == arguments
+
+    def test_a_missing_executable_is_127(self, shared: Sandbox) -> None:
+        result = shared.exec(["no-such-program-here"]).result(DEADLINE)
+        assert result.returncode == 127
+        assert len(result.stderr.strip().splitlines()) == 1
+
+    def test_a_missing_path_is_127(self, shared: Sandbox) -> None:
+        assert shared.exec(["/no/such/program"]).result(DEADLINE).returncode == 127
+
+    def test_what_cannot_be_executed_is_126(self, shared: Sandbox, folder: str) -> None:
+        shared.write_file(f"{folder}/plain", b"text", mode=0o644).result(DEADLINE)
+        result = shared.exec([f"{folder}/plain"]).result(DEADLINE)
+        assert result.returncode == 126
+        assert len(result.stderr.strip().splitlines()) == 1
+
+    def test_commands_start_in_the_workdir(self, session: Session) -> None:
+        sandbox = session.sandbox(workdir="/workspace/deep/er")
+        assert sandbox.exec(["pwd"]).result(DEADLINE).stdout.endswith("/workspace/deep/er\n")
+
+    def test_the_workdir_is_writable(self, shared: Sandbox, folder: str) -> None:
+        script = "echo 1 > new && cat new"
+        assert shared.exec(["sh", "-c", script], cwd=folder).result(DEADLINE).stdout == "1\n"
+
+    def test_cwd_is_honoured(self, shared: Sandbox, folder: str) -> None:
+        assert shared.exec(["pwd"], cwd=folder).result(DEADLINE).stdout.endswith(f"{folder}\n")
+
+    def test_a_cwd_that_does_not_exist_is_126(self, shared: Sandbox) -> None:
+        result = shared.exec(["true"], cwd="/workspace/no/such").result(DEADLINE)
+        assert result.returncode == 126
+        assert len(result.stderr.strip().splitlines()) == 1
+
+    def test_env_reaches_the_command(self, shared: Sandbox) -> None:
+        env = {"PLAIN": "1", "ODD": "a b\n'\"$x=ü"}
+        result = shared.exec(["sh", "-c", 'printf %s "$PLAIN$ODD"'], env=env).result(DEADLINE)
+        assert result.stdout == "1a b\n'\"$x=ü"
+
+    def test_env_ends_with_the_command(self, shared: Sandbox) -> None:
+        shared.exec(["true"], env={"TRANSIENT": "1"}).result(DEADLINE)
+        assert "TRANSIENT" not in shared.exec(["env"]).result(DEADLINE).stdout
+
+    def test_env_of_the_sandbox_yields_to_that_of_the_command(self, session: Session) -> None:
+        sandbox = session.sandbox(env={"A": "sandbox", "B": "sandbox"})
+        result = sandbox.exec(["sh", "-c", "echo $A $B"], env={"B": "command"}).result(DEADLINE)
+        assert result.stdout == "sandbox command\n"
+
+    def test_secrets_are_variables_that_no_listing_shows(self, session: Session) -> None:
+        secret = token()
+        sandbox = session.sandbox(secrets={"API_KEY": secret})
+        assert sandbox.exec(["sh", "-c", "echo $API_KEY"]).result(DEADLINE).stdout == f"{secret}\n"
+        assert secret not in repr(sandbox.status().result(DEADLINE))
+        assert secret not in repr(sandbox.spec) + repr(sandbox)
+
+    def test_path_and_home_are_set(self, shared: Sandbox) -> None:
+        result = shared.exec(["sh", "-c", 'test -n "$PATH" && cd "$HOME"']).result(DEADLINE)
+        assert result.returncode == 0, result.stderr
+
+    def test_this_machines_environment_does_not_leak(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mark = token()
+        monkeypatch.setenv("CONFORMANCE_LEAK", mark)
+        assert mark not in session.sandbox().exec(["env"]).result(DEADLINE).stdout
+
+    def test_user_is_honoured_or_refused(self, shared: Sandbox) -> None:
+        if self.other_user is None:
+            with pytest.raises(ConfigurationError, match="user"):
+                shared.exec(["id", "-un"], user="nobody").result(DEADLINE)
+        else:
+            result = shared.exec(["id", "-un"], user=self.other_user).result(DEADLINE)
+            assert result.stdout == f"{self.other_user}\n"
+
+    def test_check_raises_for_a_failure_only(self, shared: Sandbox) -> None:
+        assert shared.exec(["true"], check=True).result(DEADLINE).returncode == 0
+        with pytest.raises(CommandFailedError) as caught:
+            shared.exec(["sh", "-c", "echo so far; exit 4"], check=True).result(DEADLINE)
+        assert caught.value.result.returncode == 4
+        assert caught.value.result.stdout == "so far\n"
+
+    def test_commands_run_at_the_same_time(self, shared: Sandbox) -> None:
+        cats = [shared.exec(["cat"], stdin=True) for _ in range(8)]
+        for index, cat in enumerate(cats):  # each is alive only if none waits for another
+            assert cat.stdin is not None
+            cat.stdin.write(f"{index}\n".encode()).result(DEADLINE)
+            assert next(iter(cat.stdout.lines())) == str(index)
+        for cat in cats:
+            cat.stdin.close()
+        assert [cat.result(DEADLINE).returncode for cat in cats] == [0] * 8
+
+    def test_two_hundred_commands_in_a_row_leave_nothing(self, sandbox: Sandbox) -> None:
+        for _ in range(10):
+            batch = [sandbox.exec(["true"]) for _ in range(20)]
+            assert {process.result(DEADLINE).returncode for process in batch} == {0}
+
+    def test_a_command_cannot_outlive_stop(self, sandbox: Sandbox) -> None:
+        process = sandbox.exec(["sh", "-c", "echo ready; sleep 1000"])
+        assert next(iter(process.stdout.lines())) == "ready"
+        sandbox.stop().result(DEADLINE)
+        with pytest.raises(SandboxTerminatedError):
+            process.result(DEADLINE)
+
+
+class TerminalConformance(Conformance):
+    """Commands on a terminal."""
+
+    def test_pty_is_a_terminal_of_the_size_asked_for(self, shared: Sandbox) -> None:
+        command = ["sh", "-c", "test -t 0 && test -t 1 && stty size"]
+        result = shared.exec(command, pty=PtySize(rows=40, cols=100)).result(DEADLINE)
+        assert result.stdout.split() == ["40", "100"]
+
+    def test_pty_can_be_resized(self, shared: Sandbox) -> None:
+        script = "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done"
+        process = shared.exec(["sh", "-c", script], pty=True)
+        lines = iter(process.stdout.lines())
+        assert next(lines).strip() == "ready"
+        process.stdin.resize(PtySize(rows=11, cols=22))
+        assert next(lines).strip() == "11 22"
+
+    def test_pty_passes_an_interrupt(self, shared: Sandbox) -> None:
+        process = shared.exec(["sh", "-c", "echo ready; exec sleep 1000"], pty=True)
+        assert next(iter(process.stdout.lines())).strip() == "ready"
+        process.stdin.write(b"\x03").result(DEADLINE)
+        assert process.result(DEADLINE).returncode == 130
+
+    def test_without_pty_there_is_no_terminal(self, shared: Sandbox) -> None:
+        command = ["sh", "-c", "test -t 0 || test -t 1 || (: </dev/tty) 2>/dev/null"]
+        assert shared.exec(command).result(DEADLINE).returncode != 0

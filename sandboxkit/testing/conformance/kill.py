@@ -1,0 +1,154 @@
+"""A command's violent end: its whole process tree dies, and nothing else does."""
+
+import time
+
+import pytest
+
+from sandboxkit import CommandTimeoutError, Process, Sandbox
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token, until
+
+# $1 is the survivor's script, $2 the token that its command line carries.
+_TREES = {
+    "child": 'sh -c "$1" "$2" & wait',
+    "setsid": 'setsid sh -c "$1" "$2" & wait',
+    "double_fork": '(setsid sh -c "$1" "$2" &); sleep 1000',
+    "env_cleared": 'env -i PATH="$PATH" setsid sh -c "$1" "$2" & wait',
+    "ignores_signals": 'trap \'\' TERM HUP INT; sh -c "$1" "$2" & while :; do wait; done',
+}
+_LEAF = "trap '' TERM HUP INT; echo ready; while :; do sleep 1; done"
+trees = pytest.mark.parametrize("tree", _TREES.values(), ids=_TREES.keys())
+
+
+def grow(sandbox: Sandbox, tree: str, timeout: float | None = None) -> tuple[Process, str]:
+    """Start a process tree; return the command and the token that marks the tree, alive."""
+    mark = token()
+    process = sandbox.exec(["sh", "-c", tree, "sh", _LEAF, mark], timeout=timeout)
+    assert next(iter(process.stdout.lines())) == "ready"
+    assert alive(sandbox, mark), "the tree must be alive before it is killed"
+    return process, mark
+
+
+def alive(sandbox: Sandbox, mark: str) -> bool:
+    """Whether a process whose command line has the token lives in the sandbox."""
+    # The halves and the pipe keep the token out of the search's own command lines.
+    script = 'printf %s "$1$2" | grep -lasF -f - /proc/[0-9]*/cmdline'
+    command = ["sh", "-c", script, "sh", mark[:16], mark[16:]]
+    return sandbox.exec(command).result(DEADLINE).stdout != ""
+
+
+class KillConformance(Conformance):
+    """Timeout, cancel and kill()."""
+
+    @trees
+    def test_timeout_kills_the_whole_tree(self, shared: Sandbox, tree: str) -> None:
+        process, mark = grow(shared, tree, timeout=1)
+        with pytest.raises(CommandTimeoutError):
+            process.result(DEADLINE)
+        assert not alive(shared, mark)
+
+    @trees
+    def test_kill_kills_the_whole_tree(self, shared: Sandbox, tree: str) -> None:
+        process, mark = grow(shared, tree)
+        process.kill()
+        assert process.result(DEADLINE).returncode == 137
+        assert not alive(shared, mark)
+
+    @trees
+    def test_cancel_kills_the_whole_tree(self, shared: Sandbox, tree: str) -> None:
+        process, mark = grow(shared, tree)
+        assert process.cancel()
+        until(lambda: not alive(shared, mark), "the cancelled command's tree is dead", 10)
+
+    def test_a_kill_spares_the_neighbours(self, shared: Sandbox) -> None:
+        neighbour = shared.exec(["cat"], stdin=True)
+        neighbour.stdin.write(b"before ").result(DEADLINE)
+        process, mark = grow(shared, _TREES["setsid"])
+        process.kill()
+        process.result(DEADLINE)
+        assert not alive(shared, mark)
+        neighbour.stdin.write(b"after").result(DEADLINE)
+        neighbour.stdin.close()
+        result = neighbour.result(DEADLINE)
+        assert (result.returncode, result.stdout) == (0, "before after")
+
+    def test_a_kill_spares_a_neighbours_background_child(self, shared: Sandbox) -> None:
+        neighbour, spared = grow(shared, _TREES["child"])
+        process, _ = grow(shared, _TREES["child"])
+        process.kill()
+        process.result(DEADLINE)
+        assert alive(shared, spared)
+        neighbour.kill()
+        neighbour.result(DEADLINE)
+        assert not alive(shared, spared)
+
+    def test_a_normal_end_leaves_background_children(self, shared: Sandbox) -> None:
+        mark = token()
+        script = 'sh -c "$1" "$2" >/dev/null & echo started'
+        shared.exec(["sh", "-c", script, "sh", "sleep 5; :", mark], check=True).result(DEADLINE)
+        assert alive(shared, mark)
+
+    def test_a_timeout_carries_the_output_so_far(self, shared: Sandbox) -> None:
+        command = ["sh", "-c", "echo so far; echo here >&2; sleep 1000"]
+        with pytest.raises(CommandTimeoutError) as caught:
+            shared.exec(command, timeout=1).result(DEADLINE)
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.result.stdout == "so far\n"
+        assert caught.value.result.stderr == "here\n"
+
+    def test_a_timeout_comes_in_time(self, shared: Sandbox) -> None:
+        started = time.monotonic()
+        with pytest.raises(CommandTimeoutError):
+            shared.exec(["sleep", "1000"], timeout=0.5).result(DEADLINE)
+        assert 0.5 <= time.monotonic() - started < 5
+
+    def test_a_command_within_its_timeout_is_left_alone(self, shared: Sandbox) -> None:
+        result = shared.exec(["echo", "quick"], timeout=20).result(DEADLINE)
+        assert (result.returncode, result.stdout) == (0, "quick\n")
+
+    def test_killing_a_command_that_writes_without_end(self, shared: Sandbox) -> None:
+        process = shared.exec(["yes"], output_limit=1000)
+        assert next(iter(process.stdout)).startswith("y\n")
+        process.kill()
+        assert process.result(DEADLINE).returncode == 137
+
+    def test_killing_what_has_ended_is_no_error(self, shared: Sandbox) -> None:
+        process = shared.exec(["true"])
+        process.result(DEADLINE)
+        process.kill()
+        assert process.returncode == 0
+
+    def test_the_sandbox_is_usable_after_kills(self, shared: Sandbox) -> None:
+        for _ in range(5):
+            process = shared.exec(["sh", "-c", "echo ready; sleep 1000"])
+            assert next(iter(process.stdout.lines())) == "ready"
+            process.kill()
+            assert process.result(DEADLINE).returncode == 137
+        assert shared.exec(["echo", "fine"]).result(DEADLINE).stdout == "fine\n"
+
+
+class StrongKillConformance(Conformance):
+    """Trees that hide every trace of where they came from."""
+
+    def test_kill_finds_an_orphan_without_environment(self, shared: Sandbox) -> None:
+        tree = '(env -i PATH="$PATH" setsid sh -c "$1" "$2" &); sleep 1000'
+        process, mark = grow(shared, tree)
+        process.kill()
+        process.result(DEADLINE)
+        assert not alive(shared, mark)
+
+    def test_kill_overtakes_a_tree_that_keeps_forking(self, shared: Sandbox) -> None:
+        code = """
+import os, sys
+print("ready", flush=True)
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+        mark = token()
+        script = 'python3 -c "$1" "$2"; sleep 1000'
+        process = shared.exec(["sh", "-c", script, "sh", code, mark])
+        assert next(iter(process.stdout.lines())) == "ready"
+        process.kill()
+        assert process.result(DEADLINE).returncode == 137
+        assert not alive(shared, mark)

@@ -1,0 +1,128 @@
+"""Finding sandboxes: by tag, by id, from another process."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sandboxkit import Sandbox, SandboxNotFoundError, SandboxState, Session
+from sandboxkit.provider import Provider
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token
+
+
+class ListingConformance(Conformance):
+    """Tags, list, from_id and adopt."""
+
+    def test_tags_are_stored_whole(self, session: Session) -> None:
+        tags = {"a": "1", "flag": "", "odd": "x=y:z, ü 'q'", "long": "v" * 200}
+        sandbox = session.sandbox(tags=tags).start().result(DEADLINE)
+        found = sandbox.status().result(DEADLINE).tags
+        assert {key: found.get(key) for key in tags} == tags
+
+    def test_several_tags_are_all_required(self, session: Session) -> None:
+        run = token()
+        both = session.sandbox(tags={"run": run, "half": "1"}).start().result(DEADLINE)
+        session.sandbox(tags={"run": run, "half": "2"}).start().result(DEADLINE)
+        assert len(session.list({"run": run}).result(DEADLINE)) == 2
+        found = session.list({"run": run, "half": "1"}).result(DEADLINE)
+        assert [info.id for info in found] == [both.id]
+
+    def test_a_tag_matches_by_its_whole_value(self, session: Session) -> None:
+        run = token()
+        session.sandbox(tags={"run": run}).start().result(DEADLINE)
+        assert session.list({"run": run[:-1]}).result(DEADLINE) == []
+        assert session.list({"run": ""}).result(DEADLINE) == []
+
+    def test_a_listing_by_tag_shows_no_others(self, session: Session, sandbox: Sandbox) -> None:
+        assert session.list({"nobody-has": token()}).result(DEADLINE) == []
+        ids = [info.id for info in session.list(session._spec.tags).result(DEADLINE)]
+        assert ids == [sandbox.id]
+
+    def test_a_listing_describes_what_it_lists(self, session: Session, sandbox: Sandbox) -> None:
+        (info,) = mine(session)
+        assert (info.id, info.provider) == (sandbox.id, sandbox.provider_name)
+        assert info.state is SandboxState.RUNNING
+        assert info.created_at is None or info.created_at.tzinfo is not None
+        assert info.expires_at is None or info.expires_at.tzinfo is not None
+
+    def test_a_listing_filters_by_state(self, session: Session, sandbox: Sandbox) -> None:
+        tags = session._spec.tags
+        assert len(session.list(tags, SandboxState.RUNNING).result(DEADLINE)) == 1
+        assert session.list(tags, SandboxState.STOPPED).result(DEADLINE) == []
+
+    def test_another_session_sees_it_and_leaves_it(
+        self, provider: Provider, session: Session, sandbox: Sandbox
+    ) -> None:
+        assert sandbox.id is not None
+        with Session(provider) as other:
+            assert len(other.list(session._spec.tags).result(DEADLINE)) == 1
+            same = other.from_id(sandbox.id).result(DEADLINE)
+            assert same.exec(["echo", "hello"]).result(DEADLINE).stdout == "hello\n"
+        assert sandbox.exec(["echo", "still"]).result(DEADLINE).stdout == "still\n"
+
+    def test_from_id_of_an_unknown_sandbox(self, session: Session) -> None:
+        for sandbox_id in ("no-such-sandbox", "../x", "a b", token()):
+            with pytest.raises(SandboxNotFoundError):
+                session.from_id(sandbox_id).result(DEADLINE)
+
+    def test_an_adopted_sandbox_ends_with_its_new_session(
+        self, provider: Provider, session: Session, sandbox: Sandbox
+    ) -> None:
+        with Session(provider) as other:
+            other.adopt(sandbox).result(DEADLINE)
+        assert mine(session) == []
+
+    def test_an_id_is_a_plain_string(self, shared: Sandbox) -> None:
+        assert shared.id is not None
+        assert shared.id.isprintable()
+        assert not set(shared.id) & set(" /'\"")
+
+    def test_two_sandboxes_share_nothing(self, session: Session) -> None:
+        first, second = session.sandbox(), session.sandbox()
+        first.write_file("/workspace/file", "first").result(DEADLINE)
+        with pytest.raises(FileNotFoundError):
+            second.read_file("/workspace/file").result(DEADLINE)
+        assert first.id != second.id
+
+
+_OTHER = """
+import importlib, sys
+from sandboxkit import Session
+module, name = sys.argv[1].split(":")
+with Session(getattr(importlib.import_module(module), name)()) as session:
+    sandbox = session.from_id(sys.argv[2]).result(60)
+    if sys.argv[3] == "cat":
+        print(sandbox.exec(["cat", "file"]).result(60).stdout, end="")
+        sandbox.write_file("/workspace/answer", "back").result(60)
+    elif sys.argv[3] == "list":
+        print(*[info.id for info in session.list(sys.argv[4]).result(60)], end="")
+    else:
+        sandbox.stop().result(60)
+"""
+
+
+class OtherProcessConformance(Conformance):
+    """Sandboxes outlast the object that made them: any process can use them."""
+
+    def other(self, sandbox: Sandbox, *arguments: str) -> str:
+        """Let another process do something with the sandbox; return what it printed."""
+        command = [sys.executable, "-c", _OTHER, self.spec, str(sandbox.id), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def test_another_process_uses_it(self, sandbox: Sandbox) -> None:
+        sandbox.write_file("/workspace/file", "over there").result(DEADLINE)
+        assert self.other(sandbox, "cat") == "over there"
+        assert sandbox.read_file("/workspace/answer").result(DEADLINE) == b"back"
+
+    def test_another_process_lists_it(self, session: Session) -> None:
+        run = token()
+        sandbox = session.sandbox(tags={"run": run}).start().result(DEADLINE)
+        assert self.other(sandbox, "list", f"run={run}") == sandbox.id
+
+    def test_another_process_stops_it(self, session: Session, sandbox: Sandbox) -> None:
+        self.other(sandbox, "stop")
+        assert mine(session) == []
+        with pytest.raises(SandboxNotFoundError):
+            session.from_id(str(sandbox.id)).result(DEADLINE)
