@@ -1,0 +1,129 @@
+"""Real sandboxes of the local provider, in a state folder of each test's own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit.provider import StreamName
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import Command, SandboxSpec
+
+CLIENT = """
+import anyio, os, sys
+from sandboxkit.errors import *
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import *
+
+texts = {"stdout": b"", "stderr": b""}
+
+async def output(stream, data):
+    texts[stream] += data
+
+async def main():
+    provider = LocalProvider()
+"""
+
+
+class Run:
+    """A command's outcome."""
+
+    def __init__(self) -> None:
+        self.status = -1
+        self.stdout = ""
+        self.stderr = ""
+        self.heard = anyio.Event()
+
+    async def output(self, stream: StreamName, data: bytes) -> None:
+        text = data.decode(errors="replace")
+        if stream == "stdout":
+            self.stdout += text
+        else:
+            self.stderr += text
+        self.heard.set()
+
+
+class Box:
+    """One sandbox, with a short way to run commands in it."""
+
+    def __init__(self, provider: LocalProvider, sandbox_id: str) -> None:
+        self.provider = provider
+        self.id = sandbox_id
+
+    async def run(self, *argv: str, run: Run | None = None, user: str | None = None) -> Run:
+        run = run or Run()
+        with anyio.fail_after(60):
+            run.status = await self.provider.exec(self.id, Command(argv, user=user), run.output)
+        return run
+
+    async def sh(self, script: str) -> Run:
+        return await self.run("sh", "-c", script)
+
+    async def python(self, code: str) -> Run:
+        return await self.run("python3", "-c", code)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty state folder, in which nothing may be left at the end."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(folder))
+    monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "cache"))
+    os.chmod(tmp_path, 0o755)
+    return folder
+
+
+@pytest.fixture
+async def provider(state: Path, anyio_backend: str) -> AsyncIterator[LocalProvider]:
+    provider = LocalProvider()
+    yield provider
+    async for info in provider.list({}):
+        await provider.delete(info.id)
+    await provider.aclose()
+    assert not state.exists() or os.listdir(state) == []
+
+
+@pytest.fixture
+async def box(provider: LocalProvider) -> Box:
+    return await make(provider)
+
+
+async def make(provider: LocalProvider, **spec: object) -> Box:
+    """A sandbox with this spec."""
+    with anyio.fail_after(60):
+        return Box(provider, await provider.create(SandboxSpec(**spec)))  # type: ignore[arg-type]  # the tests' shorthand
+
+
+def client(code: str, *, prefix: list[str] | None = None) -> "subprocess.Popen[str]":
+    """Another process that runs `code` with a provider."""
+    program = CLIENT + "".join(f"    {line}\n" for line in code.strip("\n").splitlines())
+    return subprocess.Popen(
+        [*(prefix or []), sys.executable, "-c", program + "anyio.run(main)\n"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+
+
+def groups_of(folder: Path) -> list[Path]:
+    """The control groups that a sandbox's folder names."""
+    meta = json.loads((folder / "meta.json").read_text())
+    return [Path(group) for group in meta["cgroups"]]
+
+
+async def until_gone(paths: list[Path], within: float = 5.0) -> None:
+    """Wait for other processes to remove these."""
+    with anyio.fail_after(within):
+        while any(path.exists() for path in paths):  # noqa: ASYNC110  # another process's doing
+            await anyio.sleep(0.01)

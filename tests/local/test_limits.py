@@ -1,0 +1,155 @@
+"""Memory, processes, disk and processor time of a sandbox are bounded."""
+
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers.local import LocalProvider, _cgroup
+from sandboxkit.types import SandboxSpec
+from tests.local.conftest import make
+
+pytestmark = pytest.mark.anyio
+
+needs_memory = pytest.mark.skipif("memory" not in _cgroup.available(), reason="no memory cgroup")
+needs_pids = pytest.mark.skipif("pids" not in _cgroup.available(), reason="no pids cgroup")
+needs_cpu = pytest.mark.skipif("cpu" not in _cgroup.available(), reason="no cpu cgroup")
+
+HOG = "b = bytearray()\nwhile True: b += b'x' * 10_000_000"
+FORK_BOMB = """
+import os, time
+n = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(600)
+        n += 1
+except BlockingIOError:
+    print(n, flush=True)
+"""
+
+
+@needs_memory
+async def test_memory_hog_is_killed_and_the_sandbox_lives(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64)
+    assert (await box.python(HOG)).status == 137
+    assert (await box.run("echo", "alive")).stdout == "alive\n"
+
+
+@needs_memory
+async def test_files_count_as_memory(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64, disk_mb=1024)
+    run = await box.sh("head -c 200m /dev/zero > /tmp/big")
+    assert run.status != 0
+
+
+@needs_pids
+async def test_fork_bomb_is_bounded(provider: LocalProvider) -> None:
+    box = await make(provider, pids=40)
+    run = await box.python(FORK_BOMB)
+    assert 20 <= int(run.stdout) <= 40 + 32
+
+
+@needs_pids
+async def test_fork_bomb_dies_when_cancelled(provider: LocalProvider) -> None:
+    import anyio
+
+    from tests.local.conftest import Run
+
+    box = await make(provider, pids=40)
+    run = Run()
+    async with anyio.create_task_group() as group:
+
+        async def bomb() -> None:
+            await box.run("python3", "-c", FORK_BOMB + "\ntime.sleep(600)", run=run)
+
+        group.start_soon(bomb)
+        await run.heard.wait()
+        group.cancel_scope.cancel()
+    alive = await box.sh("ls -d /proc/[0-9]*")
+    assert len(alive.stdout.split()) <= 4
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+async def test_full_disk_is_an_error_of_the_program(provider: LocalProvider, profile: str) -> None:
+    box = await make(provider, disk_mb=32, profile=profile)
+    written = 0
+    for folder in ("/workspace", "/tmp"):
+        run = await box.python(
+            f"""
+import errno
+f = open("{folder}/big", "wb", buffering=0)
+n = 0
+try:
+    while n < 1 << 30:
+        n += f.write(b"x" * 65536)
+except OSError as e:
+    assert e.errno == errno.ENOSPC
+print(n)
+"""
+        )
+        written += int(run.stdout)
+    assert 20 << 20 < written <= 32 << 20
+
+
+async def test_nothing_else_in_the_root_is_without_bound(provider: LocalProvider) -> None:
+    box = await make(provider, disk_mb=16)
+    run = await box.python(
+        """
+import os
+total = 0
+for line in open("/proc/mounts"):
+    path, options = line.split()[1], line.split()[3].split(",")
+    if "rw" in options and os.path.isdir(path) and os.access(path, os.W_OK):
+        s = os.statvfs(path)
+        total += s.f_blocks * s.f_frsize
+print(total)
+"""
+    )
+    assert int(run.stdout) <= (16 + 64) << 20
+
+
+@needs_cpu
+async def test_cpus_bound_processor_time(provider: LocalProvider, state: Path) -> None:
+    box = await make(provider, cpus=0.25)
+    run = await box.python(
+        "import time; w, c = time.monotonic(), time.process_time()\n"
+        "while time.monotonic() - w < 2: pass\n"
+        "print((time.process_time() - c) / (time.monotonic() - w))"
+    )
+    assert float(run.stdout) < 0.4
+
+
+async def test_open_files_and_core_dumps_are_limited(provider: LocalProvider) -> None:
+    box = await make(provider)
+    run = await box.sh("ulimit -Hc; ulimit -Hn")
+    core, files = run.stdout.split()
+    assert core == "0"
+    assert int(files) <= 4096
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SandboxSpec(gpu="any"),
+        SandboxSpec(user="postgres"),
+        SandboxSpec(user="root", profile="strict"),
+        SandboxSpec(memory_mb=0),
+        SandboxSpec(disk_mb=0),
+        SandboxSpec(pids=0),
+        SandboxSpec(cpus=0.0),
+        SandboxSpec(detach=True, lifetime=None),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused(spec: SandboxSpec) -> None:
+    with pytest.raises(ConfigurationError):
+        LocalProvider().check(spec)
+
+
+@pytest.mark.parametrize("spec", [{"memory_mb": 64}, {"pids": 9}, {"cpus": 1.0}])
+async def test_limit_without_a_control_group_is_refused(
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, float]
+) -> None:
+    monkeypatch.setattr(_cgroup, "available", frozenset)
+    with pytest.raises(ConfigurationError, match=f"{next(iter(spec))}=.*cannot be enforced"):
+        LocalProvider().check(SandboxSpec(**spec))  # type: ignore[arg-type]  # numbers all
