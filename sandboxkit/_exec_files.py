@@ -17,7 +17,7 @@ _NOT_FOUND, _REFUSED = 44, 45
 # The path is always "$1", never part of a script.
 _READ = (
     f'[ -e "$1" ] || exit {_NOT_FOUND}; '
-    f'[ -f "$1" ] || {{ echo "not a regular file" >&2; exit {_REFUSED}; }}; cat -- "$1"'
+    f'[ -f "$1" ] || {{ echo "not a regular file" >&2; exit {_REFUSED}; }}; exec head -c "$2" -- "$1"'
 )
 _WRITE = """
 set -e
@@ -54,18 +54,10 @@ _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes: int) -> bytes:
     """See `Provider.read_file`."""
-    parts: list[bytes] = []
-    size = 0
-
-    async def keep(chunk: bytes) -> None:
-        nonlocal size
-        size += len(chunk)
-        if size > max_bytes:
-            raise SandboxFileError(f"{path!r} has more than max_bytes={max_bytes} bytes", path=path)
-        parts.append(chunk)
-
-    await _sh(provider, sandbox_id, _READ, path, keep=keep)
-    return b"".join(parts)
+    data = await _sh(provider, sandbox_id, _READ, path, str(max_bytes + 1))
+    if len(data) > max_bytes:
+        raise SandboxFileError(f"{path!r} has more than max_bytes={max_bytes} bytes", path=path)
+    return data
 
 
 async def write_file(

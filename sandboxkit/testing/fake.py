@@ -218,14 +218,14 @@ class FakeProvider(Provider):
             return 127 if isinstance(error, FileNotFoundError) else 126
         assert process.stdout is not None
         assert process.stderr is not None
-        done = False
+        returncode, done = 0, False
         try:
             async with anyio.create_task_group() as group:
                 if command.stdin is not None:
                     group.start_soon(_feed, process, command)
                 group.start_soon(_pump, process.stdout, "stdout", output)
                 group.start_soon(_pump, process.stderr, "stderr", output)
-                returncode = await process.wait()
+                returncode = await _exit(process)
                 done = True
                 # A child may hold the pipes open: take what has arrived, then let go.
                 group.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
@@ -233,9 +233,25 @@ class FakeProvider(Provider):
             if not done:
                 with anyio.CancelScope(shield=True):
                     await self._kill(f"box:{box.folder}:{mark}", process.pid)
-                    await process.wait()
+                    await _exit(process)
             process._transport.close()  # type: ignore[attr-defined] # closes pipes a child holds
         return returncode if returncode >= 0 else 128 - returncode
+
+
+async def _exit(process: asyncio.subprocess.Process) -> int:
+    """Wait for the process alone; its own wait() also waits until nobody holds its pipes open."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        pass  # reaped already
+    else:
+        try:
+            await anyio.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+    while process.returncode is None:  # noqa: ASYNC110 - until asyncio has noticed it as well
+        await anyio.sleep(0.001)
+    return process.returncode
 
 
 async def _feed(process: asyncio.subprocess.Process, command: Command) -> None:

@@ -125,7 +125,7 @@ def test_wait_leaks_no_waiter_in_a_drain_loop() -> None:
     pending = [slow, *[Operation(value(n)) for n in range(50)]]
     while len(pending) > 1:
         _, pending = wait(pending)
-    assert not slow._waiters  # type: ignore[attr-defined] # concurrent.futures internals
+    assert not slow._waiters  # internals of concurrent.futures
     slow.cancel()
 
 

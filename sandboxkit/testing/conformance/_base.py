@@ -34,7 +34,8 @@ class Conformance:
     other_user: ClassVar[str | None] = None
     """A user that `exec(user=)` can switch to; None where the backend cannot switch users."""
 
-    def make_provider(self) -> Provider:
+    @classmethod
+    def make_provider(cls) -> Provider:
         """Return a new provider; the author's class implements it."""
         raise NotImplementedError
 
@@ -57,10 +58,11 @@ class Conformance:
         return session.sandbox().start().result(DEADLINE)
 
     @pytest.fixture(scope="class")
-    def shared(self) -> Iterator[Sandbox]:
+    @classmethod
+    def shared(cls) -> Iterator[Sandbox]:
         """A started sandbox for all tests of the class that leave nothing behind in it."""
-        provider = self.make_provider()
-        with Session(provider, image=self.image, tags={"conformance": token()}) as session:
+        provider = cls.make_provider()
+        with Session(provider, image=cls.image, tags={"conformance": token()}) as session:
             yield session.sandbox().start().result(DEADLINE)
         Operation(provider.aclose()).result(DEADLINE)
 
