@@ -59,4 +59,4 @@ with Session(max_concurrency=8, tags="example:reward") as session:
 
 counted = [score for score in scores.values() if not score.masked]
 total = sum(float(score.passed == score.cases) for score in counted)
-print(f"total reward {total:.1f}/{len(counted)}, {total / max(len(counted), 1):.0%}")
+print(f"total reward {total:.1f}/{len(counted)}, {100 * total / max(len(counted), 1):.0f} %")

@@ -76,10 +76,22 @@ def test_the_readme_names_every_verb() -> None:
     assert [v for v in verbs if f"`{v}`" not in README and f"sandboxkit {v}" not in README] == []
 
 
+def test_the_readme_has_the_exit_codes_of_the_help() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sandboxkit", "--help"], capture_output=True, text=True, check=True
+    )
+    listed = done.stdout.partition("exit codes:\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, re.MULTILINE)
+    assert [f"{code} {said.replace('`', '')}" for code, said in rows] == [
+        " ".join(line.split()) for line in listed.splitlines()
+    ]
+
+
 def test_the_provider_table_has_a_row_for_each_provider() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = set(project["entry-points"]["sandboxkit.providers"])
-    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == declared
+    section = README.partition("## Providers")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == declared
 
 
 def test_no_document_tells_to_install_somebody_elses_package() -> None:

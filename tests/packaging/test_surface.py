@@ -3,9 +3,11 @@
 import ast
 import importlib
 import inspect
+import io
 import os
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_MODULES = ["sandboxkit", "sandboxkit.errors", "sandboxkit.provider", "sandboxkit.types"]
 LINES = 500
+CORE_CODE_LINES = 2000
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 IMPORT_SECONDS = 0.1
 
 
@@ -80,6 +91,27 @@ def test_a_file_is_not_too_long(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= LINES
 
 
+def code_lines(path: Path) -> int:
+    """How many lines hold code: neither empty, nor comment, nor docstring."""
+    text = path.read_text()
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            documented.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+    held: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT:
+            held.update(range(token.start[0], token.end[0] + 1))
+    return len(held - documented)
+
+
+def test_the_core_stays_small() -> None:
+    core = [path for path in tracked("sandboxkit/*.py") if path.parent.name == "sandboxkit"]
+    assert len(core) > 10
+    assert sum(map(code_lines, core)) < CORE_CODE_LINES
+
+
 @pytest.mark.parametrize(
     "path",
     tracked("sandboxkit/*.py", "providers/*.py", "integrations/*.py", "examples/*.py"),
@@ -101,9 +133,9 @@ def test_importing_takes_less_than_a_tenth_of_a_second_more_than_python_itself()
         return usage.ru_utime + usage.ru_stime
 
     seconds("import sandboxkit")  # compiles it, if need be
-    for _ in range(3):
+    costs: list[float] = []
+    while not costs or (costs[-1] >= IMPORT_SECONDS and len(costs) < 3):
         pairs = [(seconds("pass"), seconds("import sandboxkit")) for _ in range(9)]
         bare, ours = (min(each) for each in zip(*pairs, strict=True))  # noise only ever adds
-        if ours - bare < IMPORT_SECONDS:
-            return
-    pytest.fail(f"importing sandboxkit costs {ours - bare:.3f} s")
+        costs.append(ours - bare)
+    assert costs[-1] < IMPORT_SECONDS
