@@ -1,8 +1,8 @@
 """Starting bubblewrap: its descriptors, its control groups, its process and the end of that."""
 
 import asyncio
-import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -27,6 +27,7 @@ _OPEN_FILES = 4096
 _KILL_PATIENCE = 5.0
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
+_CHILD = re.compile(rb'"child-pid": *(\d+)\D')
 _contents: dict[bytes, int] = {}
 _unreaped: list["subprocess.Popen[bytes]"] = []
 """Children that outlive the provider which started them."""
@@ -56,6 +57,7 @@ class Launched:
         self._monitor = os.pidfd_open(process.pid)
         self.init_pid = 0
         self._init: int | None = None
+        self._said = b""
         self._words = b""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._monitor, self._ended)
@@ -85,15 +87,14 @@ class Launched:
         """Learn which process is PID 1, if bubblewrap has said so already."""
         if self._init is None and self._monitor >= 0:
             try:
-                said = os.read(self._info, 4096)
+                self._said += os.read(self._info, 4096)
             except BlockingIOError:
                 return False
-            if said:
-                self.init_pid = int(json.loads(said)["child-pid"])
-                try:
+            found = _CHILD.search(self._said)
+            if found is not None:
+                self.init_pid = int(found[1])
+                with suppress(ProcessLookupError):
                     self._init = os.pidfd_open(self.init_pid)
-                except ProcessLookupError:
-                    return False
         return self._init is not None
 
     def processes(self) -> dict[int, int]:
@@ -111,8 +112,10 @@ class Launched:
         if not self.exited.is_set() and not self.find_init():
             # It is between its start and its first word: an end in there could leave PID 1 behind.
             with anyio.move_on_after(_KILL_PATIENCE), suppress(anyio.ClosedResourceError):
+                # It ends at the latest with the processes that could say something.
                 await anyio.wait_readable(self._info)
-            self.find_init()
+                while not self.find_init() and not self.exited.is_set():
+                    await anyio.sleep(0.001)  # noqa: ASYNC110  # it is writing the rest
         if self._init is not None:
             _state.kill(self._init)
             with anyio.move_on_after(_KILL_PATIENCE):

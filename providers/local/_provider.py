@@ -65,6 +65,7 @@ class LocalProvider(AgentProvider):
         self._launched: dict[str, Launched] = {}
         self._detached: set[str] = set()
         self._users: dict[str, str] = {}
+        self._out_of_memory: set[str] = set()
 
     def check(self, spec: SandboxSpec) -> None:
         if sys.platform != "linux":
@@ -119,7 +120,7 @@ class LocalProvider(AgentProvider):
                 self._host,
                 folder,
                 image=image,
-                disk_mb=spec.disk_mb or _DISK_MB,
+                disk_mb=_disk_mb(spec),
                 groups=groups,
             )
             stream = await UNIXSocketStream.from_socket(connection)
@@ -141,7 +142,8 @@ class LocalProvider(AgentProvider):
 
     def _limits(self, spec: SandboxSpec) -> _cgroup.Limits:
         return _cgroup.Limits(
-            memory_mb=spec.memory_mb or _MEMORY_MB,
+            # Files are in memory. By default they come on top; a given limit is for both.
+            memory_mb=spec.memory_mb or _MEMORY_MB + _disk_mb(spec),
             pids=(spec.pids or _PIDS) + _AGENT_PIDS,
             cpus=spec.cpus,
         )
@@ -184,6 +186,8 @@ class LocalProvider(AgentProvider):
 
     def _ended(self, sandbox_id: str, launched: Launched) -> None:
         """A sandbox of ours is over, by itself or by us: what is left of it on the host goes."""
+        if _cgroup.out_of_memory(launched.groups):
+            self._out_of_memory.add(sandbox_id)
         if self._launched.pop(sandbox_id, None) is not None:
             self._detached.discard(sandbox_id)
             if not _cgroup.try_remove(launched.groups):
@@ -267,7 +271,10 @@ class LocalProvider(AgentProvider):
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         meta = self._state.load(sandbox_id)
-        if not reason and meta is not None and _cgroup.out_of_memory(meta.cgroups):
+        if not reason and (
+            sandbox_id in self._out_of_memory
+            or (meta is not None and _cgroup.out_of_memory(meta.cgroups))
+        ):
             return SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended: it was out of memory",
                 provider=self.name,
@@ -306,6 +313,13 @@ class LocalProvider(AgentProvider):
         self._launched.clear()
         await super().aclose()
         self._host.close()
+
+
+def _disk_mb(spec: SandboxSpec) -> int:
+    """What may be written. Where nothing else is asked for, filling it leaves memory to run in."""
+    if spec.disk_mb is not None:
+        return spec.disk_mb
+    return _DISK_MB if spec.memory_mb is None else min(_DISK_MB, spec.memory_mb // 2)
 
 
 async def _end(meta: _state.Meta) -> None:

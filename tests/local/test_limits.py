@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.types import SandboxSpec
 from tests.local.conftest import make
@@ -37,10 +37,17 @@ async def test_memory_hog_is_killed_and_the_sandbox_lives(provider: LocalProvide
 
 
 @needs_memory
-async def test_files_count_as_memory(provider: LocalProvider) -> None:
+async def test_sandbox_full_of_files_beyond_its_memory_says_so(provider: LocalProvider) -> None:
     box = await make(provider, memory_mb=64, disk_mb=1024)
-    run = await box.sh("head -c 200m /dev/zero > /tmp/big")
-    assert run.status != 0
+    with pytest.raises(SandboxTerminatedError, match="out of memory"):
+        await box.sh("head -c 200M /dev/zero > /tmp/big; true")
+
+
+async def test_filling_the_disk_leaves_memory_by_default(provider: LocalProvider) -> None:
+    box = await make(provider, **({"memory_mb": 64} if "memory" in _cgroup.available() else {}))
+    run = await box.sh("head -c 2G /dev/zero > /tmp/big")
+    assert "No space left" in run.stderr
+    assert (await box.run("echo", "alive")).stdout == "alive\n"
 
 
 @needs_pids

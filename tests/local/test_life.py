@@ -1,0 +1,326 @@
+"""From start to end: nothing of a sandbox is left, whatever happens to it or to its client."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit.errors import (
+    ConfigurationError,
+    ImageNotFoundError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers.local import LocalProvider, _state
+from sandboxkit.types import Command, SandboxSpec
+from tests.local.conftest import Run, client, groups_of, make, until_gone
+
+pytestmark = pytest.mark.anyio
+
+
+def processes_of(folder: Path) -> list[Path]:
+    """The /proc folders of the processes that a sandbox's folder names."""
+    meta = json.loads((folder / "meta.json").read_text())
+    return [Path("/proc", pid) for pid in meta["processes"]]
+
+
+async def test_delete_leaves_no_process_group_or_folder(
+    provider: LocalProvider, state: Path
+) -> None:
+    box = await make(provider)
+    folder = state / box.id
+    gone = [folder, *groups_of(folder), *processes_of(folder)]
+    assert all(path.exists() for path in gone)
+    await provider.delete(box.id)
+    assert not any(path.exists() for path in gone)
+    await provider.delete(box.id)
+    with pytest.raises(SandboxNotFoundError):
+        await box.run("true")
+
+
+async def test_delete_ends_a_running_command(provider: LocalProvider) -> None:
+    box = await make(provider)
+    run = Run()
+    async with anyio.create_task_group() as group:
+
+        async def command() -> None:
+            with pytest.raises(SandboxTerminatedError):
+                await box.run("sh", "-c", "echo; setsid sleep 600 & sleep 600", run=run)
+
+        group.start_soon(command)
+        await run.heard.wait()
+        await provider.delete(box.id)
+
+
+async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) -> None:
+    for sandbox_id in ("local-0123456789abcdef", "../x", "", "x/y", "."):
+        await provider.delete(sandbox_id)
+        with pytest.raises(SandboxNotFoundError):
+            await provider.get(sandbox_id)
+        with pytest.raises(SandboxNotFoundError):
+            await provider.read_file(sandbox_id, "/etc/passwd", max_bytes=10)
+
+
+async def test_cancelled_create_leaves_nothing(provider: LocalProvider, state: Path) -> None:
+    groups_before = _all_groups()
+    for milliseconds in (0.0, 1, 2, 4, 6, 8, 12, 16, 24):
+        with anyio.move_on_after(milliseconds / 1000):
+            sandbox_id = await provider.create(SandboxSpec(detach=milliseconds % 4 == 0))
+            await provider.delete(sandbox_id)
+        left = [info.id async for info in provider.list({})]
+        for sandbox_id in left:  # cancelled in its delete
+            await provider.delete(sandbox_id)
+        assert os.listdir(state) == []
+    assert _all_groups() <= groups_before
+
+
+def _all_groups() -> set[str]:
+    found = subprocess.run(
+        ["find", "/sys/fs/cgroup", "-path", "*/sandboxkit/local-*", "-prune"],
+        capture_output=True,
+        text=True,
+    )
+    return {line for line in found.stdout.splitlines() if _owner_is_us(line)}
+
+
+def _owner_is_us(group: str) -> bool:
+    return str(os.getpid()) in group or "process_api" not in group
+
+
+async def test_failed_start_leaves_nothing_and_says_why(
+    provider: LocalProvider, state: Path
+) -> None:
+    with pytest.raises(SandboxStartError, match="/usr/nope"):
+        await provider.create(SandboxSpec(workdir="/usr/nope"))
+    assert os.listdir(state) == []
+
+
+async def test_workdir_is_made(provider: LocalProvider) -> None:
+    for profile in ("standard", "strict"):
+        box = await make(provider, workdir="/data/deep", profile=profile)
+        assert (await box.sh("touch x && pwd")).stdout == "/data/deep\n"
+
+
+async def test_lifetime_ends_the_sandbox_and_its_remains_go(
+    provider: LocalProvider, state: Path
+) -> None:
+    box = await make(provider, lifetime=0.5)
+    gone = [state / box.id, *groups_of(state / box.id)]
+    with pytest.raises(SandboxTerminatedError, match="lifetime"):
+        await box.run("sleep", "600")
+    await until_gone(gone)
+
+
+async def test_renew_moves_the_end(provider: LocalProvider) -> None:
+    box = await make(provider, lifetime=60)
+    await provider.renew(box.id, 7200)
+    info = await provider.get(box.id)
+    assert info.expires_at is not None
+    assert info.created_at is not None
+    assert 7100 < (info.expires_at - info.created_at).total_seconds() < 7300
+
+
+async def test_list_filters_by_all_tags(provider: LocalProvider) -> None:
+    one = await make(provider, tags={"run": "1", "kind": "a"})
+    two = await make(provider, tags={"run": "1", "kind": "b"})
+    assert {info.id async for info in provider.list({"run": "1"})} == {one.id, two.id}
+    assert [info.id async for info in provider.list({"run": "1", "kind": "b"})] == [two.id]
+    assert [info.id async for info in provider.list({"kind": "c"})] == []
+
+
+async def test_secrets_and_environment_are_not_in_the_state_folder(
+    provider: LocalProvider, state: Path
+) -> None:
+    box = await make(provider, secrets={"KEY": "hunter2"}, env={"PLAIN": "hunter3"})
+    assert (await box.sh("echo $KEY $PLAIN")).stdout == "hunter2 hunter3\n"
+    for path in state.rglob("*"):
+        if path.is_file():
+            assert b"hunter" not in path.read_bytes()
+    for process in processes_of(state / box.id):
+        assert b"hunter" not in (process / "cmdline").read_bytes()
+        assert b"hunter" not in (process / "environ").read_bytes()
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert stat.S_IMODE((state / box.id).stat().st_mode) == 0o700
+
+
+async def test_state_folder_of_others_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(shared))
+    with pytest.raises(ConfigurationError, match="0700"):
+        await LocalProvider().create(SandboxSpec())
+
+
+async def test_another_process_lists_uses_and_deletes(provider: LocalProvider) -> None:
+    box = await make(provider, tags={"t": "x"})
+    await box.sh("echo hello > /workspace/file")
+    other = client(
+        """
+[info] = [info async for info in provider.list({"t": "x"})]
+print(await provider.exec(info.id, Command(("cat", "file")), output), texts["stdout"].decode().strip())
+print((await provider.read_file(info.id, "/workspace/file", max_bytes=99)).decode().strip())
+await provider.delete(info.id)
+print([info.id async for info in provider.list({})])
+await provider.aclose()
+"""
+    )
+    out, _ = await anyio.to_thread.run_sync(other.communicate)
+    assert out == "0 hello\nhello\n[]\n"
+    with pytest.raises((SandboxTerminatedError, SandboxNotFoundError)):
+        await box.run("true")
+
+
+async def test_sigkill_of_the_client_ends_its_sandboxes(
+    provider: LocalProvider, state: Path
+) -> None:
+    other = client(
+        """
+ids = [await provider.create(SandboxSpec()) for _ in range(3)]
+print(*ids, flush=True)
+await provider.exec(ids[0], Command(("sh", "-c", "setsid sleep 600 & sleep 600")), output)
+"""
+    )
+    assert other.stdout is not None
+    ids = (await anyio.to_thread.run_sync(other.stdout.readline)).split()
+    remains = [state / sandbox_id for sandbox_id in ids]
+    processes = [process for folder in remains for process in processes_of(folder)]
+    groups = [group for folder in remains for group in groups_of(folder)]
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    await until_gone(processes)
+    assert [info.id async for info in provider.list({})] == []
+    assert not any(path.exists() for path in [*remains, *groups])
+
+
+async def test_sigkill_of_the_client_while_it_creates_leaves_nothing_after_a_sweep(
+    provider: LocalProvider, state: Path
+) -> None:
+    for milliseconds in (1, 5, 10, 20):
+        other = client(
+            """
+print("ready", flush=True)
+while True:
+    await provider.create(SandboxSpec())
+"""
+        )
+        assert other.stdout is not None
+        await anyio.to_thread.run_sync(other.stdout.readline)
+        await anyio.sleep(milliseconds / 1000)  # a moment within a create, not a wait for one
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+        with anyio.fail_after(5):
+            while [info async for info in provider.list({})]:
+                await anyio.sleep(0.01)
+        assert os.listdir(state) == []
+
+
+async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> None:
+    other = client(
+        """
+sandbox_id = await provider.create(SandboxSpec(detach=True, lifetime=60, tags={"d": "1"}))
+await provider.exec(sandbox_id, Command(("sh", "-c", "echo kept > file")), output)
+print(sandbox_id)
+await provider.aclose()
+"""
+    )
+    out, _ = await anyio.to_thread.run_sync(other.communicate)
+    assert other.returncode == 0
+    [info] = [info async for info in provider.list({"d": "1"})]
+    assert info.id == out.strip()
+    assert await provider.read_file(info.id, "/workspace/file", max_bytes=99) == b"kept\n"
+    await provider.delete(info.id)
+    assert [info async for info in provider.list({})] == []
+
+
+async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, state: Path) -> None:
+    other = client(
+        "print(await provider.create(SandboxSpec(detach=True, lifetime=1.0)), flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    out, _ = await anyio.to_thread.run_sync(other.communicate)
+    processes = processes_of(state / out.strip())
+    await until_gone(processes)
+    assert [info async for info in provider.list({})] == []
+    assert os.listdir(state) == []
+
+
+async def test_aclose_ends_what_is_not_detached(provider: LocalProvider, state: Path) -> None:
+    temporary = LocalProvider()
+    await temporary.create(SandboxSpec())
+    kept = await temporary.create(SandboxSpec(detach=True, lifetime=60))
+    await temporary.aclose()
+    assert os.listdir(state) == [kept]
+    assert [info.id async for info in provider.list({})] == [kept]
+    await provider.delete(kept)
+
+
+async def test_many_at_once(provider: LocalProvider, state: Path) -> None:
+    async def one(number: int) -> None:
+        box = await make(provider)
+        assert (await box.run("echo", str(number))).stdout == f"{number}\n"
+        await provider.delete(box.id)
+
+    async with anyio.create_task_group() as group:
+        for number in range(24):
+            group.start_soon(one, number)
+    assert os.listdir(state) == []
+
+
+async def test_no_descriptors_are_left_open(provider: LocalProvider) -> None:
+    async def round_trip() -> None:
+        box = await make(provider)
+        await box.run("true")
+        await provider.delete(box.id)
+
+    await round_trip()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        await round_trip()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_pid_that_was_used_again_is_not_alive() -> None:
+    own = os.getpid()
+    started = _state.start_time(own)
+    assert started is not None
+    assert _state.pinned(own, started + 1) is None
+
+
+async def test_diagnosis_says_that_it_works(provider: LocalProvider) -> None:
+    found = await provider.diagnose()
+    assert found.available
+    assert "bwrap" in found.detail
+    assert "namespaces" in found.isolation
+
+
+async def test_image_that_is_none_says_what_is_accepted(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("no image")
+    (tmp_path / "empty").mkdir()
+    for image in ("python:3.11-slim", str(text), str(tmp_path / "empty"), "/does/not/exist"):
+        with pytest.raises(ImageNotFoundError, match="docker save"):
+            await provider.create(SandboxSpec(image=image))
+
+
+async def test_logs_of_the_main_command(provider: LocalProvider) -> None:
+    box = await make(provider, command=("sh", "-c", "echo from main; exit 3"))
+    assert await provider.wait(box.id) == 3
+    assert await provider.logs(box.id) == b"from main\n"
+
+
+async def test_command_with_bad_user_does_not_end_the_sandbox(provider: LocalProvider) -> None:
+    box = await make(provider, user="root")
+    with pytest.raises(ConfigurationError):
+        await provider.exec(box.id, Command(("id",), user="sandbox"), Run().output)
+    assert (await box.run("true")).status == 0

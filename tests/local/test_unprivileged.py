@@ -1,0 +1,90 @@
+"""The provider as an ordinary user: the same sandboxes, and honest about what it cannot limit."""
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit.providers.local._host_user import HostUser
+from tests.local.conftest import client
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="root starts a program as another user"),
+]
+ROOT = Path(__file__).parents[2]
+
+
+async def as_ordinary_user(code: str, state: Path) -> str:
+    """Run a client as another user, who sees our Python and our source wherever they are."""
+    host = HostUser()
+    try:
+        uid, gid = host.owner()
+        state.mkdir(exist_ok=True)
+        os.chown(state, uid, gid)
+        state.chmod(0o700)
+        paths = [entry for entry in sys.path if os.path.isdir(entry)]
+        sources = [os.path.realpath(sys.base_prefix), sys.prefix, str(ROOT), str(state), *paths]
+        process = client(code, prefix=host.prefix(list(dict.fromkeys(sources))))
+        with anyio.fail_after(60):
+            out, _ = await anyio.to_thread.run_sync(process.communicate)
+        assert process.returncode == 0
+        return str(out)
+    finally:
+        host.close()
+
+
+async def test_ordinary_user_gets_the_same_isolation(state: Path) -> None:
+    out = await as_ordinary_user(
+        """
+print(os.getuid() != 0)
+for user in (None, "root"):
+    sandbox_id = await provider.create(SandboxSpec(user=user))
+    script = "id -u; cat /etc/shadow; kill -9 1; cat /proc/1/environ; ls -A /home; python -c 'print(6*7)'; echo > /proc/sys/kernel/core_pattern"
+    await provider.exec(sandbox_id, Command(("sh", "-c", script)), output)
+    print(texts.pop("stdout").split(), [info.id async for info in provider.list({})] == [sandbox_id])
+    texts["stdout"] = b""
+    await provider.delete(sandbox_id)
+print(os.listdir(os.environ["SANDBOXKIT_STATE_DIR"]))
+await provider.aclose()
+""",
+        state,
+    )
+    assert out.splitlines() == ["True", "[b'1000', b'42'] True", "[b'0', b'42'] True", "[]"]
+
+
+async def test_ordinary_user_without_control_groups(state: Path) -> None:
+    out = await as_ordinary_user(
+        """
+from sandboxkit.providers.local import _cgroup
+assert not _cgroup.available(), "this machine delegates control groups to everybody"
+for option in ({"memory_mb": 64}, {"pids": 10}, {"cpus": 1.0}):
+    try:
+        await provider.create(SandboxSpec(**option))
+    except ConfigurationError as error:
+        print("cannot be enforced" in str(error))
+sandbox_id = await provider.create(SandboxSpec(disk_mb=16))
+import textwrap
+bomb = textwrap.dedent('''
+import os, time
+n = 0
+try:
+    while n < 1000:
+        if os.fork() == 0: time.sleep(600)
+        n += 1
+except BlockingIOError:
+    print(n < 300)
+''')
+await provider.exec(sandbox_id, Command(("python3", "-c", bomb)), output)
+hog = "b = bytearray()\\nwhile True: b += b'x' * 10_000_000"
+print(await provider.exec(sandbox_id, Command(("python3", "-c", hog)), output))
+await provider.exec(sandbox_id, Command(("sh", "-c", "head -c 32M /dev/zero > /tmp/x")), output)
+print(texts["stdout"].decode().strip(), b"MemoryError" in texts["stderr"], b"No space" in texts["stderr"])
+await provider.delete(sandbox_id)
+await provider.aclose()
+""",
+        state,
+    )
+    assert out.splitlines() == ["True", "True", "True", "1", "True True True"]
