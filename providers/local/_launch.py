@@ -114,8 +114,8 @@ class Launched:
             with anyio.move_on_after(_KILL_PATIENCE), suppress(anyio.ClosedResourceError):
                 # It ends at the latest with the processes that could say something.
                 await anyio.wait_readable(self._info)
-                while not self.find_init() and not self.exited.is_set():
-                    await anyio.sleep(0.001)  # noqa: ASYNC110  # it is writing the rest
+                while not self.find_init() and not self.exited.is_set():  # noqa: ASYNC110
+                    await anyio.sleep(0.001)  # it is writing the rest
         if self._init is not None:
             _state.kill(self._init)
             with anyio.move_on_after(_KILL_PATIENCE):

@@ -201,6 +201,8 @@ class LocalProvider(AgentProvider):
             # A dead process counts as a member for a moment, and nothing tells when it does not.
             while groups := _cgroup.try_remove(groups):  # noqa: ASYNC110
                 await anyio.sleep(0.001)
+        if groups:
+            return  # still busy: the folder stays, so that the next sweep tries again
         _cgroup.remove_parents(made)
         self._state.remove(self._state.folder(sandbox_id))
 

@@ -125,5 +125,5 @@ def groups_of(folder: Path) -> list[Path]:
 async def until_gone(paths: list[Path], within: float = 5.0) -> None:
     """Wait for other processes to remove these."""
     with anyio.fail_after(within):
-        while any(path.exists() for path in paths):  # noqa: ASYNC110  # another process's doing
+        while any(path.exists() for path in paths):  # another process's doing
             await anyio.sleep(0.01)

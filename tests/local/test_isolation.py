@@ -90,7 +90,9 @@ async def test_internet_shares_the_network_of_the_host(provider: LocalProvider) 
 
 
 async def test_every_other_namespace_is_its_own(box: Box) -> None:
-    run = await box.sh("for n in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$n; done")
+    run = await box.sh(
+        "for n in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$n; done"
+    )
     ours = {os.readlink(f"/proc/self/ns/{entry}") for entry in os.listdir("/proc/self/ns")}
     found = set(run.stdout.split())
     assert len(found) == 7
@@ -193,9 +195,7 @@ async def test_environment_of_the_host_does_not_leak(
     assert "LANG=C.UTF-8" in lines
 
 
-async def test_descriptors_of_the_host_do_not_leak(
-    provider: LocalProvider, tmp_path: Path
-) -> None:
+async def test_descriptors_of_the_host_do_not_leak(provider: LocalProvider, tmp_path: Path) -> None:
     with open(tmp_path / "secret", "w") as file:
         os.set_inheritable(file.fileno(), True)
         box = await make(provider)
@@ -239,7 +239,9 @@ async def test_programs_of_the_host_are_read_only(box: Box) -> None:
 async def test_strict_root_is_read_only_and_some_folders_are_not(provider: LocalProvider) -> None:
     box = await make(provider, profile="strict", workdir="/data")
     assert (await box.sh("touch /x /etc/x /home/x /var/x")).status != 0
-    assert (await box.sh("touch /tmp/x /workspace/x /data/x ./y /dev/shm/x && pwd")).stdout == "/data\n"
+    assert (
+        await box.sh("touch /tmp/x /workspace/x /data/x ./y /dev/shm/x && pwd")
+    ).stdout == "/data\n"
 
 
 async def test_standard_root_is_writable(box: Box) -> None:

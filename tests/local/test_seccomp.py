@@ -28,7 +28,7 @@ def interpret(program: bytes, arch: int, number: int, *args: int) -> int:
         elif operation == 0x54:
             accumulator &= value
         elif operation == 0x06:
-            return value
+            return int(value)
         else:
             test = {
                 0x15: accumulator == value,
