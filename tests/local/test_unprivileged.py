@@ -66,6 +66,9 @@ for option in ({"memory_mb": 64}, {"pids": 10}, {"cpus": 1.0}):
     except ConfigurationError as error:
         print("cannot be enforced" in str(error))
 sandbox_id = await provider.create(SandboxSpec(disk_mb=16))
+await provider.exec(sandbox_id, Command(("sh", "-c", "head -c 32M /dev/zero > /tmp/x")), output)
+hog = "b = bytearray()\\nwhile True: b += b'x' * 10_000_000"
+print(await provider.exec(sandbox_id, Command(("python3", "-c", hog)), output))
 import textwrap
 bomb = textwrap.dedent('''
 import os, time
@@ -78,9 +81,6 @@ except BlockingIOError:
     print(n < 300)
 ''')
 await provider.exec(sandbox_id, Command(("python3", "-c", bomb)), output)
-hog = "b = bytearray()\\nwhile True: b += b'x' * 10_000_000"
-print(await provider.exec(sandbox_id, Command(("python3", "-c", hog)), output))
-await provider.exec(sandbox_id, Command(("sh", "-c", "head -c 32M /dev/zero > /tmp/x")), output)
 print(texts["stdout"].decode().strip(), b"MemoryError" in texts["stderr"], b"No space" in texts["stderr"])
 await provider.delete(sandbox_id)
 await provider.aclose()

@@ -1,0 +1,195 @@
+"""Root folders and image archives as the root of a sandbox."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.errors import SandboxStartError
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
+from tests.local.conftest import make
+
+pytestmark = pytest.mark.anyio
+
+PROGRAMS = ("sh", "cat", "id", "touch", "rm", "ls", "head", "mv", "chmod")
+
+
+@pytest.fixture(scope="session")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A layer with a shell, a few programs and the libraries that these need."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for folder in ("usr", "usr/bin", "usr/lib", "etc", "var", "tmp"):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for name, target in (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member)
+        libraries: set[str] = set()
+        for program in PROGRAMS:
+            path = shutil.which(program)
+            assert path is not None
+            tar.add(os.path.realpath(path), f"bin/{program}")
+            listed = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+            libraries.update(re.findall(r"(/\S+)", listed))
+        for library in libraries:
+            tar.add(os.path.realpath(library), f"usr/lib/{os.path.basename(library)}")
+        _file(tar, "etc/passwd", b"root:x:0:0::/root:/bin/sh\n")
+        _file(tar, "etc/old", b"old\n")
+        _file(tar, "etc/kept", b"kept\n")
+    return content.getvalue()
+
+
+def _file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, data in files.items():
+            _file(tar, name, data)
+    return content.getvalue()
+
+
+def docker_save(path: Path, layers: list[bytes]) -> Path:
+    config = {"config": {"Env": ["PATH=/usr/bin", "FROM_IMAGE=yes"]}}
+    names = [f"{number}/layer.tar" for number in range(len(layers))]
+    manifest = [{"Config": "config.json", "RepoTags": ["t:1"], "Layers": names}]
+    files = {"config.json": json.dumps(config).encode(), **dict(zip(names, layers, strict=True))}
+    path.write_bytes(_tar({**files, "manifest.json": json.dumps(manifest).encode()}))
+    return path
+
+
+def oci_files(layers: list[bytes]) -> dict[str, bytes]:
+    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+
+    def blob(data: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        files[f"blobs/sha256/{digest}"] = data
+        return {"digest": f"sha256:{digest}", "size": len(data)}
+
+    manifest = {
+        "config": blob(b'{"config": {"Env": ["FROM_IMAGE=yes"]}}'),
+        "layers": [blob(gzip.compress(layer, 1)) for layer in layers],
+    }
+    entry = blob(json.dumps(manifest).encode())
+    files["index.json"] = json.dumps({"manifests": [entry]}).encode()
+    return files
+
+
+def oci_archive(path: Path, layers: list[bytes]) -> Path:
+    path.write_bytes(_tar(oci_files(layers)))
+    return path
+
+
+def oci_folder(path: Path, layers: list[bytes]) -> Path:
+    for name, data in oci_files(layers).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("form", [docker_save, oci_archive, oci_folder])
+async def test_archive_is_the_root(
+    provider: LocalProvider,
+    tmp_path: Path,
+    layer: bytes,
+    form: Callable[[Path, list[bytes]], Path],
+) -> None:
+    second = _tar({"etc/.wh.old": b"", "etc/new": b"new\n", "lib/through-a-link": b"x"})
+    image = str(form(tmp_path / "image", [layer, second]))
+    box = await make(provider, image=image, disk_mb=64)
+    run = await box.sh("echo $FROM_IMAGE; cat /etc/new /etc/kept; ls /usr/lib/through-a-link")
+    assert run.stdout == "yes\nnew\nkept\n/usr/lib/through-a-link\n", run.stderr
+    assert (await box.sh("cat /etc/old")).status != 0
+    assert (await box.sh("cat /etc/shadow; ls /usr/share")).stdout == ""
+    # Its user may change everything, in a copy of its own.
+    changed = await box.sh("rm /etc/kept && echo x > /etc/new && touch /usr/bin/y && id -u")
+    assert changed.stdout == "1000\n", changed.stderr
+    other = await make(provider, image=image)
+    assert (await other.sh("cat /etc/kept /etc/new")).stdout == "kept\nnew\n"
+    assert (await provider.get(box.id)).image == image
+
+
+async def test_what_is_written_over_an_image_is_bounded(
+    provider: LocalProvider, tmp_path: Path, layer: bytes
+) -> None:
+    image = docker_save(tmp_path / "image.tar", [layer])
+    box = await make(provider, image=str(image), disk_mb=16)
+    run = await box.sh("head -c 40M /dev/zero > /etc/big")
+    assert "No space left" in run.stderr
+
+
+async def test_root_folder_of_somebody_else(
+    provider: LocalProvider, tmp_path: Path, layer: bytes
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        tar.extractall(root, filter="tar")
+    for profile in ("standard", "strict"):
+        box = await make(provider, image=str(root), profile=profile)
+        run = await box.sh("touch /workspace/x /tmp/x && cat /etc/kept && ls -d /root /home")
+        assert run.stdout.startswith("kept\n"), run.stderr
+        written = await box.sh("touch /x")
+        assert (written.status == 0) == (profile == "standard")
+    assert not (root / "workspace").exists()
+    assert not (root / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["../escaped", "etc/../../escaped", "a/b/../../../escaped"])
+async def test_names_that_lead_out_are_refused(
+    provider: LocalProvider, tmp_path: Path, layer: bytes, name: str
+) -> None:
+    image = docker_save(tmp_path / "image.tar", [layer, _tar({name: b"x"})])
+    with pytest.raises(SandboxStartError, match="leads out"):
+        await provider.create(SandboxSpec(image=str(image)))
+    assert not list(tmp_path.rglob("escaped"))
+
+
+async def test_links_that_lead_out_stay_inside(
+    provider: LocalProvider, tmp_path: Path, layer: bytes
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, target in (
+            ("out", str(outside)),
+            ("up", "../../../../../../.."),
+            ("loop", "loop/x"),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member)
+        _file(tar, "out/written", b"x")
+        _file(tar, "up/written-up", b"x")
+    image = docker_save(tmp_path / "image.tar", [layer, content.getvalue()])
+    box = await make(provider, image=str(image))
+    assert sorted(os.listdir(outside)) == ["secret"]
+    assert not Path("/written-up").exists()
+    assert (await box.sh("cat /out/secret")).status != 0
+    hard = io.BytesIO()
+    with tarfile.open(fileobj=hard, mode="w") as tar:
+        member = tarfile.TarInfo("hard")
+        member.type, member.linkname = tarfile.LNKTYPE, f"out/../../../..{outside}/secret"
+        tar.addfile(member)
+    image = docker_save(tmp_path / "hard.tar", [layer, content.getvalue(), hard.getvalue()])
+    with pytest.raises(SandboxStartError, match="leads out"):
+        await provider.create(SandboxSpec(image=str(image)))
