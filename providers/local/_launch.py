@@ -29,8 +29,15 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 _CHILD = re.compile(rb'"child-pid": *(\d+)\D')
 _contents: dict[bytes, int] = {}
-_unreaped: list["subprocess.Popen[bytes]"] = []
-"""Children that outlive the provider which started them."""
+_unreaped: list[int] = []
+"""Children that outlive the provider which started them, by pid."""
+
+
+def _runs_on(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False  # we are a fork of the process whose child it is
 
 
 def _readable(content: bytes) -> int:
@@ -81,7 +88,9 @@ class Launched:
                 os.close(descriptor)
         self._monitor, self._init = -1, None
         if self._process.poll() is None:
-            _unreaped.append(self._process)
+            # It runs on by intent; the object would warn of that at the interpreter's end.
+            self._process.returncode = 0
+            _unreaped.append(self._process.pid)
 
     def find_init(self) -> bool:
         """Learn which process is PID 1, if bubblewrap has said so already."""
@@ -251,7 +260,7 @@ async def launch(
 
     Nothing of it runs any more if this fails or is cancelled.
     """
-    _unreaped[:] = [process for process in _unreaped if process.poll() is None]
+    _unreaped[:] = [pid for pid in _unreaped if _runs_on(pid)]
     rlimits = _rlimits()
     try:
         # On the loop's own thread, which lasts: a parent's death signal goes by thread.
