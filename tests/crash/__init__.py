@@ -1,0 +1,1 @@
+"""What is left after a client was killed."""
