@@ -62,6 +62,10 @@ class Images:
             raise self._not_found(reference, "it was pulled, but is not there")
         return image
 
+    async def present(self, reference: str) -> bool:
+        """Whether the daemon has the image already."""
+        return await self._inspect(reference) is not None
+
     async def _inspect(self, reference: str) -> Image | None:
         try:
             said: dict[str, Any] = await self._daemon.call(

@@ -70,7 +70,7 @@ class DockerProvider(AgentProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
-        reference = spec.image or os.environ.get("SANDBOXKIT_DOCKER_IMAGE") or _DEFAULT_IMAGE
+        reference = spec.image or _default_image()
         if self._starts is None:
             # More at a time does not start more a second, it only makes each wait longer.
             self._starts = anyio.CapacityLimiter(2 * (await self._daemon.info()).cpus)
@@ -275,7 +275,17 @@ class DockerProvider(AgentProvider):
                 detail=f"{detail}; without seccomp",
                 remedy="use a kernel and a daemon with seccomp",
             )
-        return Diagnosis(available=True, isolation=isolation, detail=detail)
+        image = _default_image()
+        missing = not await self._images.present(image)
+        return Diagnosis(
+            available=True,
+            isolation=isolation,
+            detail=detail,
+            remedy=f"the default image {image!r} will be pulled on first use; "
+            "set SANDBOXKIT_DOCKER_IMAGE to use another"
+            if missing
+            else "",
+        )
 
     async def aclose(self) -> None:
         for sandbox_id in list(self._clients):
@@ -309,3 +319,7 @@ def _last_words(api: Any, sandbox_id: str) -> str:
     if "die" in seen:
         return f"its agent was killed (exit status {seen['die'].get('exitCode')})"
     return "the connection to it broke"
+
+
+def _default_image() -> str:
+    return os.environ.get("SANDBOXKIT_DOCKER_IMAGE") or _DEFAULT_IMAGE
