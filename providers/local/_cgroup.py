@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ __all__ = [
     "join",
     "kill_members",
     "out_of_memory",
+    "plan",
     "remove",
     "remove_parents",
     "try_remove",
@@ -24,6 +26,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _FOLDER = "sandboxkit"
 _CPU_PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
+_MAKE_ATTEMPTS = 10
 _REMOVE_PATIENCE = 2.0
 """Seconds that a killed process may still count as a member after it was reaped."""
 
@@ -155,38 +158,47 @@ def _fill_v2(controllers: frozenset[str], group: Path, limits: Limits) -> None:
         _write(group, "cpu.max", f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}")
 
 
-def create(name: str, limits: Limits) -> list[str]:
-    """Make the groups of a sandbox and return their folders; those not needed are not made."""
-    hierarchy = _hierarchy()
+def plan(name: str, limits: Limits) -> list[str]:
+    """The folders of the groups that a sandbox needs; written down before they are made."""
+    return [str(parent / name) for parent in dict.fromkeys(_parents(limits).values())]
+
+
+def _parents(limits: Limits) -> dict[str, Path]:
+    # Controllers that are mounted together share one group.
     wanted = {
         "memory": limits.memory_mb is not None,
         "pids": limits.pids is not None,
         "cpu": limits.cpus is not None,
     }
-    parents = {c: parent for c, parent in hierarchy.parents.items() if wanted[c]}
-    groups: list[str] = []
-    try:
-        # Controllers that are mounted together share one group.
-        for parent in dict.fromkeys(parents.values()):
-            group = parent / name
-            try:
-                group.mkdir()
-            except FileNotFoundError:
-                parent.mkdir(exist_ok=True)
+    return {c: parent for c, parent in _hierarchy().parents.items() if wanted[c]}
+
+
+def create(groups: list[str], limits: Limits) -> None:
+    """Make the planned groups and set their limits. If it fails, some of them may exist."""
+    hierarchy = _hierarchy()
+    for group in groups:
+        _make(Path(group), hierarchy)
+    if hierarchy.version == 2 and groups:
+        _fill_v2(available(), Path(groups[0]), limits)
+    elif hierarchy.version == 1:
+        name = os.path.basename(groups[0]) if groups else ""
+        for controller, parent in _parents(limits).items():
+            _fill_v1(controller, parent / name, limits)
+
+
+def _make(group: Path, hierarchy: _Hierarchy) -> None:
+    for _ in range(_MAKE_ATTEMPTS):
+        try:
+            group.mkdir()
+            return
+        except FileNotFoundError:
+            # The last sandbox of some process has just ended, and the folder went with it.
+            with suppress(FileNotFoundError):
+                group.parent.mkdir(exist_ok=True)
                 if hierarchy.version == 2:
                     enable = " ".join(f"+{controller}" for controller in hierarchy.parents)
-                    _write(parent, "cgroup.subtree_control", enable)
-                group.mkdir()
-            groups.append(str(group))
-        if hierarchy.version == 2 and groups:
-            _fill_v2(available(), Path(groups[0]), limits)
-        elif hierarchy.version == 1:
-            for controller, parent in parents.items():
-                _fill_v1(controller, parent / name, limits)
-    except BaseException:
-        remove(groups)
-        raise
-    return groups
+                    _write(group.parent, "cgroup.subtree_control", enable)
+    group.mkdir()
 
 
 def join(groups: list[str], pid: int) -> None:

@@ -113,8 +113,11 @@ class LocalProvider(AgentProvider):
         groups: list[str] = []
         launched: Launched | None = None
         try:
-            groups = _cgroup.create(sandbox_id, self._limits(spec))
+            limits = self._limits(spec)
+            groups = _cgroup.plan(sandbox_id, limits)
+            # First, so that whoever sweeps up after us knows of whatever we came to make.
             self._state.note_groups(folder, groups)
+            _cgroup.create(groups, limits)
             launched, connection = await launch(
                 spec,
                 self._host,

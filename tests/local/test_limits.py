@@ -160,3 +160,15 @@ async def test_limit_without_a_control_group_is_refused(
     monkeypatch.setattr(_cgroup, "available", frozenset)
     with pytest.raises(ConfigurationError, match=f"{next(iter(spec))}=.*cannot be enforced"):
         LocalProvider().check(SandboxSpec(**spec))  # type: ignore[arg-type]  # numbers all
+
+
+async def test_groups_are_known_before_they_exist() -> None:
+    limits = _cgroup.Limits(memory_mb=64, pids=9, cpus=None)
+    groups = _cgroup.plan("local-0123456789abcdef", limits)
+    assert not any(Path(group).exists() for group in groups)
+    try:
+        _cgroup.create(groups, limits)
+        assert all(Path(group).is_dir() for group in groups)
+    finally:
+        _cgroup.remove(groups)
+    assert not any(Path(group).exists() for group in groups)
