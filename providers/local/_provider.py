@@ -117,7 +117,12 @@ class LocalProvider(AgentProvider):
             groups = _cgroup.plan(sandbox_id, limits)
             # First, so that whoever sweeps up after us knows of whatever we came to make.
             self._state.note_groups(folder, groups)
-            _cgroup.create(groups, limits)
+            try:
+                _cgroup.create(groups, limits)
+            except OSError as error:
+                raise SandboxStartError(
+                    f"the sandbox's control groups cannot be made: {error}", provider=self.name
+                ) from error
             launched, connection = await launch(
                 spec,
                 self._host,
