@@ -31,7 +31,7 @@ class Comparison:
         """A line of the table."""
         sign, mark = (">=" if self.bound == "at least" else "<="), "" if self.met else "  MISSED"
         figures = f"{self.ours:>9.2f} {self.unit:<3}{self.other:>8.2f} {self.unit:<3}"
-        return f"{self.name:<44}{figures}{self.ratio:>8.2f}x {sign} {self.target:g}x{mark}"
+        return f"{self.name:<54}{figures}{self.ratio:>8.2f}x {sign} {self.target:g}x{mark}"
 
 
 def faster(name: str, ours: float, other: float, other_is: str, target: float) -> Comparison:
@@ -48,13 +48,18 @@ def near(name: str, ours: float, other: float, other_is: str, target: float) -> 
     )
 
 
-def interleaved(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """The median seconds of each piece of work; all of them once a round, after one warm-up."""
+def interleaved(rounds: int, *works: Callable[[], object], repeats: int = 5) -> list[float]:
+    """The median seconds of each piece of work, over all rounds after one warm-up.
+
+    Each is done several times in a row, so that the other one's aftermath (dockerd still
+    clearing up) does not decide about the median.
+    """
     seconds: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
         for work, times in zip(works, seconds, strict=True):
-            started = time.perf_counter()
-            work()
-            if number:
-                times.append(time.perf_counter() - started)
+            for _ in range(repeats):
+                started = time.perf_counter()
+                work()
+                if number:
+                    times.append(time.perf_counter() - started)
     return [statistics.median(times) for times in seconds]

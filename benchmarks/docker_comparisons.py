@@ -42,7 +42,7 @@ def both() -> Iterator[tuple[Sandbox, Any]]:
         init=True,
     )
     try:
-        with Session("docker") as session, session.sandbox(cpus=None) as sandbox:
+        with Session("docker") as session, session.sandbox() as sandbox:
             yield sandbox, container
     finally:
         container.remove(force=True)
@@ -75,7 +75,7 @@ def python_throughput(rounds: int) -> list[Comparison]:
             argv = ["python3", "-c", FLOOR, str(IN_FLIGHT), str(BATCH)]
             floors.append(float(sandbox.exec(argv, check=True).result().stdout))
 
-        measured = interleaved(max(3, rounds // 3), ours, theirs, floor)
+        measured = interleaved(max(3, rounds // 3), ours, theirs, floor, repeats=1)
     per_command = [seconds / BATCH for seconds in (*measured[:2], sorted(floors)[len(floors) // 2])]
     name = f"docker, `python3 -c`, {IN_FLIGHT} in flight"
     return [

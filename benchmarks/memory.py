@@ -32,7 +32,7 @@ def output_memory(rounds: int) -> list[Comparison]:
     for provider in ("local", "docker"):
         done = subprocess.run(
             [sys.executable, "-c", CLIENT, provider, str(MEGABYTES)],
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             check=True,
             cwd=Path(__file__).parent,

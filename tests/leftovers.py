@@ -21,7 +21,7 @@ def survey(run: str, temporary: Path) -> set[str]:
     """
     foreign: set[str] = set()
     found = {*_states(foreign), *_containers(foreign), *_cgroups(foreign)}
-    return found | {*_processes(run), *_mounts(), *_temporary_files(temporary)}
+    return found | {*_processes(run, temporary), *_mounts(), *_temporary_files(temporary)}
 
 
 def _containers(foreign: set[str]) -> Iterator[str]:
@@ -73,25 +73,27 @@ def _temporary_files(folder: Path) -> Iterator[str]:
             yield f"temporary file {path}"
 
 
-def _processes(run: str) -> Iterator[str]:
+def _processes(run: str, temporary: Path) -> Iterator[str]:
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        line = _describe(pid, run)
+        line = _describe(pid, run, temporary)
         if line:
             yield line
 
 
-def _describe(pid: int, run: str) -> str | None:
+def _describe(pid: int, run: str, temporary: Path) -> str | None:
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         chain = list(_ancestors(pid))
+        folder = os.readlink(f"/proc/{pid}/cwd")
     except OSError:  # it ended, or is another user's
         return None
     if pid == os.getpid() or b"multiprocessing.resource_tracker" in b" ".join(argv):
         return None
     names = [_name(each) for each in chain]
     sandboxed = any(b".sandboxkit/agent" in part or b"/bwrap" in part for part in argv)
-    if f"{MARKER}={run}".encode() in environment:
+    # A process with an environment of its own still stands in a folder of this run.
+    if f"{MARKER}={run}".encode() in environment or folder.startswith(str(temporary)):
         ours = True
     elif sandboxed and not any(name.startswith("containerd-shim") for name in names):
         # An orphan, or ours; not one whose owner is another living Python program.
