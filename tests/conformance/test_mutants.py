@@ -66,11 +66,13 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
     (mutants.IgnoresTheLifetime, "test_the_lifetime_ends_it", None),
     (mutants.IgnoresTheLifetime, "test_the_lifetime_ends_a_running_command", None),
     (mutants.MatchesAnyTag, "test_several_tags_are_all_required", None),
+    (mutants.LeaksTheEnvironment, "test_this_machines_environment_does_not_leak", None),
     # A provider without isolation is itself the mutant of the checks that harm nothing.
     (FakeProvider, "test_the_password_file_is_not_this_machines", None),
     (FakeProvider, "test_processes_of_this_machine_are_invisible", None),
     (FakeProvider, "test_processes_of_another_sandbox_are_invisible", None),
     (FakeProvider, "test_commands_have_no_capabilities", None),
+    (FakeProvider, "test_commands_cannot_gain_privileges", None),
     (FakeProvider, "test_network_none_has_a_loopback_interface_only", None),
     (OpensTheNetwork, "test_network_none_has_a_loopback_interface_only", None),
     (IgnoresThePidsLimit, "test_pids_bounds_the_processes", None),
@@ -127,6 +129,7 @@ def test_the_check_fails_on_its_mutant(
             "shared": sandbox,
             "tree": _TREES.get(tree or ""),
             "tmp_path": tmp_path,
+            "monkeypatch": monkeypatch,
         }
         method = getattr(Suite(), check)
         arguments = {name: values[name] for name in inspect.signature(method).parameters}
