@@ -6,6 +6,8 @@ import time
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
+import anyio
+
 from sandboxkit import _loop
 
 T = TypeVar("T")
@@ -24,7 +26,7 @@ class Operation(concurrent.futures.Future[T]):
     def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
         super().__init__()
         self._background = _loop.get()
-        self._task: asyncio.Task[T] | None = None
+        self._scope: anyio.CancelScope | None = None
         self.add_done_callback(Operation._on_done)
         self._background.call_soon_threadsafe(self._start, coro)
 
@@ -50,8 +52,17 @@ class Operation(concurrent.futures.Future[T]):
             coro.close()
             self.set_running_or_notify_cancel()  # wakes concurrent.futures.wait()
             return
-        self._task = self._background.create_task(coro)
-        self._task.add_done_callback(self._finish)
+        task = self._background.create_task(self._drive(coro))
+        task.add_done_callback(self._finish)
+
+    async def _drive(self, coro: Coroutine[Any, Any, T]) -> T:
+        # Cancelled through a scope and not with task.cancel(): only a scope respects the
+        # shields behind which providers finish what must not be left half done.
+        with anyio.CancelScope() as self._scope:
+            if self.cancelled():
+                self._scope.cancel()
+            return await coro
+        raise asyncio.CancelledError
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -65,16 +76,16 @@ class Operation(concurrent.futures.Future[T]):
         else:
             self.set_result(task.result())
 
-    def _cancel_task(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    def _cancel_work(self) -> None:
+        if self._scope is not None:  # else _drive has yet to look
+            self._scope.cancel()
 
     @staticmethod
     def _on_done(op: "concurrent.futures.Future[T]") -> None:
         # Through the loop, so that it runs after _start whatever thread cancelled.
         assert isinstance(op, Operation)
         if op.cancelled():
-            op._background.call_soon_threadsafe(op._cancel_task)
+            op._background.call_soon_threadsafe(op._cancel_work)
 
 
 def wait(

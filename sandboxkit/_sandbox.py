@@ -62,6 +62,7 @@ class Sandbox:
             sandbox_id,
         )
         self._starting: asyncio.Task[str] | None = None
+        self._start_scope: anyio.CancelScope | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._holds_slot = False
         self._stopped = False
@@ -345,6 +346,11 @@ class Sandbox:
             raise
 
     async def _create(self) -> str:
+        with anyio.CancelScope() as self._start_scope:
+            return await self._create_whole()
+        raise self._stopped_error()  # stop() undid it
+
+    async def _create_whole(self) -> str:
         try:
             await self._slots.acquire()
             self._holds_slot = True
@@ -373,8 +379,11 @@ class Sandbox:
     async def _delete(self) -> None:
         try:
             if self._starting is not None and self._id is None:
-                self._starting.cancel()  # create() leaves nothing behind when cancelled
-                await asyncio.wait([self._starting])
+                # create() leaves nothing behind when cancelled. Through the scope once there is
+                # one: a provider's shields hold against scopes, not against task.cancel().
+                starting = self._starting
+                (self._start_scope or starting).cancel()
+                await asyncio.wait([starting])
             if self._id is not None:
                 await self._provider.delete(self._id)
         except BaseException:
@@ -397,11 +406,15 @@ class Sandbox:
 
     def _refuse_stopped(self) -> None:
         if self._stopped:
-            raise SandboxTerminatedError(
-                f"sandbox {self._id or '(never started)'} was stopped; make a new one with session.sandbox()",
-                provider=self.provider_name,
-                sandbox_id=self._id,
-            )
+            raise self._stopped_error()
+
+    def _stopped_error(self) -> SandboxTerminatedError:
+        return SandboxTerminatedError(
+            f"sandbox {self._id or '(never started)'} was stopped; "
+            "make a new one with session.sandbox()",
+            provider=self.provider_name,
+            sandbox_id=self._id,
+        )
 
 
 async def _once(data: bytes) -> AsyncIterator[StdinItem]:
