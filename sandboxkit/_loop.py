@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from typing import Any
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -19,9 +20,18 @@ def get() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
+            _loop.set_exception_handler(_report)
             _thread = threading.Thread(target=_loop.run_forever, name="sandboxkit", daemon=True)
             _thread.start()
         return _loop
+
+
+# Any: asyncio's own type for what it reports.
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # anyio's wait for a unix socket is cancelled in the turn in which the socket gets ready:
+    # its callback then finds its future done. Harmless, and not for the user's stderr.
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
 
 
 def is_current() -> bool:
