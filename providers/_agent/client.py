@@ -168,12 +168,17 @@ class AgentClient:
         return self
 
     async def aclose(self) -> None:
-        """Close the stream and end both tasks. Idempotent."""
+        """End both tasks and close the stream. Idempotent."""
         self._end("the connection was closed")
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        await anyio.aclose_forcefully(self._stream)
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            # Closed only when nobody waits for it any more: the event loop would still hold its
+            # descriptor's number, and never watch the next file that gets this number.
+            if others:
+                await asyncio.wait(others)
+            await anyio.aclose_forcefully(self._stream)
 
     def post(self, data: bytes) -> None:
         """Queue bytes without waiting for room."""

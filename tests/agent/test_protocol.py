@@ -1,12 +1,13 @@
 """Malformed frames: both ends refuse them with a clear error, and neither hangs."""
 
+import asyncio
 import socket
 import struct
 from contextlib import suppress
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -187,3 +188,33 @@ async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> No
     agent.send(frames.encode(Kind.CREDIT, request.number, b""))
     with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match="protocol error"):
         await request.receive()
+
+
+@pytest.mark.anyio
+async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number() -> None:
+    """Descriptors are numbered anew: the loop must have let go of one before it is closed."""
+    stream, agent = await connected()
+    agent.send(frames.encode(Kind.WELCOME, 0, b"\0\0\0\1"))
+    client = await AgentClient.start(stream, requests.hello(None))
+    number = stream.extra(SocketAttribute.raw_socket).fileno()
+    await anyio.wait_all_tasks_blocked()  # its reader waits for the socket
+    loop, heard = asyncio.get_running_loop(), anyio.Event()
+
+    async def open_meanwhile() -> tuple[socket.socket, socket.socket]:
+        while True:
+            one, other = socket.socketpair()
+            if one.fileno() == number:
+                loop.add_reader(one, heard.set)
+                return one, other
+            one.close()
+            other.close()
+            await asyncio.sleep(0)
+
+    opening = asyncio.create_task(open_meanwhile())
+    await asyncio.sleep(0)
+    await client.aclose()
+    one, other = await opening
+    with agent, one, other, anyio.fail_after(5):
+        other.send(b"x")
+        await heard.wait()
+        loop.remove_reader(one)
