@@ -78,7 +78,7 @@ func main() {
 }
 
 func setUp(user, workdir string, detach bool) (*sandbox, error) {
-	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	runtime.GOMAXPROCS(1) // it waits for others nearly always: fewer threads, fewer wake-ups
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
 	id, err := lookupUser(user)
@@ -182,8 +182,9 @@ func (b *sandbox) accept(l net.Listener, welcome func(*net.UnixConn) bool) {
 	}
 }
 
-// fromOutside tells whether the peer entered the sandbox from outside: its parent is then not
-// visible here. A process that started inside has the agent for a last resort.
+// fromOutside tells whether the peer is no process of the sandbox: the host's root, whom this pid
+// namespace does not show, or one that entered from outside, whose parent it does not show. A
+// process that started inside has the agent for a last resort.
 func fromOutside(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -193,8 +194,11 @@ func fromOutside(c *net.UnixConn) bool {
 	err2 := raw.Control(func(fd uintptr) {
 		peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	})
-	if err != nil || err2 != nil || peer.Pid <= 1 {
+	if err != nil || err2 != nil || peer.Pid == 1 {
 		return false
+	}
+	if peer.Pid == 0 {
+		return peer.Uid == 0
 	}
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(int(peer.Pid)) + "/status")
 	return err == nil && strings.Contains(string(status), "\nPPid:\t0\n")

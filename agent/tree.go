@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 const markerName = "SANDBOXKIT_EXEC_ID"
@@ -115,10 +116,20 @@ func uidOf(pid int) uint32 {
 	return ^uint32(0)
 }
 
+// startTime is the time that a process which starts now gets in its stat: clock ticks, of which
+// Linux shows 100 a second everywhere, since the machine's boot.
+func startTime() uint64 {
+	const clockBoottime = 7
+	var now syscall.Timespec
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime,
+		uintptr(unsafe.Pointer(&now)), 0)
+	return uint64(now.Nano()) / 10_000_000
+}
+
 // A tree is what one command's process tree is known by.
 type tree struct {
 	root   int
-	start  uint64
+	start  uint64 // no member started before
 	marker string
 	id     identity
 	// others tells whether a session belongs to another running command.
@@ -129,7 +140,7 @@ type tree struct {
 func (t *tree) members(table []processStat, known map[int]uint64) []processStat {
 	in := map[int]bool{}
 	for _, p := range table {
-		if p.pid == t.root && p.start == t.start || p.session == t.root ||
+		if p.pid == t.root && p.start >= t.start || p.session == t.root ||
 			known[p.pid] == p.start && p.start != 0 {
 			in[p.pid] = true
 		}

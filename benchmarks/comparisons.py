@@ -48,7 +48,7 @@ def near(name: str, ours: float, other: float, other_is: str, target: float) -> 
     )
 
 
-def interleaved(rounds: int, *works: Callable[[], object], repeats: int = 5) -> list[float]:
+def interleaved(rounds: int, *works: Callable[[], object], repeats: int = 20) -> list[float]:
     """The median seconds of each piece of work, over all rounds after one warm-up.
 
     Each is done several times in a row, so that the other one's aftermath (dockerd still

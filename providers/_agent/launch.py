@@ -37,7 +37,7 @@ def agent_flags(
     `user` overrides `spec.user` (the docker provider passes the image's). `listen_fd` is an
     inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
     agent makes, or an abstract one when it begins with "@"; only processes that entered the
-    sandbox from outside (parent pid 0) may connect to it, with `BINARY connect PATH` as bridge.
+    sandbox from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
     """
     flags = [f"--workdir={spec.workdir or DEFAULT_WORKDIR}"]
     if user or spec.user:

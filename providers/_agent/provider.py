@@ -39,6 +39,8 @@ class AgentProvider(Provider):
 
     def __init__(self) -> None:
         self._clients: dict[str, AgentClient] = {}
+        self._lifelines: dict[str, AgentClient] = {}
+        """Owners' connections that `_prefer` has relieved of requests."""
         self._connecting: dict[str, anyio.Lock] = {}
 
     @abstractmethod
@@ -89,6 +91,18 @@ class AgentProvider(Provider):
         self._clients[sandbox_id] = client
         return client
 
+    async def _prefer(self, sandbox_id: str, stream: ByteStream) -> None:
+        """Send requests over this further stream, a faster one; the owner's stays the lifeline.
+
+        A stream that the agent does not welcome is closed, and everything stays as it is.
+        """
+        try:
+            client = await AgentClient.start(stream, requests.hello(None))
+        except ConnectionEndedError:
+            return
+        self._lifelines[sandbox_id] = self._clients[sandbox_id]
+        self._clients[sandbox_id] = client
+
     async def _client(self, sandbox_id: str) -> AgentClient:
         """The live connection to a sandbox, made with `_connect` if there is none yet."""
         client = self._clients.get(sandbox_id)
@@ -113,9 +127,10 @@ class AgentProvider(Provider):
         Idempotent; returns without waiting for the sandbox's end.
         """
         self._connecting.pop(sandbox_id, None)
-        client = self._clients.pop(sandbox_id, None)
-        if client is not None:
-            await client.aclose()
+        for clients in (self._clients, self._lifelines):
+            client = clients.pop(sandbox_id, None)
+            if client is not None:
+                await client.aclose()
 
     @asynccontextmanager
     async def _call(self, sandbox_id: str, path: str | None = None) -> AsyncIterator[AgentClient]:

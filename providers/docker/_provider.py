@@ -20,7 +20,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.providers.docker import _container
+from sandboxkit.providers.docker import _container, _direct
 from sandboxkit.providers.docker._agent_volume import AgentVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
@@ -118,6 +118,9 @@ class DockerProvider(AgentProvider):
                     raise _AgentMissingError(str(error), provider=self.name) from error
                 raise
             await self._attach(name, stream, config_of(spec))
+            direct = await self._direct(name)
+            if direct is not None:
+                await self._prefer(name, direct)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 if stream is not None:
@@ -220,6 +223,9 @@ class DockerProvider(AgentProvider):
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
             raise self._not_found(sandbox_id)
+        direct = await self._direct(sandbox_id)
+        if direct is not None:
+            return direct
         try:
             started: dict[str, str] = await self._daemon.call(
                 lambda api: api.exec_create(
@@ -234,6 +240,17 @@ class DockerProvider(AgentProvider):
         return await self._daemon.stream(
             f"/exec/{started['Id']}/start", {"Detach": False, "Tty": False}
         )
+
+    async def _direct(self, sandbox_id: str) -> ByteStream | None:
+        """A stream past the daemon, where it runs on this machine and we are root."""
+        if self._daemon.endpoint.socket_path is None or os.geteuid() != 0:
+            return None
+        said: dict[str, Any] = await self._daemon.call(
+            lambda api: api.inspect_container(sandbox_id),
+            what="connect to a sandbox",
+            sandbox_id=sandbox_id,
+        )
+        return await _direct.connect(int(said["State"]["Pid"]), said["Id"], AGENT_SOCKET)
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         if reason or sandbox_id in self._deleting:

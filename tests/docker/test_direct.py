@@ -1,0 +1,81 @@
+"""The way past the daemon into the agent's socket: for the host's root, and nobody inside."""
+
+import os
+
+import pytest
+
+from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.provider import StreamName
+from sandboxkit.providers._agent import frames, requests
+from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.docker._container import AGENT_SOCKET
+from sandboxkit.types import Command, SandboxSpec
+from tests.docker.conftest import SOCKET
+from tests.docker.tcp_bridge import TcpBridge
+
+pytestmark = pytest.mark.anyio
+
+# Prints what the agent answers to a well-formed greeting: nothing, to one who is not welcome.
+KNOCK = f"""
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect("\\0{AGENT_SOCKET[1:]}")
+s.settimeout(5)
+try:
+    s.sendall({frames.encode(frames.Kind.HELLO, 0, requests.hello(None))!r})
+    print(s.recv(100))
+except (BrokenPipeError, ConnectionResetError):
+    print(b"")
+"""
+
+
+async def run(provider: DockerProvider, sandbox_id: str, *argv: str) -> tuple[int, str]:
+    said = b""
+
+    async def output(stream: StreamName, chunk: bytes) -> None:
+        nonlocal said
+        said += chunk
+
+    status = await provider.exec(sandbox_id, Command(argv=argv), output)
+    return status, said.decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter a network namespace")
+async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    try:
+        assert sandbox_id in provider._lifelines
+        assert await run(provider, sandbox_id, "echo", "hello") == (0, "hello\n")
+    finally:
+        await provider.delete(sandbox_id)
+    assert not provider._lifelines
+    with pytest.raises(SandboxNotFoundError):
+        await run(provider, sandbox_id, "true")
+
+
+async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -> None:
+    with TcpBridge(SOCKET) as bridge:
+        provider = DockerProvider(base_url=bridge.url)
+        try:
+            sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+            assert sandbox_id not in provider._lifelines
+            assert await run(provider, sandbox_id, "echo", "hello") == (0, "hello\n")
+            await provider.delete(sandbox_id)
+        finally:
+            await provider.aclose()
+
+
+async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
+    assert await _direct.connect(os.getpid(), "0" * 64, AGENT_SOCKET) is None
+    assert await _direct.connect(2**22 + 1, "0" * 64, AGENT_SOCKET) is None
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+async def test_a_program_inside_is_not_welcome(
+    provider: DockerProvider, tag: str, user: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user=user))
+    try:
+        assert await run(provider, sandbox_id, "python3", "-c", KNOCK) == (0, "b''\n")
+    finally:
+        await provider.delete(sandbox_id)
