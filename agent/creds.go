@@ -32,21 +32,26 @@ type capHeader struct {
 
 type capData struct{ effective, permitted, inheritable uint32 }
 
-func getCaps() (low, high uint32, err error) {
+func getCaps() (permitted uint64, err error) {
 	header := capHeader{version: capVersion3}
 	var data [2]capData
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET,
 		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {
-		return 0, 0, fmt.Errorf("capget: %w", errno)
+		return 0, fmt.Errorf("capget: %w", errno)
 	}
-	return data[0].permitted, data[1].permitted, nil
+	return uint64(data[0].permitted) | uint64(data[1].permitted)<<32, nil
+}
+
+func capSets(keep uint64) [2]capData {
+	low, high := uint32(keep), uint32(keep>>32)
+	return [2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
 // setThreadCaps leaves the calling thread with these capabilities and no others.
-func setThreadCaps(keep uint32) error {
+func setThreadCaps(keep uint64) error {
 	header := capHeader{version: capVersion3}
-	data := [2]capData{{effective: keep, permitted: keep}}
+	data := capSets(keep)
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET,
 		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {
@@ -55,32 +60,34 @@ func setThreadCaps(keep uint32) error {
 	return nil
 }
 
-// dropPrivileges makes the whole process keep only CAP_KILL, CAP_SETUID and CAP_SETGID of what
-// it has, and forbids it and all it starts to gain more. It returns what was kept.
-func dropPrivileges() (uint32, error) {
+// dropPrivileges makes the whole process keep only CAP_KILL, CAP_SETUID, CAP_SETGID and those for
+// its commands of what it has, and forbids it and all it starts to gain more.
+func dropPrivileges(forCommands uint64) error {
 	if _, _, e := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); e != 0 {
-		return 0, fmt.Errorf("no_new_privs: %w", e)
+		return fmt.Errorf("no_new_privs: %w", e)
 	}
 	syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prAmbientClear, 0, 0, 0, 0)
 	for c := range capLast + 1 {
 		// Needs CAP_SETPCAP, and the capability to exist. It is a second line of defence only.
 		syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, uintptr(c), 0)
 	}
-	low, _, err := getCaps()
+	has, err := getCaps()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	keep := low & (1<<capKill | 1<<capSetuid | 1<<capSetgid)
+	if missing := forCommands &^ has; missing != 0 {
+		return fmt.Errorf("capabilities %#x are not there to give to commands", missing)
+	}
 	header := capHeader{version: capVersion3}
-	data := [2]capData{{effective: keep, permitted: keep}}
+	data := capSets(has & (1<<capKill | 1<<capSetuid | 1<<capSetgid | forCommands))
 	_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET,
 		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {
-		return 0, fmt.Errorf("capset: %w", errno)
+		return fmt.Errorf("capset: %w", errno)
 	}
 	// Nothing in here may be read through /proc by the user whose commands run beside it.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
-	return keep, nil
+	return nil
 }
 
 // A thread runs functions, one at a time, on one operating system thread of its own.

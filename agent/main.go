@@ -39,6 +39,7 @@ func main() {
 	workdir := flag.String("workdir", "/workspace", "where commands start; created if missing")
 	listenFD := flag.Int("listen-fd", -1, "inherited listening socket for further clients")
 	listenPath := flag.String("listen-path", "", "unix socket, abstract with @, for clients from outside")
+	caps := flag.Uint64("command-caps", 0, "mask of capabilities for commands of the agent's own user")
 	flag.Parse()
 	if os.Getpid() != 1 || flag.NArg() > 0 {
 		fatal(fmt.Errorf("it is started as a sandbox's first process, or with: connect PATH"))
@@ -46,7 +47,7 @@ func main() {
 	if !path.IsAbs(*workdir) {
 		fatal(fmt.Errorf("workdir %q is not absolute", *workdir))
 	}
-	box, err := setUp(*user, *workdir, *detach)
+	box, err := setUp(*user, *workdir, *detach, *caps)
 	if err != nil {
 		fatal(err)
 	}
@@ -77,7 +78,7 @@ func main() {
 	select {} // detached: the deadline ends it
 }
 
-func setUp(user, workdir string, detach bool) (*sandbox, error) {
+func setUp(user, workdir string, detach bool, caps uint64) (*sandbox, error) {
 	runtime.GOMAXPROCS(1) // it waits for others nearly always: fewer threads, fewer wake-ups
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
@@ -100,10 +101,10 @@ func setUp(user, workdir string, detach bool) (*sandbox, error) {
 		return nil, fmt.Errorf("/dev/null: %w", err)
 	}
 	box.null = uintptr(null)
-	if _, err := dropPrivileges(); err != nil {
+	if err := dropPrivileges(caps); err != nil {
 		return nil, err
 	}
-	if err := procs.start(); err != nil {
+	if err := procs.start(caps); err != nil {
 		return nil, err
 	}
 	shieldFromSignals()

@@ -12,19 +12,19 @@ import (
 // while ended ones are reaped and while the process table is scanned for a kill, so that none
 // of the three sees another half done.
 type children struct {
-	mu      sync.Mutex
-	exits   map[int]chan int
-	capless *thread
-	setuid  *thread
+	mu           sync.Mutex
+	exits        map[int]chan int
+	unprivileged *thread // has what commands may have: nothing, as a rule
+	setuid       *thread
 }
 
 var procs = children{exits: map[int]chan int{}}
 
 const wallOption = 0x40000000
 
-func (c *children) start() error {
+func (c *children) start(caps uint64) error {
 	var err error
-	if c.capless, err = newThread(func() error { return setThreadCaps(0) }); err != nil {
+	if c.unprivileged, err = newThread(func() error { return setThreadCaps(caps) }); err != nil {
 		return err
 	}
 	// Becoming another user needs the capability until just before exec. Linux takes it
@@ -83,7 +83,7 @@ func (c *children) spawn(l launch) (pid int, exit chan int, err error) {
 		Files: l.fds[:],
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.tty},
 	}
-	by := c.capless
+	by := c.unprivileged
 	if !l.id.isAgent() {
 		by = c.setuid
 		attr.Sys.Credential = &syscall.Credential{Uid: l.id.uid, Gid: l.id.gid, Groups: l.id.groups}

@@ -31,6 +31,7 @@ def agent_flags(
     user: str | None = None,
     listen_fd: int | None = None,
     listen_path: str | None = None,
+    command_caps: int = 0,
 ) -> list[str]:
     """The agent's arguments after its own path.
 
@@ -38,6 +39,7 @@ def agent_flags(
     inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
     agent makes, or an abstract one when it begins with "@"; only processes that entered the
     sandbox from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
+    `command_caps` is a mask of capabilities that the agent was given for root's commands.
     """
     flags = [f"--workdir={spec.workdir or DEFAULT_WORKDIR}"]
     if user or spec.user:
@@ -48,6 +50,8 @@ def agent_flags(
         flags.append("--detach")
     if listen_fd is not None:
         flags.append(f"--listen-fd={listen_fd}")
+    if command_caps:
+        flags.append(f"--command-caps={command_caps}")
     if listen_path is not None:
         flags.append(f"--listen-path={listen_path}")
     return flags

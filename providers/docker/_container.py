@@ -21,6 +21,7 @@ __all__ = [
     "MARKER",
     "Image",
     "check",
+    "check_capabilities",
     "create_body",
     "sandbox_info",
 ]
@@ -39,6 +40,18 @@ _EXPIRES = "sandboxkit.expires"
 # The least that PID 1 needs: to become the spec's user, to kill its processes, and (before it
 # drops that one too) to give it the workdir.
 _CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
+# What may be added for root's commands, by Linux's number. Never all that PID 1 has, or more:
+# a command could then trace it.
+_COMMAND_CAPABILITIES = {
+    "CHOWN": 0,
+    "DAC_OVERRIDE": 1,
+    "FOWNER": 3,
+    "FSETID": 4,
+    "SETGID": 6,
+    "SETUID": 7,
+    "NET_BIND_SERVICE": 10,
+    "NET_RAW": 13,
+}
 _MEMORY_MB = 1024
 _PIDS = 256
 _AGENT_PIDS = 32  # the threads of the agent, in reserve for when a command takes all the rest
@@ -121,6 +134,19 @@ def _is_root(user: str) -> bool:
     return name == "root" or (name.isdigit() and int(name) == 0)
 
 
+def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
+    """The names without "CAP_", sorted; raises ConfigurationError for what may not be added."""
+    added = sorted({name.upper().removeprefix("CAP_") for name in names})
+    for name in added:
+        if name not in _COMMAND_CAPABILITIES:
+            raise ConfigurationError(
+                f"capability {name!r} cannot be added; use one of "
+                f"{', '.join(_COMMAND_CAPABILITIES)}",
+                provider="docker",
+            )
+    return tuple(added)
+
+
 def create_body(
     spec: SandboxSpec,
     image: Image,
@@ -128,12 +154,13 @@ def create_body(
     agent_volume: str,
     runtime: str | None,
     network: str,
+    capabilities: tuple[str, ...] = (),
 ) -> dict[str, object]:
     """The body of Docker's create call."""
     user = spec.user or image.user or None
     host: dict[str, object] = {
         "AutoRemove": True,
-        "CapAdd": list(_CAPABILITIES),
+        "CapAdd": sorted({*_CAPABILITIES, *capabilities}),
         "CapDrop": ["ALL"],
         "DeviceRequests": device_requests(spec.gpu),
         "Init": False,
@@ -185,7 +212,12 @@ def create_body(
         "Env": [],
         "WorkingDir": "/",
         "Entrypoint": [AGENT_PATH],
-        "Cmd": agent_flags(spec, user=user, listen_path=AGENT_SOCKET),
+        "Cmd": agent_flags(
+            spec,
+            user=user,
+            listen_path=AGENT_SOCKET,
+            command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
+        ),
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {**spec.tags, MARKER: "1", _TAG_NAMES: json.dumps(sorted(spec.tags))},
         "AttachStdin": True,

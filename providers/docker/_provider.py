@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -49,18 +49,22 @@ class DockerProvider(AgentProvider):
         base_url: str | None = None,
         runtime: str | None = None,
         docker_network: str = "bridge",
+        capabilities: Iterable[str] = (),
         timeout: float = 60.0,
         on_pull: Callable[[PullProgress], None] | None = None,
     ) -> None:
         """`runtime` is one that the daemon knows, such as "runsc"; `docker_network` is what
-        network="internet" joins; `timeout` bounds each answer of the daemon, in seconds;
-        `on_pull` is called in a worker thread."""
+        network="internet" joins; `capabilities`, such as ("CHOWN", "DAC_OVERRIDE", "FOWNER",
+        "SETGID", "SETUID") for installing packages, are for commands that run as root;
+        `timeout` bounds each answer of the daemon, in seconds; `on_pull` is called in a worker
+        thread."""
         super().__init__()
         self._daemon = Daemon(Endpoint.resolve(base_url), timeout=timeout)
         self._images = Images(self._daemon, on_pull)
         self._agent = AgentVolume(self._daemon)
         self._runtime = runtime
         self._network = docker_network
+        self._capabilities = _container.check_capabilities(capabilities)
         self._timeout = timeout
         self._starts: anyio.CapacityLimiter | None = None
         self._deleting: set[str] = set()
@@ -90,6 +94,7 @@ class DockerProvider(AgentProvider):
             agent_volume=volume,
             runtime=self._runtime,
             network=self._network,
+            capabilities=self._capabilities,
         )
         # Chosen here, so that a container can be removed whose creation nobody saw the end of.
         name = f"sandboxkit-{secrets.token_hex(8)}"

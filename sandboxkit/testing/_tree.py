@@ -11,17 +11,18 @@ MARKER = "SANDBOXKIT_FAKE"
 async def kill_tree(mark: str, leader: int | None) -> None:
     """Kill every process whose environment carries `mark`, and the descendants and session of
     `leader`; return when all are dead."""
-    while members := _members(mark, leader):
-        for pid in members:
-            _signal(pid, signal.SIGSTOP)
-        for pid in _members(mark, leader):
-            _signal(pid, signal.SIGKILL)
+    while found := members(mark, leader):
+        for pid in found:
+            signal_process(pid, signal.SIGSTOP)
+        for pid in members(mark, leader):
+            signal_process(pid, signal.SIGKILL)
         await anyio.sleep(0.001)
 
 
-def _members(mark: str, leader: int | None) -> set[int]:
+def members(mark: str, leader: int | None) -> set[int]:
+    """The processes that `kill_tree` would kill now."""
     parents: dict[int, int] = {}
-    members: set[int] = set()
+    found: set[int] = set()
     needle = mark.encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -38,15 +39,16 @@ def _members(mark: str, leader: int | None) -> set[int]:
         pid = int(name)
         parents[pid] = int(fields[1])
         if marked or (leader is not None and (pid == leader or int(fields[3]) == leader)):
-            members.add(pid)
+            found.add(pid)
     while True:
-        more = {pid for pid, parent in parents.items() if parent in members} - members
+        more = {pid for pid, parent in parents.items() if parent in found} - found
         if not more:
-            return members - {os.getpid()}
-        members |= more
+            return found - {os.getpid()}
+        found |= more
 
 
-def _signal(pid: int, signum: signal.Signals) -> None:
+def signal_process(pid: int, signum: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:

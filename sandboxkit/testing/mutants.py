@@ -9,7 +9,8 @@ import anyio
 
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.provider import Output
-from sandboxkit.testing.fake import FakeProvider
+from sandboxkit.testing._tree import members, signal_process
+from sandboxkit.testing.fake import FakeProvider, _Box
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec
 
 
@@ -50,6 +51,36 @@ class KillsTheNeighbours(FakeProvider):
 
     async def _kill(self, mark: str, leader: int | None) -> None:
         await super()._kill(mark.rpartition(":")[0] if leader is not None else mark, leader)
+
+
+class KillsInOneSweep(FakeProvider):
+    """Cancelling a command kills what a single look at the process table shows of it."""
+
+    async def _kill(self, mark: str, leader: int | None) -> None:
+        if leader is None:
+            await super()._kill(mark, None)
+            return
+        for pid in members(mark, leader):
+            signal_process(pid, signal.SIGKILL)
+
+
+class KillsLate(FakeProvider):
+    """Cancelling a command takes its time, as a vendor that polls does."""
+
+    async def _kill(self, mark: str, leader: int | None) -> None:
+        if leader is not None:
+            await anyio.sleep(6)
+        await super()._kill(mark, leader)
+
+
+class WaitsForTheNetwork(FakeProvider):
+    """Connecting to somewhere without a network hangs until it is given up."""
+
+    def _base_env(self, box: _Box) -> dict[str, str]:
+        hangs = "import socket, time\nsocket.create_connection = hang\n"
+        hangs = f"def hang(*_, **__): time.sleep(12); raise OSError\n{hangs}"
+        (box.folder / "sitecustomize.py").write_text(hangs)
+        return {**super()._base_env(box), "PYTHONPATH": str(box.folder)}
 
 
 class WaitsForHeldOutput(FakeProvider):
@@ -117,7 +148,7 @@ class MatchesAnyTag(FakeProvider):
 class LeaksTheEnvironment(FakeProvider):
     """Commands see this machine's environment variables."""
 
-    def _base_env(self, box: object) -> dict[str, str]:
+    def _base_env(self, box: _Box) -> dict[str, str]:
         return dict(os.environ)
 
 

@@ -5,12 +5,11 @@ import os
 import pytest
 
 from sandboxkit.errors import SandboxNotFoundError
-from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.docker._container import AGENT_SOCKET
-from sandboxkit.types import Command, SandboxSpec
-from tests.docker.conftest import SOCKET
+from sandboxkit.types import SandboxSpec
+from tests.docker.conftest import SOCKET, Box
 from tests.docker.tcp_bridge import TcpBridge
 
 pytestmark = pytest.mark.anyio
@@ -29,28 +28,17 @@ except (BrokenPipeError, ConnectionResetError):
 """
 
 
-async def run(provider: DockerProvider, sandbox_id: str, *argv: str) -> tuple[int, str]:
-    said = b""
-
-    async def output(stream: StreamName, chunk: bytes) -> None:
-        nonlocal said
-        said += chunk
-
-    status = await provider.exec(sandbox_id, Command(argv=argv), output)
-    return status, said.decode()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter a network namespace")
 async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
     try:
         assert sandbox_id in provider._lifelines
-        assert await run(provider, sandbox_id, "echo", "hello") == (0, "hello\n")
+        assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
     finally:
         await provider.delete(sandbox_id)
     assert not provider._lifelines
     with pytest.raises(SandboxNotFoundError):
-        await run(provider, sandbox_id, "true")
+        await Box(provider, sandbox_id).run("true")
 
 
 async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -> None:
@@ -59,7 +47,7 @@ async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -
         try:
             sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
             assert sandbox_id not in provider._lifelines
-            assert await run(provider, sandbox_id, "echo", "hello") == (0, "hello\n")
+            assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
             await provider.delete(sandbox_id)
         finally:
             await provider.aclose()
@@ -76,6 +64,6 @@ async def test_a_program_inside_is_not_welcome(
 ) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user=user))
     try:
-        assert await run(provider, sandbox_id, "python3", "-c", KNOCK) == (0, "b''\n")
+        assert await Box(provider, sandbox_id).python(KNOCK) == "b''"
     finally:
         await provider.delete(sandbox_id)

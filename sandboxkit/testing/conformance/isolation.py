@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,10 +23,17 @@ def python(sandbox: Sandbox, code: str) -> str:
 class IsolationConformance(Conformance):
     """Privileges, this machine's secrets, network and limits."""
 
-    def test_files_of_this_machine_are_out_of_reach(self, shared: Sandbox, tmp_path: Path) -> None:
-        secret = tmp_path / "secret"
-        secret.write_text(token())
-        assert shared.exec(["cat", str(secret)]).result(DEADLINE).returncode != 0
+    def test_files_of_this_machine_are_out_of_reach(self, shared: Sandbox) -> None:
+        mark = token()
+        with tempfile.TemporaryDirectory() as folder:
+            secret = Path(folder) / "secret"
+            secret.write_text(mark)
+            # Anybody on this machine may read it.
+            secret.chmod(0o644)
+            secret.parent.chmod(0o755)
+            # Within a script, so that FakeProvider does not take it for a path of the sandbox.
+            found = shared.exec(["sh", "-c", f"cat {secret}"]).result(DEADLINE)
+        assert mark not in found.stdout
 
     def test_the_password_file_is_not_this_machines(self, shared: Sandbox) -> None:
         result = shared.exec(["cat", "/etc/shadow"]).result(DEADLINE)
