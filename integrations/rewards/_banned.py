@@ -66,6 +66,8 @@ def _normal(pattern: str) -> str:
 def _matches(use: str, pattern: str) -> bool:
     if pattern.startswith("."):
         return f"{use}.".find(f"{pattern}.") >= 0
+    if use.endswith(".*"):  # from package import *: it may bring the name
+        return pattern.startswith(use[:-1])
     return use == pattern or use.startswith(f"{pattern}.")
 
 
