@@ -212,6 +212,23 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
             return False
 
 
+def merged(cases: Sequence[Case]) -> list[Case]:
+    """The same with as few function cases as can be: lists of values instead of values."""
+    groups: dict[Comparison, list[FunctionCase]] = {}
+    for case in cases:
+        if isinstance(case, FunctionCase):
+            groups.setdefault(case.comparison, []).append(case)
+    programs: list[Case] = [case for case in cases if isinstance(case, ProgramCase)]
+    return programs + [
+        FunctionCase(
+            f"[{', '.join(case.source for case in group)}]",
+            ["list", [case.expected for case in group]],
+            comparison,
+        )
+        for comparison, group in groups.items()
+    ]
+
+
 def bound_names(source: str) -> set[str]:
     """The names that a piece of code defines, imports or assigns."""
     names: set[str] = set()

@@ -26,11 +26,19 @@ class HostCompare:
     `test_setup_code` run after the submission, as in MBPP. Lines are compared as Python
     compares plain values. Those that cannot be taken apart are left to `Canary`.
 
-    With `partial` the score is the share of the cases that passed, and all are run.
+    With `partial` the score is the share of the cases that passed, and all are run. With
+    `together` all function cases of a submission are called in one process: as many times
+    fewer sandboxes, but the submission sees the inputs of all cases, which tells it something
+    where the input of one is the answer to another.
     """
 
     limits: Limits = field(default_factory=Limits)
     partial: bool = False
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        if self.partial and self.together:
+            raise ConfigurationError("partial=True needs cases that are run apart: not together")
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
@@ -45,6 +53,8 @@ class HostCompare:
             raise ConfigurationError("the task has neither cases nor a test_list")
         verdict = Verdict(Outcome.PASSED, 1.0)
         if cases:
+            if self.together:
+                cases = _cases.merged(cases)
             code = Submission(submission, setup)
             verdict = await evaluate_all(session, code, cases, self.limits, partial=self.partial)
         if not whole or verdict.outcome is not Outcome.PASSED:

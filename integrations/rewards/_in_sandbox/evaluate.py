@@ -47,14 +47,12 @@ def _encode_container(value: Any, depth: int) -> list[Any]:
     if isinstance(value, dict):
         pairs = dict.items(value)
         return ["dict", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in pairs]]
-    for name, kinds in (
-        ("list", (list,)),
-        ("tuple", (tuple,)),
-        ("set", (set, frozenset, type({}.keys()))),
-    ):
-        for kind in kinds:
-            if isinstance(value, kind):
-                return [name, [encode(each, depth + 1) for each in kind.__iter__(value)]]
+    if isinstance(value, list):
+        return ["list", [encode(each, depth + 1) for each in value]]
+    if isinstance(value, tuple):
+        return ["tuple", [encode(each, depth + 1) for each in value]]
+    if isinstance(value, (set, frozenset, type({}.keys()))):
+        return ["set", [encode(each, depth + 1) for each in value]]
     return _encode_other(value, depth)
 
 
