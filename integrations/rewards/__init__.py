@@ -1,0 +1,25 @@
+"""Rewards for code that a model wrote: graders that are hard to fool, free of any trainer."""
+
+from sandboxkit.integrations.rewards._banned import Finding, banned_patterns
+from sandboxkit.integrations.rewards._canary import Canary
+from sandboxkit.integrations.rewards._extract import extract_code
+from sandboxkit.integrations.rewards._fresh import grade_in_fresh
+from sandboxkit.integrations.rewards._host_compare import HostCompare
+from sandboxkit.integrations.rewards._isolated import Limits
+from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
+from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
+
+__all__ = [
+    "Canary",
+    "ExitCode",
+    "Finding",
+    "Grader",
+    "HostCompare",
+    "Limits",
+    "Outcome",
+    "PassRate",
+    "Verdict",
+    "banned_patterns",
+    "extract_code",
+    "grade_in_fresh",
+]

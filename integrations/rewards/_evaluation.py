@@ -1,0 +1,159 @@
+"""Running cases over a submission, each in a sandbox of its own, and comparing on the host."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from sandboxkit import ProcessResult, Session
+from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
+from sandboxkit.integrations.rewards._isolated import Limits, ended, run
+from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
+
+_PROGRAM = resources.files("sandboxkit.integrations.rewards").joinpath("_in_sandbox/evaluate.py")
+_SOLUTION = "/workspace/solution.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The code to grade and what is loaded after it."""
+
+    code: str
+    setup: str = ""
+    module: str = "solution"
+    """The name under which tests can import it."""
+
+
+async def evaluate(
+    session: Session, submission: Submission, case: Case, limits: Limits
+) -> Verdict | None:
+    """Run one case; None if it came out as expected, else why not."""
+    if isinstance(case, ProgramCase):
+        return await _run_program(session, submission, case, limits)
+    answer = await _run_function(session, submission, case, limits)
+    if isinstance(answer, Verdict):
+        return answer
+    try:
+        if case.comparison.equal(answer, case.expected):
+            return None
+    except (Malformed, RecursionError) as error:
+        return Verdict(Outcome.TAMPERED, 0.0, "policy", _shown(error))
+    if answer[0] == "opaque":
+        return failed(f"{_shown(case.source)} is a {_shown(answer[1])}, not plain data")
+    return failed(f"{_shown(case.source)} has another value than expected")
+
+
+async def _run_function(
+    session: Session, submission: Submission, case: FunctionCase, limits: Limits
+) -> Wire | Verdict:
+    job = {
+        "code": submission.code,
+        "setup": submission.setup,
+        "module": submission.module,
+        "source": case.source,
+        "expression": case.expression,
+    }
+    argv = [limits.python, "-I", "-c", _PROGRAM.read_text("utf-8")]
+    result = await run(session, argv, limits, stdin=json.dumps(job).encode())
+    return result if isinstance(result, Verdict) else _read(result)
+
+
+def _read(result: ProcessResult) -> Wire | Verdict:
+    if not result.stdout_bytes:
+        return ended(result)
+    try:
+        answer = json.loads(result.stdout_bytes)
+    except (ValueError, RecursionError):
+        return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is not one JSON value")
+    match answer:
+        case ["value", list(value)]:
+            return value
+        case ["memory"]:
+            return Verdict(Outcome.OOM, 0.0, "policy", "MemoryError")
+        case ["raised", str(phase), str(name), str(text)]:
+            return failed(f"{_shown(name)} while {_shown(phase)}: {_shown(text)}")
+        case _:
+            return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is of no known kind")
+
+
+async def _run_program(
+    session: Session, submission: Submission, case: ProgramCase, limits: Limits
+) -> Verdict | None:
+    result = await run(
+        session,
+        [limits.python, "-I", _SOLUTION],
+        limits,
+        stdin=case.stdin.encode(),
+        files={_SOLUTION: submission.code.encode(errors="surrogatepass")},
+    )
+    if isinstance(result, Verdict):
+        return result
+    if result.returncode != 0:
+        last = result.stderr.strip().rpartition("\n")[2]
+        return failed(f"exited with status {result.returncode}: {_shown(last)}")
+    if _same_text(result.stdout, case.stdout, case.comparison):
+        return None
+    return failed("printed something else than expected")
+
+
+def _same_text(observed: str, expected: str, comparison: Comparison) -> bool:
+    """Equal but for blanks at line ends and blank lines at the end, or within the tolerance."""
+    left, right = (
+        [line.rstrip() for line in text.rstrip().split("\n")] for text in (observed, expected)
+    )
+    if left == right:
+        return True
+    if not (comparison.rel_tol or comparison.abs_tol):
+        return False
+    words, wanted = observed.split(), expected.split()
+    return len(words) == len(wanted) and all(
+        word == want or _close(word, want, comparison)
+        for word, want in zip(words, wanted, strict=True)
+    )
+
+
+def _close(word: str, want: str, comparison: Comparison) -> bool:
+    try:
+        pair = ["float", float(word).hex()], ["float", float(want).hex()]
+    except ValueError:
+        return False
+    return comparison.equal(*pair)
+
+
+async def evaluate_all(
+    session: Session,
+    submission: Submission,
+    cases: Sequence[Case],
+    limits: Limits,
+    *,
+    partial: bool = False,
+    judge: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+) -> Verdict:
+    """Run cases one after another: to the first that fails or, with `partial`, all of them.
+
+    The score is 1 for all passed; else 0 or, with `partial`, the share that passed. One that
+    the infrastructure failed masks the whole.
+    """
+    passed, first = 0, None
+    for case in cases:
+        verdict = await evaluate(session, submission, case, limits)
+        if verdict is None:
+            passed += 1
+            continue
+        if verdict.outcome is Outcome.INFRA_ERROR:
+            return verdict
+        first = first or judge(case, verdict)
+        if not partial:
+            break
+    if first is None:
+        return Verdict(Outcome.PASSED, 1.0, "policy", f"{passed} of {passed} cases")
+    score = passed / len(cases) if partial else 0.0
+    return Verdict(first.outcome, score, "policy", first.detail)
+
+
+# Any: whatever is to be shown.
+def _shown(value: Any) -> str:
+    """Text of unknown origin, on one line, without control characters."""
+    return ascii(str(value)[:200])[1:-1]

@@ -1,0 +1,81 @@
+"""Plain graders, which trust what runs in the sandbox: quick to understand, easy to fool."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxkit import ConfigurationError, ProcessResult, Session
+from sandboxkit.integrations.rewards._isolated import Limits, run
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
+
+_PROGRAM = "/workspace/program.py"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCode:
+    """Runs the submission with the task's `test_list` after it; exit status 0 passes.
+
+    Fooled by any submission that ends the process first (`sys.exit(0)`, `os._exit(0)`), by
+    objects that equal everything, by patched builtins. For trusted code, and as a baseline.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+
+    # Any: see Grader.
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        """Grade a submission: 1 or 0."""
+        verdict = await _exit(session, submission, "\n".join(_tests(task)), task, self.limits)
+        return verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
+
+
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """Runs the submission once with each line of `test_list`; the score is the share that pass.
+
+    Each line has a sandbox of its own and passes with exit status 0, so it is fooled by all
+    that fools `ExitCode`. `HostCompare(partial=True)` is the same score, and is not.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+
+    # Any: see Grader.
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        """Grade a submission: passed tests over all tests."""
+        tests, passed, first = _tests(task), 0, None
+        for test in tests:
+            verdict = await _exit(session, submission, test, task, self.limits)
+            if verdict is not None and verdict.outcome is Outcome.INFRA_ERROR:
+                return verdict
+            passed += verdict is None
+            first = first or verdict
+        if first is None:
+            return Verdict(Outcome.PASSED, 1.0, "policy", f"{passed} of {passed} tests")
+        detail = f"{passed} of {len(tests)} tests; {first.detail}"
+        return Verdict(first.outcome, passed / len(tests), "policy", detail)
+
+
+def _tests(task: Mapping[str, Any]) -> list[str]:
+    tests = list(task.get("test_list", ()))
+    if not tests:
+        raise ConfigurationError("the task has no test_list")
+    return tests
+
+
+async def _exit(
+    session: Session, submission: str, tests: str, task: Mapping[str, Any], limits: Limits
+) -> Verdict | None:
+    program = f"{submission}\n\n{task.get('test_setup_code', '')}\n{tests}\n"
+    result = await run(
+        session,
+        [limits.python, "-I", _PROGRAM],
+        limits,
+        files={_PROGRAM: program.encode(errors="surrogatepass")},
+    )
+    if isinstance(result, ProcessResult):
+        return failed(_last_line(result)) if result.returncode else None
+    return result
+
+
+def _last_line(result: ProcessResult) -> str:
+    last = ascii(result.stderr.strip().rpartition("\n")[2][:200])[1:-1]
+    return f"exited with status {result.returncode}: {last}"

@@ -1,0 +1,27 @@
+"""No honest solution is refused: 500 reference solutions of MBPP."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome
+from tests.rewards.conftest import grade_all
+
+pytestmark = pytest.mark.timeout(1800)
+PROBLEMS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("data").joinpath("mbpp_500.jsonl").read_text().splitlines()
+]
+
+
+def test_no_reference_solution_is_refused(provider: str) -> None:
+    assert len(PROBLEMS) == 500
+    # On Docker a sandbox costs ten times as much; there each submission has one for all cases.
+    grader = HostCompare(Limits(timeout=60), together=provider == "docker")
+    verdicts = grade_all(
+        provider, grader, [(str(each["task_id"]), each["code"], each) for each in PROBLEMS]
+    )
+    assert {
+        name: each for name, each in verdicts.items() if each.outcome is not Outcome.PASSED
+    } == {}
