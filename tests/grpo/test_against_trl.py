@@ -127,7 +127,10 @@ def ours(given: dict[str, torch.Tensor], objective: Objective) -> tuple[torch.Te
 
 CASES: list[tuple[Objective, dict[str, Any]]] = [
     (Objective(loss="grpo"), {"loss_type": "grpo"}),
-    (Objective(loss="grpo", beta=0.04), {"loss_type": "grpo", "beta": 0.04}),
+    (
+        Objective(loss="grpo", beta=0.04),
+        {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
+    ),
     (Objective(loss="dapo"), {"loss_type": "dapo"}),
     (Objective(loss="bnpo"), {"loss_type": "bnpo"}),
     (Objective(loss="dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
