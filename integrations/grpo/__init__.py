@@ -1,0 +1,1 @@
+"""Group relative policy optimization: rollouts in sandboxes, training with FSDP2."""

@@ -1,0 +1,65 @@
+"""Advantages: how much better each completion was than the others of its prompt.
+
+For the rewards r_1 ... r_G of one group (the completions of one prompt), with their mean and their
+sample standard deviation:
+
+    none:   A_i = r_i - mean(r)                                   Dr. GRPO, arXiv:2503.20783
+    group:  A_i = (r_i - mean(r)) / (std(r) + 1e-4)               GRPO, arXiv:2402.03300
+    batch:  A_i = (r_i - mean(r)) / (std(all r of the batch) + 1e-4)
+
+A completion whose grading failed for reasons of ours has no reward, NaN here. It is left out of
+the mean and of both deviations, and its advantage is 0; so is that of the only one left of a group.
+"""
+
+import math
+from typing import Literal
+
+import torch
+
+from sandboxkit.errors import ConfigurationError
+
+__all__ = ["Scale", "group_advantages", "infra_failed_rate"]
+
+Scale = Literal["none", "group", "batch"]
+
+_EPSILON = 1e-4
+
+
+def group_advantages(
+    rewards: torch.Tensor, *, scale: Scale = "group", center: bool = True
+) -> torch.Tensor:
+    """Advantages of completions, the same shape as `rewards`: [groups, completions], float.
+
+    `center=False` leaves the group's mean in. Raises ConfigurationError for a group of one where
+    groups are centred or scaled, whose advantage could only be 0, and for an infinite reward.
+    """
+    if rewards.ndim != 2:
+        raise ConfigurationError(f"rewards of shape {tuple(rewards.shape)}: give [groups, size]")
+    if rewards.shape[1] < 2 and (center or scale == "group"):
+        raise ConfigurationError(
+            "a group of 1 completion has no others to compare with: "
+            "use a group size of 2 or more, or center=False with scale='none' or 'batch'"
+        )
+    if rewards.isinf().any():
+        raise ConfigurationError("a reward is infinite: graders give scores in [0, 1]")
+    known = ~rewards.isnan()
+    values = torch.where(known, rewards, 0.0)
+    counts = known.sum(1, keepdim=True)
+    mean = values.sum(1, keepdim=True) / counts.clamp(min=1)
+    centred = torch.where(known, values - mean, 0.0)
+    advantages = centred if center else values
+    if scale == "group":
+        # Of one value no deviation is known; centred it is 0 anyway.
+        deviation = (centred.square().sum(1, keepdim=True) / (counts - 1).clamp(min=1)).sqrt()
+        advantages = advantages / (deviation + _EPSILON)
+    elif scale == "batch":
+        kept = rewards[known]
+        deviation = kept.std() if len(kept) > 1 else kept.new_zeros(())
+        advantages = advantages / (deviation + _EPSILON)
+    lonely = counts < 2 if center else counts < 1
+    return torch.where(known & ~lonely, advantages, 0.0)
+
+
+def infra_failed_rate(rewards: torch.Tensor) -> float:
+    """The share of completions without a reward, NaN for none at all."""
+    return rewards.isnan().double().mean().item() if rewards.numel() else math.nan

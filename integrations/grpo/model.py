@@ -1,0 +1,119 @@
+"""The policy model: loaded, sharded with FSDP2, and asked for the log-probabilities of packed rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from sandboxkit.errors import ConfigurationError
+
+__all__ = ["Sequences", "load", "logp_of", "shard"]
+
+# Families whose layers carry state along the row (state space, linear attention, convolution):
+# they would leak one packed sequence into the next.
+_RECURRENT = (
+    "bamba",
+    "falcon_mamba",
+    "granitemoehybrid",
+    "jamba",
+    "lfm2",
+    "mamba",
+    "mamba2",
+    "nemotron_h",
+    "qwen3_next",
+    "recurrent_gemma",
+    "rwkv",
+    "zamba",
+    "zamba2",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Token ids of whole sequences, prompt and completion, and where each completion begins."""
+
+    ids: Sequence[Sequence[int]]
+    starts: Sequence[int]
+    """Index of each completion's first token; at least 1, for the model predicts from a token."""
+
+
+def load(
+    name: str, *, dtype: torch.dtype = torch.float32, checkpointing: bool = False
+) -> PreTrainedModel:
+    """Load a causal language model from a folder or a hub, on the CPU, in training mode.
+
+    The weights are kept in `dtype`; mixed precision casts when computing. Raises
+    ConfigurationError when there is none, or it is of a family that cannot be packed.
+    """
+    try:
+        family = AutoConfig.from_pretrained(name).model_type
+        if family in _RECURRENT:
+            raise ConfigurationError(
+                f"model {name!r} is a {family}: its layers would leak one packed sequence into "
+                "the next; use a model with attention only"
+            )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"model {name!r} cannot be loaded: {error}") from error
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+def shard(model: PreTrainedModel, mesh: DeviceMesh, *, bf16: bool = False) -> PreTrainedModel:
+    """Shard the parameters over the mesh's ranks, layer by layer (FSDP2); in place.
+
+    With `bf16` it computes in bfloat16 and reduces gradients in float32.
+    """
+    policy = (
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if bf16
+        else MixedPrecisionPolicy()
+    )
+    for layer in _layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
+
+
+def _layers(model: PreTrainedModel) -> nn.ModuleList:
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    if not lists:
+        raise ConfigurationError(f"{type(model).__name__} has no list of layers to shard")
+    return max(lists, key=len)
+
+
+def logp_of(
+    model: PreTrainedModel, row: Sequences, *, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies, in nats, of all completion tokens of a packed row.
+
+    Both are flat, [completion tokens of the row], float32, one sequence after the other; the
+    entropies have no gradient. Logits are only made where a completion token is predicted.
+    """
+    device = model.device
+    flat = torch.tensor([token for ids in row.ids for token in ids], device=device)
+    positions = torch.cat([torch.arange(len(ids), device=device) for ids in row.ids])
+    predicted, offset = [], 0
+    for ids, start in zip(row.ids, row.starts, strict=True):
+        predicted.append(torch.arange(offset + start, offset + len(ids), device=device))
+        offset += len(ids)
+    targets = torch.cat(predicted)
+    output = model(
+        input_ids=flat[None],
+        position_ids=positions[None],
+        use_cache=False,
+        logits_to_keep=targets - 1,
+    )
+    logp = torch.log_softmax(output.logits[0].float() / temperature, -1)
+    with torch.no_grad():
+        entropy = -(logp.exp() * logp).sum(-1)
+    return logp.gather(-1, flat[targets][:, None])[:, 0], entropy

@@ -1,0 +1,166 @@
+"""The same batch through TRL's own loss and through ours: the same number, the same gradient."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from sandboxkit.integrations.grpo.advantages import group_advantages
+from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
+
+WORDS = ["<pad>", "<eos>", "a", "b"]
+SEQUENCES, LENGTH = 4, 6
+
+
+def trainer(folder: Path, **options: Any) -> GRPOTrainer:
+    """TRL's trainer around a model that is never run."""
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(WORDS),
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=8,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+    )
+    config = GRPOConfig(
+        str(folder),
+        per_device_train_batch_size=SEQUENCES,
+        num_generations=SEQUENCES,
+        max_completion_length=LENGTH,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        **options,
+    )
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": "a"}] * SEQUENCES),
+        processing_class=tokenizer,
+    )
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Four completions of unequal lengths, off policy far enough that some tokens are clipped."""
+    numbers = torch.Generator().manual_seed(7)
+    old = -torch.rand(SEQUENCES, LENGTH, generator=numbers) * 2
+    mask = (torch.arange(LENGTH) < torch.tensor([[6], [1], [4], [3]])).long()
+    return {
+        "logp": old + 0.5 * torch.randn(SEQUENCES, LENGTH, generator=numbers),
+        "old": old,
+        "reference": old + 0.3 * torch.randn(SEQUENCES, LENGTH, generator=numbers),
+        "advantages": torch.tensor([1.3, -0.4, 0.2, -1.1]),
+        "mask": mask,
+    }
+
+
+def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+    """TRL's loss; its gradient is left in given["logp"]."""
+    beta = options.pop("beta")  # given to the trainer, it would load a reference model by name
+    subject = trainer(folder, beta=0.0, **options)
+    subject.beta = beta
+    subject.current_gradient_accumulation_steps = 1
+    given["logp"].requires_grad_()
+
+    def known(*_: Any, **__: Any) -> Any:
+        return given["logp"], torch.zeros(SEQUENCES, LENGTH), None
+
+    subject._get_per_token_logps_and_entropies = known
+    ids = torch.full((SEQUENCES, LENGTH), 2)
+    value: torch.Tensor = subject._compute_loss(
+        subject.model.train(),
+        {
+            "prompt_ids": ids[:, :1],
+            "prompt_mask": torch.ones(SEQUENCES, 1, dtype=torch.long),
+            "completion_ids": ids,
+            "completion_mask": given["mask"],
+            "advantages": given["advantages"],
+            "old_per_token_logps": given["old"],
+            "ref_per_token_logps": given["reference"],
+            "num_items_in_batch": given["mask"].sum(),
+        },
+    )
+    value.backward()
+    return value.detach()
+
+
+def ours(given: dict[str, torch.Tensor], objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
+    """Our loss on the same completions, flat and without their padding, and its gradient."""
+    written = given["mask"].bool()
+    sequence = torch.arange(SEQUENCES)[:, None].expand(-1, LENGTH)[written]
+    logp = given["logp"].detach()[written].requires_grad_()
+    tokens = Tokens(
+        logp=logp,
+        old=given["old"][written],
+        sampler=given["old"][written],
+        advantages=given["advantages"][sequence],
+        mask=torch.ones(len(sequence)),
+        sequence=sequence,
+        sequences=SEQUENCES,
+        reference=given["reference"][written],
+    )
+    value, _ = loss(objective, tokens, Totals.of(tokens.mask, SEQUENCES))
+    value.backward()
+    assert logp.grad is not None
+    return value.detach(), logp.grad
+
+
+CASES: list[tuple[Objective, dict[str, Any]]] = [
+    (Objective(loss="grpo"), {"loss_type": "grpo"}),
+    (
+        Objective(loss="grpo", beta=0.04),
+        {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
+    ),
+    (Objective(loss="dapo"), {"loss_type": "dapo"}),
+    (Objective(loss="bnpo"), {"loss_type": "bnpo"}),
+    (Objective(loss="dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
+    # TRL's bound is the ratio itself, ours what it may be above 1.
+    (Objective(loss="cispo", clip_high=0.3), {"loss_type": "cispo", "epsilon_high": 1.3}),
+    (
+        Objective(loss="gspo"),
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("objective", "options"), CASES, ids=[f"{case.loss}-{case.beta}" for case, _ in CASES]
+)
+@pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+def test_loss_and_gradient_are_trls(
+    objective: Objective, options: dict[str, Any], tmp_path: Path
+) -> None:
+    given = batch()
+    constants = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0} | options
+    expected = theirs(tmp_path, given, **constants)
+    value, gradient = ours(given, replace(objective, weighting="none"))
+    torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-5)
+    assert given["logp"].grad is not None
+    their_gradient = given["logp"].grad[given["mask"].bool()]
+    torch.testing.assert_close(gradient, their_gradient, atol=1e-6, rtol=1e-5)
+
+
+def test_advantages_are_those_of_the_formula_that_trl_documents() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.25, 1.0]])
+    expected = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+    torch.testing.assert_close(group_advantages(rewards), expected)

@@ -1,0 +1,137 @@
+"""A training step: packed as unpacked, on two ranks as on one, and it learns."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.training import Sample, train_step
+from tests.grpo.tiny import samples, save_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:
+    model = load(folder)
+    batch = samples(5)
+    ids = [sample.prompt + sample.completion for sample in batch]
+    starts = [len(sample.prompt) for sample in batch]
+    packed, entropies = logp_of(model, Sequences(ids, starts))
+    alone = [logp_of(model, Sequences([i], [s])) for i, s in zip(ids, starts, strict=True)]
+    torch.testing.assert_close(packed, torch.cat([logp for logp, _ in alone]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropies, torch.cat([e for _, e in alone]), atol=1e-5, rtol=0)
+
+
+def test_log_probabilities_are_those_of_the_plain_model(folder: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids, start = [5, 6, 7, 8, 9], 2
+    logits = model(torch.tensor([ids])).logits[0] / 0.7
+    expected = torch.log_softmax(logits, -1)[[1, 2, 3], ids[start:]]
+    found, _ = logp_of(load(folder), Sequences([ids], [start]), temperature=0.7)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def run(folder: str, kind: str, ranks: int) -> list[dict[str, float]]:
+    worker = ["-m", "tests.grpo.train_worker", folder, kind, "4"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc_per_node={ranks}",
+        *worker,
+    ]
+    command = [sys.executable, *(launcher if ranks > 1 else worker)]
+    with tempfile.TemporaryDirectory() as temporary:  # torchrun leaves a folder of logs there
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            env={**os.environ, "TMPDIR": temporary},
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("kind", ["dapo", "gspo"])
+def test_two_ranks_train_as_one_does(folder: str, kind: str) -> None:
+    alone, together = run(folder, kind, 1), run(folder, kind, 2)
+    assert len(alone) == len(together) == 4
+    for one, two in zip(alone, together, strict=True):
+        assert two == pytest.approx(one, abs=1e-5)
+
+
+def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
+    model = load(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def sample(completion: tuple[int, ...], advantage: float) -> Sample:
+        ids = Sequences([(2, 3, *completion)], [2])
+        with torch.no_grad():
+            logp, _ = logp_of(model, ids)
+        size = len(completion)
+        return Sample((2, 3), completion, (True,) * size, tuple(logp.tolist()), advantage)
+
+    def total(completion: tuple[int, ...]) -> float:
+        return sum(sample(completion, 0).sampler_logp)
+
+    good, bad = (4, 5, 6), (7, 8)
+    before = total(good), total(bad)
+    for _ in range(5):
+        batch = [sample(good, 1.0), sample(bad, -1.0)]
+        report = train_step(model, optimizer, batch, Objective(), max_tokens_per_row=16)
+        assert report.off_policy == pytest.approx(0, abs=1e-5)
+        assert report.weight == pytest.approx(1, abs=1e-5)
+    assert total(good) > before[0] + 1
+    assert total(bad) < before[1] - 0.5
+
+
+def test_a_tools_tokens_leave_the_model_as_it_is(folder: str) -> None:
+    model, other = load(folder), load(folder)
+    for subject, ending in ((model, 9), (other, 10)):
+        batch = [Sample((2, 3), (4, ending), (True, False), (-3.0, 0.0), 1.0)]
+        train_step(
+            subject,
+            torch.optim.SGD(subject.parameters(), lr=0.1),
+            batch,
+            Objective(),
+            max_tokens_per_row=8,
+        )
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="mask of 1 and 2 log-prob"):
+        Sample((2,), (3, 4), (True,), (0.0, 0.0), 1.0)
+    with pytest.raises(ConfigurationError, match="a prompt token"):
+        Sample((), (3,), (True,), (0.0,), 1.0)
+    model = load(folder)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tool_only = [Sample((2,), (3,), (False,), (0.0,), 1.0)]
+    with pytest.raises(ConfigurationError, match="nothing to train on"):
+        train_step(model, optimizer, tool_only, Objective(), max_tokens_per_row=8)
+    with pytest.raises(ConfigurationError, match="does not fit in max_tokens_per_row=8"):
+        train_step(model, optimizer, samples(7), Objective(), max_tokens_per_row=8)
+    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+        load(str(tmp_path / "nothing"))
+
+
+def test_a_model_whose_layers_would_leak_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    with pytest.raises(ConfigurationError, match="is a mamba"):
+        load(str(tmp_path))

@@ -1,0 +1,53 @@
+"""A model small enough to train in a test, and rollouts for it."""
+
+import random
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from sandboxkit.integrations.grpo.training import Sample
+
+VOCABULARY = 32
+
+
+def save_model(folder: Path) -> str:
+    """Write a randomly initialised model, always the same, and return where."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def samples(count: int, seed: int = 0) -> list[Sample]:
+    """Rollouts of unequal lengths, some with a tool's tokens in the middle."""
+    numbers = random.Random(seed)
+    made = []
+    for index in range(count):
+        size = numbers.randint(1, 12)
+        mask = tuple(index % 3 != 0 or position % 4 != 3 for position in range(size))
+        made.append(
+            Sample(
+                prompt=tuple(
+                    numbers.randrange(2, VOCABULARY) for _ in range(numbers.randint(1, 8))
+                ),
+                completion=tuple(numbers.randrange(2, VOCABULARY) for _ in range(size)),
+                mask=mask,
+                sampler_logp=tuple(-3.4 - numbers.random() if own else 0.0 for own in mask),
+                advantage=numbers.uniform(-1, 1),
+            )
+        )
+    return made

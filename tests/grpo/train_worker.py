@@ -1,0 +1,52 @@
+"""Trains for some steps, alone or as a rank of torchrun, and prints each report as JSON.
+
+With a run's folder it writes a checkpoint after each step, and goes on from the newest.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from sandboxkit.integrations.grpo import checkpoint
+from sandboxkit.integrations.grpo.model import load, shard
+from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.training import train_step
+from tests.grpo.tiny import samples
+
+
+def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
+    torch.set_num_threads(1)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    model = load(folder)
+    if ranks > 1:
+        dist.init_process_group("gloo")
+        shard(model, init_device_mesh("cpu", (ranks,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    objective = Objective(loss=kind, max_completion_tokens=12)  # type: ignore[arg-type] # an argument
+    first = 0
+    if run is not None and (newest := checkpoint.latest(run)) is not None:
+        first = int(str(checkpoint.restore(newest, model, optimizer)["step"]))
+    for step in range(first, steps):
+        # 7 on 2 ranks: their rows differ in number.
+        report = train_step(
+            model, optimizer, samples(7, seed=step), objective, max_tokens_per_row=24
+        )
+        if ranks == 1 or dist.get_rank() == 0:
+            sys.stdout.write(json.dumps(asdict(report)) + "\n")
+            sys.stdout.flush()
+        if run is not None:
+            checkpoint.save(run, step + 1, model, optimizer, {})
+    if run is not None:
+        checkpoint.export(model, None, run / "export")
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]) if sys.argv[4:] else None)
