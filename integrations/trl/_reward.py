@@ -1,0 +1,228 @@
+"""Reward functions for `reward_funcs`: completions graded in sandboxes, a batch at a time."""
+
+import asyncio
+import inspect
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations.rewards import (
+    Grader,
+    Outcome,
+    Verdict,
+    banned_patterns,
+    extract_code,
+)
+from sandboxkit.integrations.trl._batch import (
+    LogExtra,
+    LogMetric,
+    log,
+    refuse_broken,
+    rows,
+    text_of,
+)
+from sandboxkit.provider import Provider
+
+__all__ = ["CombinedReward", "SandboxReward"]
+
+Rewards = list[float | None]
+RewardFunction = Callable[..., Any]
+"""Any, as TRL has it: a list of numbers and None, or a coroutine of one."""
+
+
+class SandboxReward:
+    """Grades the code in each completion, all of a batch at once, in a session of its own.
+
+        GRPOTrainer(reward_funcs=SandboxReward(HostCompare(), provider="docker"), ...)
+
+    The data set's columns are the grader's task; a column `banned_patterns`, a list of names,
+    refuses a completion that uses one. Equal completions of equal rows are graded once. A
+    completion without code, or with a banned name, has the reward 0.
+
+    A failure of the infrastructure is None, which TRL (1.16) leaves out of the group's baseline
+    and gives the advantage 0, provided that every reward function says None: use
+    `CombinedReward` to have several. A batch in which more than `max_infra_failed_rate` failed,
+    or a whole prompt, raises ProviderUnavailableError. So does `deadline`, in seconds, count as
+    a failure: it bounds one sample with all its waiting and retries.
+
+    Logged: the metrics `infra_failed_rate` and `outcome/...`, the columns `outcome` and
+    `detail`. It can be pickled if its grader can; each process opens its own session.
+    """
+
+    def __init__(
+        self,
+        grader: Grader,
+        *,
+        name: str = "sandbox_reward",
+        extract: Callable[[str], str | None] = extract_code,
+        deadline: float = 600.0,
+        max_infra_failed_rate: float = 0.5,
+        provider: str | Provider | None = None,
+        max_concurrency: int | None = None,
+        **options: Any,  # SandboxSpec's, as Session takes them
+    ) -> None:
+        if deadline <= 0 or not 0 <= max_infra_failed_rate <= 1:
+            raise ConfigurationError(
+                f"deadline={deadline!r}, max_infra_failed_rate={max_infra_failed_rate!r}: "
+                "give seconds above 0 and a share from 0 to 1"
+            )
+        self.__name__ = name  # what TRL logs it as
+        self._grader = grader
+        self._extract = extract
+        self._deadline = deadline
+        self._most = max_infra_failed_rate
+        self._options = {"provider": provider, "max_concurrency": max_concurrency, **options}
+        self._session: Session | None = None
+        self._pid = 0
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: LogMetric | None = None,
+        log_extra: LogExtra | None = None,
+        **columns: Any,
+    ) -> Rewards:
+        """Rewards of a batch in its order, None where the infrastructure failed. Blocks."""
+        return Operation(
+            self.score(prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns)
+        ).result()
+
+    async def score(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: LogMetric | None = None,
+        log_extra: LogExtra | None = None,
+        **columns: Any,
+    ) -> Rewards:
+        """The same as a coroutine: `reward_funcs=[reward.score]` runs beside other async ones."""
+        tasks = rows(len(completions), columns)
+        verdicts = await self._verdicts(completions, tasks)
+        rate = refuse_broken(prompts, verdicts, self._most, self.__name__)
+        log(verdicts, rate, log_metric, log_extra)
+        return [verdict.reward for verdict in verdicts]
+
+    def close(self) -> None:
+        """Stop what runs; the next call opens a new session. Also done at the interpreter's end."""
+        if self._session is not None and self._pid == os.getpid():
+            self._session.close().result()
+        self._session = None
+
+    async def _verdicts(
+        self, completions: Sequence[Any], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[Verdict]:
+        keys = [
+            (text_of(completion), repr(sorted(task.items())))
+            for completion, task in zip(completions, tasks, strict=True)
+        ]
+        first = {key: index for index, key in reversed(list(enumerate(keys)))}
+        graded = await asyncio.gather(
+            *[self._grade(key[0], tasks[at]) for key, at in first.items()]
+        )
+        known = dict(zip(first, graded, strict=True))
+        return [known[key] for key in keys]
+
+    async def _grade(self, text: str, task: Mapping[str, Any]) -> Verdict:
+        code = self._extract(text)
+        if code is None:
+            return Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
+        banned = banned_patterns(code, task.get("banned_patterns") or ())
+        if banned:
+            where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
+            return Verdict(Outcome.FAILED, 0.0, "policy", f"banned: {where}")
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._grader.grade(self._opened(), code, task)
+        except TimeoutError:
+            detail = f"not graded within deadline={self._deadline:g} s"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+
+    def _opened(self) -> Session:
+        if self._session is None or self._pid != os.getpid():
+            self._session, self._pid = Session(**self._options), os.getpid()
+        return self._session
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_session": None, "_pid": 0}
+        for name, value in state.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ConfigurationError(
+                    f"{self.__name__} cannot be pickled, because of its {name.lstrip('_')} "
+                    f"{value!r}: use classes and functions of a module ({error})"
+                ) from error
+        return state
+
+
+class CombinedReward:
+    """Several reward functions as one: their weighted sum, None where any of them is None.
+
+    TRL adds up what it gets and takes a None among numbers for 0. For a sample that one function
+    could not score for reasons of ours that would be a false reward; so these are added up here.
+    Each function's mean is logged as `reward/NAME`. Functions may be async; all run at once.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction],
+        *,
+        weights: Sequence[float] | None = None,
+        name: str = "combined_reward",
+    ) -> None:
+        self._functions = tuple(functions)
+        self._weights = tuple([1.0] * len(self._functions) if weights is None else weights)
+        if not self._functions or len(self._weights) != len(self._functions):
+            raise ConfigurationError(
+                f"{len(self._functions)} reward functions and {len(self._weights)} weights: "
+                "give a function at least, and a weight for each"
+            )
+        self.__name__ = name
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
+    ) -> Rewards:
+        """Weighted sums in the batch's order. Blocks."""
+        return Operation(self.score(prompts, completions, **kwargs)).result()
+
+    async def score(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
+    ) -> Rewards:
+        """The same as a coroutine."""
+
+        async def one(function: RewardFunction) -> Rewards:
+            call = getattr(function, "score", function)
+            if not (inspect.iscoroutinefunction(call)):
+                return list(
+                    await asyncio.to_thread(
+                        call, prompts=prompts, completions=completions, **kwargs
+                    )
+                )
+            return list(await call(prompts=prompts, completions=completions, **kwargs))
+
+        columns = await asyncio.gather(*[one(function) for function in self._functions])
+        log_metric = kwargs.get("log_metric")
+        for function, column in zip(self._functions, columns, strict=True):
+            name = getattr(function, "__name__", type(function).__name__)
+            if len(column) != len(completions):
+                raise ConfigurationError(
+                    f"reward function {name!r} returned {len(column)} rewards for "
+                    f"{len(completions)} completions"
+                )
+            known = [value for value in column if value is not None]
+            if log_metric is not None and known:
+                log_metric(f"reward/{name}", sum(known) / len(known))
+        return [self._sum(row) for row in zip(*columns, strict=True)]
+
+    def _sum(self, row: Sequence[float | None]) -> float | None:
+        total = 0.0
+        for value, weight in zip(row, self._weights, strict=True):
+            if value is None:
+                return None
+            total += weight * value
+        return total

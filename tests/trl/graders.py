@@ -1,0 +1,45 @@
+"""Graders for tests, in a module so that they can be pickled."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxkit import ProviderUnavailableError, SandboxError, Session
+from sandboxkit.integrations.rewards import Outcome, Verdict
+
+
+class Length:
+    """Scores an even number of characters, as a command in a sandbox counts them."""
+
+    def __init__(self) -> None:
+        self.graded: list[str] = []
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        self.graded.append(submission)
+        try:
+            result = await session.run(["wc", "-m"], stdin=submission)
+        except SandboxError as error:
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(error))
+        passed = int(result.stdout) % 2 == 0
+        return Verdict(Outcome.PASSED, 1.0) if passed else Verdict(Outcome.FAILED, 0.0)
+
+
+class Broken:
+    """Fails for submissions that contain the task's word."""
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        if task["word"] in submission:
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no capacity")
+        return Verdict(Outcome.PASSED, 1.0)
+
+
+class Hangs:
+    """Never answers."""
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        await session.run(["sleep", "600"])
+        raise ProviderUnavailableError("not reached")
+
+
+def whole(text: str) -> str | None:
+    """The completion is the code."""
+    return text or None

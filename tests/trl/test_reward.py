@@ -1,0 +1,153 @@
+"""SandboxReward and CombinedReward as TRL calls them."""
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError
+from sandboxkit.integrations.rewards import HostCompare
+from sandboxkit.integrations.trl import CombinedReward, SandboxReward
+from sandboxkit.testing import FakeProvider
+from tests.trl.graders import Broken, Hangs, Length, whole
+
+
+def reward(grader: Any, **options: Any) -> SandboxReward:
+    return SandboxReward(grader, provider=FakeProvider(), extract=whole, **options)
+
+
+def test_a_batch_is_graded_in_order_and_duplicates_once() -> None:
+    grader = Length()
+    subject = reward(grader)
+    try:
+        texts = ["ab", "abc", "ab", "abcd"]
+        assert subject(["p"] * 4, texts) == [1.0, 0.0, 1.0, 1.0]
+        assert sorted(grader.graded) == ["ab", "abc", "abcd"]
+    finally:
+        subject.close()
+
+
+def test_equal_code_for_different_tasks_is_graded_twice() -> None:
+    subject = reward(Broken(), max_infra_failed_rate=1.0)
+    found = subject(["p", "q", "r"], ["ab", "ab", "ab"], word=["a", "x", "y"])
+    assert found == [None, 1.0, 1.0]
+
+
+def test_conversational_completions_are_read_and_the_host_compares() -> None:
+    subject = SandboxReward(HostCompare(), provider="local")
+    try:
+        answer = "<answer>def add(a, b): return a + b</answer>"
+        completions = [
+            [{"role": "assistant", "content": answer}],
+            [{"role": "assistant", "content": answer.replace("+", "-")}],
+            [{"role": "assistant", "content": "no idea"}],
+        ]
+        tests = [["assert add(2, 3) == 5"]] * 3
+        assert subject(["p"] * 3, completions, test_list=tests) == [1.0, 0.0, 0.0]
+    finally:
+        subject.close()
+
+
+def test_banned_names_cost_the_reward() -> None:
+    subject = SandboxReward(HostCompare(), provider="local", extract=whole)
+    try:
+        code = "def f(x): return sorted(x)"
+        columns = {"test_list": [["assert f([2, 1]) == [1, 2]"]] * 2}
+        banned = [["sorted"], []]
+        assert subject(["p"] * 2, [code] * 2, banned_patterns=banned, **columns) == [0.0, 1.0]
+    finally:
+        subject.close()
+
+
+def test_what_happened_is_logged() -> None:
+    subject = reward(Broken())
+    metrics: dict[str, float] = {}
+    columns: dict[str, list[Any]] = {}
+    subject(
+        ["p"] * 4,
+        ["good", "bad", "fine", "fair"],
+        word=["bad"] * 4,
+        log_metric=metrics.__setitem__,
+        log_extra=columns.__setitem__,
+        trainer_state=object(),
+        completion_ids=[[1]] * 4,
+    )
+    assert metrics["infra_failed_rate"] == 0.25
+    assert metrics["outcome/passed"] == 0.75
+    assert columns["outcome"] == ["passed", "infra_error", "passed", "passed"]
+    assert columns["detail"][1] == "no capacity"
+
+
+def test_as_a_coroutine_it_is_the_same() -> None:
+    subject = reward(Length())
+    try:
+        assert asyncio.run(subject.score(["p"] * 2, ["ab", "abc"])) == [1.0, 0.0]
+    finally:
+        subject.close()
+
+
+def test_a_prompt_that_failed_whole_is_not_passed_over() -> None:
+    subject = reward(Broken(), max_infra_failed_rate=1.0)
+    with pytest.raises(ProviderUnavailableError, match="all 2 completions of the prompt 'p'"):
+        subject(["p", "p", "q"], ["bad 1", "bad 2", "good"], word=["bad"] * 3)
+
+
+def test_too_many_failures_are_not_passed_over() -> None:
+    subject = reward(Broken(), max_infra_failed_rate=0.3)
+    with pytest.raises(ProviderUnavailableError, match=r"50% of 2 samples failed.*no capacity"):
+        subject(["p", "q"], ["bad", "good"], word=["bad"] * 2)
+
+
+def test_a_grader_that_hangs_is_given_up() -> None:
+    subject = reward(Hangs(), deadline=0.5, max_infra_failed_rate=1.0)
+    try:
+        assert subject(["p"], ["ab"]) == [None]
+    finally:
+        subject.close()
+
+
+def test_it_can_be_pickled_and_named() -> None:
+    subject = SandboxReward(Length(), provider="local", extract=whole, name="mbpp")
+    copy = pickle.loads(pickle.dumps(subject))
+    assert copy.__name__ == "mbpp"
+    try:
+        assert copy(["p"], ["ab"]) == [1.0]
+    finally:
+        copy.close()
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    subject = SandboxReward(Length(), extract=lambda text: text)
+    with pytest.raises(ConfigurationError, match="because of its extract <function"):
+        pickle.dumps(subject)
+
+
+@pytest.mark.parametrize("options", [{"deadline": 0.0}, {"max_infra_failed_rate": 2.0}])
+def test_limits_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        SandboxReward(Length(), **options)  # type: ignore[arg-type] # parametrized
+
+
+def short(completions: list[str], **_: Any) -> list[float]:
+    return [1.0 / len(text) for text in completions]
+
+
+async def absent(completions: list[str], **_: Any) -> list[float | None]:
+    await asyncio.sleep(0)
+    return [None if "x" in text else 1.0 for text in completions]
+
+
+def test_combined_rewards_are_weighted_and_none_if_any_is() -> None:
+    metrics: dict[str, float] = {}
+    subject = CombinedReward([short, absent], weights=[2.0, 0.5])
+    found = subject(["p"] * 2, ["abcd", "wxyz"], log_metric=metrics.__setitem__)
+    assert found == [2.0 / 4 + 0.5, None]
+    assert metrics == {"reward/short": 0.25, "reward/absent": 1.0}
+
+
+def test_combined_rewards_of_another_number_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="1 reward functions and 2 weights"):
+        CombinedReward([short], weights=[1.0, 2.0])
+    with pytest.raises(ConfigurationError, match="returned 1 rewards for 2 completions"):
+        CombinedReward([lambda **_: [1.0]])(["p"] * 2, ["a", "b"])

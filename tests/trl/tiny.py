@@ -1,0 +1,95 @@
+"""A model and a tokenizer small enough for a test, and providers whose infrastructure fails."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+import trl
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from sandboxkit import ProviderUnavailableError, SandboxSpec
+from sandboxkit.testing import FakeProvider
+
+SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
+SPECIAL += ["<tool_response>", "</tool_response>", "<think>", "</think>"]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes as tokens, with TRL's own chat template for Qwen3, which renders tools."""
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    words.train_from_iterator(
+        [], trainers.BpeTrainer(special_tokens=SPECIAL, initial_alphabet=alphabet)
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<|pad|>", eos_token="<|im_end|>", padding_side="left"
+    )
+    made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    return made
+
+
+def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTrainer:
+    """A trainer of a model that knows nothing, for 8 completions of each prompt."""
+    words = tokenizer()
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(words),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=16,
+            max_position_embeddings=8192,
+            pad_token_id=words.pad_token_id,
+            eos_token_id=words.eos_token_id,
+            bos_token_id=None,
+        )
+    )
+    settings: dict[str, Any] = {"max_steps": 1, "max_completion_length": 16, "beta": 0.0}
+    settings |= options.pop("config", {})
+    config = GRPOConfig(
+        str(folder),
+        per_device_train_batch_size=16,
+        num_generations=8,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    return GRPOTrainer(
+        model=model,
+        args=config,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=words,
+        **options,
+    )
+
+
+class Unreliable(FakeProvider):
+    """Three sandboxes of ten cannot be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count()
+        self.refused = 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        if next(self._numbers) % 10 in (2, 5, 8):
+            self.refused += 1
+            raise ProviderUnavailableError("no capacity today", provider=self.name)
+        return await super().create(spec)
