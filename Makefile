@@ -21,13 +21,18 @@ $(VENV)/.ready: $(SOURCES)
 	$(BIN)/python -m pip install -q -e '.[local,docker,cli]'
 	@touch $@
 
+# What the tests of the training integrations need, torch above all.
+$(VENV)/.training: $(VENV)/.ready
+	$(BIN)/python -m pip install -q --group training
+	@touch $@
+
 demo: setup
 	$(BIN)/sandboxkit demo
 
-test: setup
+test: $(VENV)/.training
 	$(BIN)/python -m pytest
 
-lint: setup
+lint: $(VENV)/.training
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

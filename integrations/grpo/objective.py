@@ -192,7 +192,7 @@ def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Te
     with torch.no_grad():
 
         def total(values: torch.Tensor) -> float:
-            return (values.double() * tokens.mask).sum().item()
+            return float((values.double() * tokens.mask).sum())
 
         statistics = Statistics(
             tokens=total(torch.ones_like(tokens.mask)),

@@ -53,9 +53,10 @@ def test_banned_names_cost_the_reward() -> None:
     subject = SandboxReward(HostCompare(), provider="local", extract=whole)
     try:
         code = "def f(x): return sorted(x)"
-        columns = {"test_list": [["assert f([2, 1]) == [1, 2]"]] * 2}
+        tests = [["assert f([2, 1]) == [1, 2]"]] * 2
         banned = [["sorted"], []]
-        assert subject(["p"] * 2, [code] * 2, banned_patterns=banned, **columns) == [0.0, 1.0]
+        found = subject(["p"] * 2, [code] * 2, banned_patterns=banned, test_list=tests)
+        assert found == [0.0, 1.0]
     finally:
         subject.close()
 
