@@ -66,7 +66,7 @@ async def grade(problems: list[dict[str, Any]], args: argparse.Namespace) -> dic
 
 def main() -> int:
     """Run it and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="mbpp.jsonl")
     parser.add_argument("--provider", default="local")
     parser.add_argument("--limit", type=int, help="only the first problems")

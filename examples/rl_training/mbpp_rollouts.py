@@ -38,7 +38,7 @@ def scripted(tasks: Sequence[dict[str, Any]]) -> Policy:
 
 async def main() -> None:
     """Make the rollouts and print one line for each."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="a script instead of a model")
     parser.add_argument("--base-url", default="http://localhost:8000/v1")
     parser.add_argument("--model", default="default")

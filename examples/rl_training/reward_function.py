@@ -14,8 +14,8 @@ from sandboxkit.integrations.rewards import (
     extract_code,
 )
 
+BANNED = ["sorted", ".sort", "heapq"]
 TASK = {
-    "banned_patterns": ["sorted", ".sort", "heapq"],
     "entry_point": "sort_numbers",
     "cases": [
         {"args": [[3, 1, 2]], "expected": [1, 2, 3]},
@@ -47,7 +47,7 @@ GRADER = HostCompare(Limits(timeout=10))
 async def reward(session: Session, completion: str) -> float | None:
     """1 or 0; None if the sandboxes failed."""
     code = extract_code(completion)
-    if code is None or banned_patterns(code, TASK["banned_patterns"]):
+    if code is None or banned_patterns(code, BANNED):
         return 0.0
     verdict: Verdict = await GRADER.grade(session, code, TASK)
     return verdict.reward

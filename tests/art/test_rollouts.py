@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -145,8 +145,8 @@ def test_groups_are_made_concurrently_and_in_order() -> None:
 class Endpoint(BaseHTTPRequestHandler):
     """Answers as an OpenAI-compatible server, the first time with what the server has ready."""
 
-    replies: list[tuple[int, Any]]
-    requests: list[dict[str, Any]]
+    replies: ClassVar[list[tuple[int, Any]]]
+    requests: ClassVar[list[dict[str, Any]]]
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
@@ -165,8 +165,8 @@ class Endpoint(BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint() -> Iterator[tuple[type[Endpoint], str]]:
     class Mine(Endpoint):
-        replies: list[tuple[int, Any]] = []
-        requests: list[dict[str, Any]] = []
+        replies: ClassVar[list[tuple[int, Any]]] = []
+        requests: ClassVar[list[dict[str, Any]]] = []
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Mine) as server:
         thread = threading.Thread(target=server.serve_forever)
