@@ -1,0 +1,1 @@
+"""Programs around a training loop; each runs on its own."""

@@ -1,0 +1,61 @@
+"""Multi-step MBPP rollouts, in groups, as trajectories for ART to train on.
+
+    python mbpp_rollouts.py --dry-run
+    python mbpp_rollouts.py --base-url http://localhost:8000/v1 --model my-model
+
+With `--dry-run` a script plays the model: it forgets the return, sees the error, and edits.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from sandboxkit import Session
+from sandboxkit.integrations.art import EndpointPolicy, Message, Policy, Rollouts, ScriptedPolicy
+
+
+def problems(limit: int) -> list[dict[str, Any]]:
+    """The first problems of MBPP."""
+    text = resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()[:limit]]
+
+
+def scripted(tasks: Sequence[dict[str, Any]]) -> Policy:
+    """A policy that errs first and gives the reference solution once it sees the error."""
+    solutions = {task["text"]: task["code"] for task in tasks}
+
+    def reply(messages: Sequence[Message]) -> str:
+        code = solutions[messages[1]["content"].partition("\n")[0]]
+        if len(messages) == 2:
+            code = code.replace("return", "pass #")
+        return f"Let me try.\n```python\n{code}\n```"
+
+    return ScriptedPolicy(reply)
+
+
+async def main() -> None:
+    """Make the rollouts and print one line for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--dry-run", action="store_true", help="a script instead of a model")
+    parser.add_argument("--base-url", default="http://localhost:8000/v1")
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--problems", type=int, default=2)
+    parser.add_argument("--group", type=int, default=2, help="rollouts of each problem")
+    args = parser.parse_args()
+    tasks = problems(args.problems)
+    policy = scripted(tasks) if args.dry_run else EndpointPolicy(args.base_url, args.model)
+    tags = ("rl-training", "wandb-run:none", "slurm-job:none", f"model:{args.model}")
+    async with Session(max_concurrency=4, tags=tags) as session:
+        groups = await Rollouts().run_all(session, policy, tasks, args.group)
+    for group in groups:
+        for trajectory in group:
+            turns = len(trajectory.messages_and_choices)
+            print(f"{trajectory.metadata['task_id']}: {turns} turns, reward {trajectory.reward}")
+    kept = [each.art() for group in groups for each in group if each.reward is not None]
+    print(f"{len(kept)} trajectories to train on")  # art.Trajectory(**kept[0]), ...
+
+
+asyncio.run(main())

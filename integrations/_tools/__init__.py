@@ -1,0 +1,25 @@
+"""The tools a model uses in a sandbox: a shell, a file editor, submit; shared by the integrations."""
+
+from sandboxkit.integrations._tools._bash import Bash, BashResult
+from sandboxkit.integrations._tools._clock import Clock
+from sandboxkit.integrations._tools._editor import Editor
+from sandboxkit.integrations._tools._result import ToolError, ToolResult
+from sandboxkit.integrations._tools._schemas import BASH, EDITOR, SCHEMAS, SUBMIT
+from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox
+from sandboxkit.integrations._tools._truncate import truncate_middle
+
+__all__ = [
+    "BASH",
+    "EDITOR",
+    "MARKER",
+    "SCHEMAS",
+    "SUBMIT",
+    "Bash",
+    "BashResult",
+    "Clock",
+    "Editor",
+    "ToolError",
+    "ToolResult",
+    "Toolbox",
+    "truncate_middle",
+]

@@ -1,0 +1,144 @@
+"""Tool calls by name, as a model makes them: checked, bounded, and answered with text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxkit import ConfigurationError, Sandbox
+from sandboxkit.integrations._tools._bash import Bash
+from sandboxkit.integrations._tools._clock import Clock
+from sandboxkit.integrations._tools._editor import Editor
+from sandboxkit.integrations._tools._result import ToolError, ToolResult
+from sandboxkit.integrations._tools._schemas import SCHEMAS
+from sandboxkit.integrations._tools._truncate import truncate_middle
+
+MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""A script whose first line of output is this, and that succeeds, submits."""
+
+# Any: isinstance() with a plain type would make the elements of a list unknown.
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "string": (str, "a string"),
+    "integer": (int, "an integer"),
+    "array": (list, "a list"),
+}
+_COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "view": (),
+    "create": ("file_text",),
+    "str_replace": ("old_str",),
+    "insert": ("insert_line", "new_str"),
+    "undo_edit": (),
+}
+
+
+class Toolbox:
+    """bash, str_replace_editor and submit in one sandbox.
+
+    `timeout` bounds each call, in seconds on `clock`; `observation_limit` is in characters.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+        observation_limit: int = 16_000,
+        clock: Clock | None = None,
+    ) -> None:
+        if observation_limit <= 0:
+            raise ConfigurationError(
+                f"observation_limit={observation_limit!r} is not a positive number of characters"
+            )
+        self.bash = Bash(sandbox, cwd=cwd, env=env, timeout=timeout, clock=clock)
+        self.editor = Editor(sandbox, timeout=timeout, clock=clock)
+        self._timeout, self._limit = timeout, observation_limit
+
+    # Any: what a model wrote.
+    async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
+        """Make a call; `arguments` are a JSON object as text, or one read already.
+
+        The model's mistakes are answers with `error` set. The infrastructure's errors raise.
+        """
+        try:
+            checked = _checked(name, arguments)
+            result = await self._call(name, checked)
+        except ToolError as error:
+            result = ToolResult(f"ERROR: {error}", error=True)
+        text = truncate_middle(result.text, self._limit)
+        return ToolResult(text, result.error, result.submitted)
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if name == "submit":
+            return ToolResult("submitted", submitted=True)
+        if name == "bash":
+            return await self._bash(arguments["command"])
+        return ToolResult(await self._edit(**arguments))
+
+    async def _bash(self, command: str) -> ToolResult:
+        result = await self.bash.run(command)
+        if result.timed_out:
+            note = f"ERROR: killed after {self._timeout:g} s; what it printed until then:\n"
+            return ToolResult(note + truncate_middle(result.output, self._limit), error=True)
+        first, _, rest = result.output.lstrip().partition("\n")
+        if result.returncode == 0 and first.strip() == MARKER:
+            return ToolResult(rest or "submitted", submitted=True)
+        if result.returncode == 0:
+            return ToolResult(result.output or "(no output)")
+        output = truncate_middle(result.output, self._limit)
+        return ToolResult(f"{output}\n[exit status {result.returncode}]".lstrip(), error=True)
+
+    async def _edit(self, command: str, path: str, **given: Any) -> str:
+        command = "undo_edit" if command == "undo" else command
+        for name in _COMMANDS[command]:
+            if name not in given:
+                raise ToolError(f"{command} needs {name}")
+        match command:
+            case "view":
+                return await self.editor.view(path, given.get("view_range"))
+            case "create":
+                return await self.editor.create(path, given["file_text"])
+            case "str_replace":
+                return await self.editor.str_replace(
+                    path, given["old_str"], given.get("new_str", "")
+                )
+            case "insert":
+                return await self.editor.insert(path, given["insert_line"], given["new_str"])
+            case _:
+                return await self.editor.undo_edit(path)
+
+
+def _checked(name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without nulls, of the types that the schema asks for."""
+    tools = {schema["function"]["name"]: schema["function"] for schema in SCHEMAS}
+    if name not in tools:
+        raise ToolError(f"there is no tool {name[:80]!r}; there are {', '.join(tools)}")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise ToolError(f"the arguments of {name} are not JSON: {error}") from None
+    if not isinstance(arguments, Mapping):
+        raise ToolError(f"the arguments of {name} are not an object")
+    parameters = tools[name]["parameters"]
+    given = {key: value for key, value in arguments.items() if value is not None}
+    for key, value in given.items():
+        _check(name, key, value, parameters["properties"])
+    for key in parameters["required"]:
+        if key not in given:
+            raise ToolError(f"{name} needs {key}")
+    return given
+
+
+def _check(tool: str, key: str, value: Any, properties: Mapping[str, Any]) -> None:
+    if key not in properties:
+        known = ", ".join(properties) or "no arguments"
+        raise ToolError(f"{tool} has no argument {key[:80]!r}; it takes {known}")
+    schema = properties[key]
+    kind, called = _TYPES[schema["type"]]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ToolError(f"{key} of {tool} is not {called}")
+    if kind is list and not all(type(item) is int for item in value):
+        raise ToolError(f"{key} of {tool} is not a list of integers")
+    if "enum" in schema and value not in (*schema["enum"], "undo"):
+        raise ToolError(f"{key}={value[:80]!r} is not one of {', '.join(schema['enum'])}")

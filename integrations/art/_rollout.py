@@ -1,0 +1,130 @@
+"""Multi-step rollouts on MBPP: write a solution, run it, see the error, edit, try again."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxkit import CommandTimeoutError, ConfigurationError, Sandbox, SandboxError, Session
+from sandboxkit.integrations.art._policy import Message, Policy, PolicyError
+from sandboxkit.integrations.art._trajectory import Trajectory
+from sandboxkit.integrations.rewards import Grader, HostCompare, extract_code
+
+SYSTEM = (
+    "You write Python functions. Reply with the whole solution in one ```python block. It is "
+    "saved as /workspace/solution.py and run with the first test; you see what that prints and "
+    "may reply again."
+)
+_SOLUTION = "/workspace/solution.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """How rollouts are made. The reward is the grader's, on all tests, for the last solution."""
+
+    grader: Grader = field(default_factory=HostCompare)
+    attempts: int = 3
+    shown_tests: int = 1
+    """So many tests are in the prompt and run in the sandbox; the others are kept back."""
+    timeout: float = 10.0
+    """Seconds for each run of a solution in its sandbox."""
+    observation_limit: int = 2000
+    """Characters of output that the model sees; of more, the middle is left out."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.shown_tests < 0 or self.observation_limit < 100:
+            raise ConfigurationError(
+                f"{self!r}: needs attempts >= 1, shown_tests >= 0, observation_limit >= 100"
+            )
+
+    # Any: a task is a row of MBPP with text, test_list and perhaps test_setup_code.
+    async def run(self, session: Session, policy: Policy, task: Mapping[str, Any]) -> Trajectory:
+        """Make one rollout. A failure of sandboxes or of the endpoint masks it."""
+        tests = list(task["test_list"])[: self.shown_tests]
+        setup = str(task.get("test_setup_code", ""))
+        prompt = "\n".join([str(task["text"]), "", "It must pass tests such as:", *tests])
+        turns: list[dict[str, Any]] = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": prompt},
+        ]
+        metadata = {"task_id": task.get("task_id", "")}
+        try:
+            async with session.sandbox() as sandbox:
+                code, runs = await self._attempts(sandbox, policy, turns, setup, tests)
+        except (SandboxError, PolicyError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            return Trajectory(turns, None, {}, metadata, f"{type(error).__name__}: {error}")
+        if code is None:
+            metrics = {"attempts": float(runs), "passed": 0.0}
+            return Trajectory(turns, 0.0, metrics, metadata, "no code in the last reply")
+        verdict = await self.grader.grade(session, code, task)
+        metrics = {"attempts": float(runs), "passed": float(verdict.score == 1)}
+        detail = f"{verdict.outcome}: {verdict.detail}"
+        return Trajectory(turns, verdict.reward, metrics, metadata, detail)
+
+    async def run_all(
+        self, session: Session, policy: Policy, tasks: Sequence[Mapping[str, Any]], group: int = 1
+    ) -> list[list[Trajectory]]:
+        """Make `group` rollouts of each task, all at once; the session's cap bounds sandboxes."""
+        async with asyncio.TaskGroup() as running:
+            groups = [
+                [running.create_task(self.run(session, policy, task)) for _ in range(group)]
+                for task in tasks
+            ]
+        return [[each.result() for each in row] for row in groups]
+
+    async def _attempts(
+        self,
+        sandbox: Sandbox,
+        policy: Policy,
+        turns: list[dict[str, Any]],
+        setup: str,
+        tests: Sequence[str],
+    ) -> tuple[str | None, int]:
+        """Talk until the shown tests pass or the attempts are used: the last code, and how many."""
+        code = None
+        for attempt in range(1, self.attempts + 1):
+            choice = await policy.complete([_message(turn) for turn in turns])
+            turns.append(choice)
+            code = extract_code(choice["message"]["content"])
+            if code is None:
+                passed, seen = False, "There is no ```python block in your reply."
+            else:
+                passed, seen = await self._try(sandbox, code, setup, tests)
+            if passed or attempt == self.attempts:
+                return code, attempt
+            turns.append({"role": "user", "content": seen})
+        raise AssertionError("unreachable")
+
+    async def _try(
+        self, sandbox: Sandbox, code: str, setup: str, tests: Sequence[str]
+    ) -> tuple[bool, str]:
+        await sandbox.write_file(_SOLUTION, code.encode(errors="replace"))
+        await sandbox.write_file(
+            "/workspace/check.py", "\n".join(["from solution import *", setup, *tests, ""])
+        )
+        try:
+            result = await sandbox.exec(
+                # -B: a cached module is taken for current if it changes within a second.
+                ["python3", "-B", "check.py"],
+                cwd="/workspace",
+                timeout=self.timeout,
+                output_limit=4 * self.observation_limit,
+            )
+        except CommandTimeoutError as error:
+            return False, f"It ran past {self.timeout:g} s.\n{self._cut(error.result.stderr)}"
+        output = self._cut(result.stdout + result.stderr)
+        return result.returncode == 0, f"exit status {result.returncode}\n{output}"
+
+    def _cut(self, text: str) -> str:
+        if len(text) <= self.observation_limit:
+            return text
+        half = self.observation_limit // 2
+        return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _message(turn: Mapping[str, Any]) -> Message:
+    """A message as the endpoint takes it back: of a choice, who spoke and what."""
+    message = turn.get("message", turn)
+    return {"role": message["role"], "content": message["content"]}

@@ -1,0 +1,216 @@
+"""Rollouts against a scripted policy and a real HTTP endpoint."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit.integrations.art import (
+    EndpointPolicy,
+    Message,
+    Policy,
+    PolicyError,
+    Rollouts,
+    ScriptedPolicy,
+    Trajectory,
+)
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
+
+TASK = {
+    "task_id": 7,
+    "text": "Write a function to add two numbers.",
+    "test_list": ["assert add(1, 2) == 3", "assert add(5, 5) == 10"],
+}
+RIGHT = "```python\ndef add(a, b):\n    return a + b\n```"
+WRONG = "```python\ndef add(a, b):\n    return a - b\n```"
+
+
+def rollout(
+    policy: Policy, rollouts: Rollouts | None = None, session: Session | None = None
+) -> Trajectory:
+    async def run() -> Trajectory:
+        async with session or Session("local") as opened:
+            return await (rollouts or Rollouts()).run(opened, policy, TASK)
+
+    return asyncio.run(run())
+
+
+def script(*replies: str) -> tuple[ScriptedPolicy, list[Sequence[Message]]]:
+    seen: list[Sequence[Message]] = []
+
+    def reply(messages: Sequence[Message]) -> str:
+        seen.append(list(messages))
+        return replies[len(seen) - 1]
+
+    return ScriptedPolicy(reply), seen
+
+
+def test_an_error_is_shown_and_can_be_mended() -> None:
+    policy, seen = script("I am not sure.", WRONG, RIGHT)
+    trajectory = rollout(policy)
+    assert trajectory.reward == 1.0
+    assert trajectory.metrics == {"attempts": 3.0, "passed": 1.0}
+    assert "no ```python block" in seen[1][-1]["content"]
+    assert "AssertionError" in seen[2][-1]["content"]
+    assert "add(5, 5)" not in json.dumps(seen)  # the second test is kept back
+
+
+def test_the_last_solution_counts_when_attempts_are_used_up() -> None:
+    policy, seen = script(WRONG, WRONG)
+    trajectory = rollout(policy, Rollouts(attempts=2))
+    assert (trajectory.reward, len(seen)) == (0.0, 2)
+
+
+def test_hard_coding_the_shown_test_earns_nothing() -> None:
+    policy, _ = script("```python\ndef add(a, b): return 3\n```")
+    assert rollout(policy).reward == 0.0
+
+
+def test_no_code_earns_nothing() -> None:
+    policy, _ = script("no")
+    assert rollout(policy, Rollouts(attempts=1)).reward == 0.0
+
+
+def test_the_sandbox_keeps_its_state_between_attempts() -> None:
+    policy, seen = script(
+        "```python\nopen('note', 'w').write('kept')\n```",
+        "```python\nprint(open('note').read())\n```",
+        RIGHT,
+    )
+    assert rollout(policy).reward == 1.0
+    assert "kept" in seen[2][-1]["content"]
+
+
+def test_long_output_loses_its_middle() -> None:
+    policy, seen = script("```python\nprint('a' * 9000 + 'end')\n```", RIGHT)
+    rollout(policy, Rollouts(observation_limit=200))
+    observation = seen[1][-1]["content"]
+    assert "left out" in observation
+    assert len(observation) < 300
+
+
+def test_a_solution_that_never_ends_is_told_so() -> None:
+    policy, seen = script("```python\nwhile True: pass\n```", RIGHT)
+    assert rollout(policy, Rollouts(timeout=2)).reward == 1.0
+    assert "ran past 2 s" in seen[1][-1]["content"]
+
+
+def test_a_trajectory_has_the_shape_of_art() -> None:
+    policy, _ = script(WRONG, RIGHT)
+    keywords = rollout(policy).art()
+    assert json.loads(json.dumps(keywords)) == keywords
+    kinds = ["finish_reason" in each for each in keywords["messages_and_choices"]]
+    assert kinds == [False, False, True, False, True]
+    assert keywords["reward"] == 1.0
+    assert keywords["metadata"] == {"task_id": 7}
+
+
+def test_a_failure_of_the_infrastructure_is_masked() -> None:
+    class Broken(LocalProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            raise ProviderUnavailableError("no answer")
+
+    policy, _ = script(RIGHT)
+    trajectory = rollout(policy, session=Session(Broken()))
+    assert trajectory.reward is None
+    with pytest.raises(ValueError, match="masked"):
+        trajectory.art()
+
+
+def test_groups_are_made_concurrently_and_in_order() -> None:
+    waiting = threading.Barrier(4, timeout=60)
+
+    class Together:
+        async def complete(self, messages: Sequence[Message]) -> dict[str, Any]:
+            await asyncio.to_thread(waiting.wait)  # broken unless all four are in flight
+            message = {"role": "assistant", "content": RIGHT}
+            return {"index": 0, "finish_reason": "stop", "message": message}
+
+    async def run() -> list[list[Trajectory]]:
+        async with Session("local") as session:
+            tasks = [TASK, {**TASK, "task_id": 8}]
+            return await Rollouts().run_all(session, Together(), tasks, group=2)
+
+    groups = asyncio.run(run())
+    assert [[each.metadata["task_id"] for each in row] for row in groups] == [[7, 7], [8, 8]]
+    assert all(each.reward == 1.0 for row in groups for each in row)
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Answers as an OpenAI-compatible server, the first time with what the server has ready."""
+
+    replies: ClassVar[list[tuple[int, Any]]]
+    requests: ClassVar[list[dict[str, Any]]]
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self.requests.append({"path": self.path, **json.loads(self.rfile.read(length))})
+        status, body = self.replies.pop(0)
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the tests' output clean."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[type[Endpoint], str]]:
+    class Mine(Endpoint):
+        replies: ClassVar[list[tuple[int, Any]]] = []
+        requests: ClassVar[list[dict[str, Any]]] = []
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Mine) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Mine, f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def completion(text: str | None) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+
+
+def test_a_rollout_against_an_endpoint(endpoint: tuple[type[Endpoint], str]) -> None:
+    handler, url = endpoint
+    handler.replies += [(503, {}), (200, completion(WRONG)), (200, completion(RIGHT))]
+    trajectory = rollout(EndpointPolicy(url, "tiny", options={"temperature": 0.5}))
+    assert trajectory.reward == 1.0
+    assert [each["path"] for each in handler.requests] == ["/v1/chat/completions"] * 3
+    assert handler.requests[0]["model"] == "tiny"
+    assert handler.requests[0]["temperature"] == 0.5
+    assert [each["role"] for each in handler.requests[2]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize("reply", [(401, {}), (200, {}), (200, completion(None))])
+def test_an_endpoint_that_fails_masks_the_rollout(
+    endpoint: tuple[type[Endpoint], str], reply: tuple[int, Any]
+) -> None:
+    handler, url = endpoint
+    handler.replies.append(reply)
+    policy = EndpointPolicy(url, "tiny", retries=0)
+    trajectory = rollout(policy)
+    assert trajectory.reward is None
+    assert PolicyError.__name__ in trajectory.detail
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="attempts"):
+        Rollouts(attempts=0)
+    with pytest.raises(ConfigurationError, match="base_url"):
+        EndpointPolicy("localhost:8000", "tiny")

@@ -1,0 +1,175 @@
+"""Which values are equal, and how tests are taken apart."""
+
+import ast
+import collections
+import datetime
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._cases import FunctionCase, declared, from_assert
+from sandboxkit.integrations.rewards._in_sandbox.evaluate import encode
+from sandboxkit.integrations.rewards._mutation import mutants
+from sandboxkit.integrations.rewards._values import Comparison
+
+STRICT, PYTHON, NEAR = Comparison(), Comparison(strict=False), Comparison(rel_tol=1e-6)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+    | st.fractions()
+    | st.decimals(allow_nan=False, min_value=-(10**50), max_value=10**50)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(scalars, inner, max_size=4)
+        | st.sets(scalars, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(values, values)
+def test_equal_as_in_python(left: Any, right: Any) -> None:
+    assert PYTHON.equal(encode(left), encode(right)) == (left == right)
+
+
+@settings(deadline=None)
+@given(values)
+def test_a_value_equals_itself(value: Any) -> None:
+    for comparison in (STRICT, PYTHON, NEAR):
+        assert comparison.equal(encode(value), encode(value))
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.integers()
+        | st.text()
+        | st.booleans()
+        | st.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=6,
+    )
+)
+def test_a_mutant_expects_another_value(value: Any) -> None:
+    test = ast.parse(f"assert f(1) == {value!r}")
+    found = mutants(test, 2, random.Random(0))
+    assert found
+    for mutant in found:
+        case = from_assert(ast.unparse(mutant))
+        if case is None:
+            assert ast.unparse(mutant).startswith("assert not f(1) ==")
+        else:
+            assert case.source == "f(1)"
+            assert not PYTHON.equal(case.expected, encode(value))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(1, 1.0), (1, True), (0, False), ([1], (1,)), ("1", 1), (b"a", "a"), ([1.0], [1]), (None, 0)],
+)
+def test_strict_means_the_same_types(left: Any, right: Any) -> None:
+    assert not STRICT.equal(encode(left), encode(right))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "near"),
+    [
+        (1.0, 1.0000001, True),
+        (1.0, 1.1, False),
+        (1, 1.0000001, True),
+        (True, 1.0, False),
+        ({"a": [1.0, "x"]}, {"a": [1.0000001, "x"]}, True),
+        ({"a": [1.0, "x"]}, {"a": [1.0000001, "y"]}, False),
+        ({1.0, 2.0}, {2.0000001, 1.0}, True),
+        ((1.0,), [1.0], False),
+        (float("nan"), float("nan"), True),
+        (float("inf"), 1e308, False),
+        (10**400, 1.0, False),
+    ],
+)
+def test_a_tolerance_holds_for_floats(left: Any, right: Any, near: bool) -> None:
+    assert NEAR.equal(encode(left), encode(right)) is near
+
+
+def test_subclasses_are_their_base_and_other_objects_equal_nothing() -> None:
+    point = collections.namedtuple("point", "x y")
+    assert PYTHON.equal(encode(point(1, 2)), encode((1, 2)))
+    assert PYTHON.equal(encode(collections.Counter("aab")), encode({"a": 2, "b": 1}))
+    assert PYTHON.equal(encode({"a": 1}.keys()), encode({"a"}))
+    assert PYTHON.equal(encode(datetime.date(2020, 1, 2)), encode(datetime.date(2020, 1, 2)))
+    with pytest.raises(ConfigurationError, match="not plain data"):
+        declared({"entry_point": "f", "cases": [{"expected": [object()]}]})
+
+
+TAKEN_APART = {
+    "assert f(1) == 2": "f(1)",
+    "assert 2 == f(1)": "f(1)",
+    "assert (f(1)) == [1, (2, 'x')], 'message'": "f(1)",
+    "assert sorted(f(1)) == [1]": "sorted(f(1))",
+    "assert round(f(1), 2) == 0.5": "round(f(1), 2)",
+    "assert sum(10, 15) == 6": "sum(10, 15)",
+    "assert f(1)[0] == 2": "f(1)[0]",
+    "assert f(lambda x: x == 1) == 2": "f(lambda x: x == 1)",
+    "assert f(1)": "bool(f(1))",
+    "assert not f(1)": "bool(f(1))",
+    "assert f(1) is None": "f(1)",
+    "assert math.isclose(f(1), 0.3, rel_tol=0.1)": "f(1)",
+    "assert Solution().solve(1) == 2": "Solution().solve(1)",
+}
+LEFT_WHOLE = [
+    "assert f(1) == g(1)",
+    "assert f(1) > 2",
+    "assert f(1) == 2 or True",
+    "assert (f(1) == 2) == True",
+    "assert bool(f(1) == 2) == True",
+    "assert all([f(1) == 2])",
+    "assert isinstance(f(1), int)",
+    "assert f(1).startswith('a')",
+    "assert f(1).__eq__(2)",
+    "assert set(f(1)).issubset({1})",
+    "assert f(1) in (1, 2)",
+    "assert check(f(1), 2)",
+    "x = f(1)\nassert x == 2",
+]
+
+
+@pytest.mark.parametrize("line", TAKEN_APART)
+def test_a_test_is_taken_apart(line: str) -> None:
+    case = from_assert(line)
+    assert isinstance(case, FunctionCase)
+    assert case.source == TAKEN_APART[line]
+
+
+@pytest.mark.parametrize("line", LEFT_WHOLE)
+def test_a_comparison_never_goes_into_the_sandbox(line: str) -> None:
+    assert from_assert(line, {"check"}) is None
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"cases": "x"},
+        {"cases": [{}]},
+        {"cases": [{"args": [], "expected": 1}]},
+        {"cases": [{"args": [object()], "expected": 1}], "entry_point": "f"},
+        {"cases": [], "rel_tol": -1},
+    ],
+)
+def test_a_case_that_cannot_be_used_is_refused(task: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        declared(task)

@@ -1,0 +1,153 @@
+"""What graders say about tasks, failures of the infrastructure, and their own weaknesses."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit.integrations.rewards import (
+    Canary,
+    ExitCode,
+    Grader,
+    HostCompare,
+    Limits,
+    Outcome,
+    PassRate,
+    Verdict,
+)
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
+from tests.rewards.cheats import HONEST, TESTS
+from tests.rewards.conftest import grade_all
+
+LIMITS = Limits(timeout=30)
+HALF = "def mix(a, b):\n    return a * b + a - b if a < 5 else 0\n"  # right in two of five
+
+
+def grade(grader: Grader, code: str, task: dict[str, Any]) -> Verdict:
+    return grade_all("local", grader, [("it", code, task)])["it"]
+
+
+def test_function_cases_are_given_as_values() -> None:
+    case = {"args": [[1.5, float("inf")], (2,)], "kwargs": {"c": {"k": None}}}
+    echo = "def echo(a, b, c): return [a, b, c]"
+    for expected, outcome in (
+        ([[1.5, float("inf")], (2,), {"k": None}], Outcome.PASSED),
+        ([[1.5, float("inf")], [2], {"k": None}], Outcome.FAILED),
+    ):
+        task = {"entry_point": "echo", "cases": [{**case, "expected": expected}]}
+        assert grade(HostCompare(LIMITS), echo, task).outcome is outcome
+
+
+def test_printing_does_not_disturb_a_function_case() -> None:
+    noisy = (
+        "import os\ndef f():\n    print('x'); os.write(1, b'y'); os.write(2, b'z')\n    return 1"
+    )
+    task = {"entry_point": "f", "cases": [{"expected": 1}]}
+    assert grade(HostCompare(LIMITS), noisy, task).score == 1
+
+
+def test_a_program_case_forgives_blanks_at_line_ends_only() -> None:
+    task = {"cases": [{"stdin": "", "stdout": "a\nb 1.0"}]}
+    for printed, score in (("a \nb 1.0\n\n", 1), ("a b 1.0", 0), ("a\nb 1.00000001", 0)):
+        assert grade(HostCompare(LIMITS), f"print({printed!r})", task).score == score
+    near = {**task, "rel_tol": 1e-6}
+    assert grade(HostCompare(LIMITS), "print('a')\nprint('b 1.00000001')", near).score == 1
+
+
+def test_partial_scores_are_shares() -> None:
+    task = {"test_list": TESTS}
+    for grader in (HostCompare(LIMITS, partial=True), PassRate(LIMITS)):
+        verdict = grade(grader, HALF, task)
+        assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.4)
+        assert grade(grader, HONEST, task).score == 1
+    assert grade(HostCompare(LIMITS), HALF, task).score == 0
+
+
+def test_a_line_that_cannot_be_taken_apart_is_still_graded() -> None:
+    lines = ["assert mix(2, 3) == 5", "assert mix(2, 3) > mix(1, 1)"]
+    task = {"test_list": lines}
+    assert grade(HostCompare(LIMITS), HONEST, task).score == 1
+    wrong = "def mix(a, b): return 5"
+    assert grade(HostCompare(LIMITS), wrong, task).outcome is Outcome.FAILED
+
+
+def test_the_canary_runs_test_functions_that_import_the_code() -> None:
+    tests = """
+import math
+from answer import mix
+
+def check(value):
+    assert value == 5
+
+def test_small():
+    assert mix(2, 3) == 5
+    assert math.sqrt(mix(7, 7)) == 7.0
+
+def test_large():
+    for a in range(3):
+        assert mix(a, 0) == a
+    assert mix(10, 1) == 19
+"""
+    task = {"tests": tests, "module": "answer"}
+    assert grade(Canary(LIMITS, canaries=1), HONEST, task).outcome is Outcome.PASSED
+    wrong = HONEST.replace("+", "-")
+    assert grade(Canary(LIMITS, canaries=1), wrong, task).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("grader", "task"),
+    [
+        (HostCompare(), {}),
+        (HostCompare(), {"test_list": ["assert ("]}),
+        (Canary(), {"tests": "def helper(): pass"}),
+        (Canary(), {"tests": "def test_it(tmp_path): assert 1 == 1"}),
+        (Canary(), {"tests": "def test_it(): pass"}),
+        (ExitCode(), {}),
+        (PassRate(), {}),
+    ],
+)
+def test_a_task_that_cannot_be_graded_is_refused(grader: Grader, task: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with Session("local") as session:
+            await grader.grade(session, HONEST, task)
+
+    with pytest.raises(ConfigurationError):
+        asyncio.run(run())
+
+
+def test_bad_options_are_refused() -> None:
+    for make in (
+        lambda: Limits(timeout=0),
+        lambda: Limits(retries=-1),
+        lambda: Canary(canaries=0),
+        lambda: HostCompare(partial=True, together=True),
+    ):
+        with pytest.raises(ConfigurationError):
+            make()
+
+
+class Flaky(LocalProvider):
+    """The local provider, of which the first starts fail."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def create(self, spec: SandboxSpec) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise ProviderUnavailableError("no answer", provider=self.name)
+        return await super().create(spec)
+
+
+@pytest.mark.parametrize(("failures", "outcome"), [(2, Outcome.PASSED), (3, Outcome.INFRA_ERROR)])
+def test_the_infrastructure_is_retried_and_then_masked(failures: int, outcome: Outcome) -> None:
+    async def run() -> Verdict:
+        async with Session(Flaky(failures)) as session:
+            return await HostCompare(LIMITS).grade(session, HONEST, {"test_list": TESTS[:1]})
+
+    verdict = asyncio.run(run())
+    assert verdict.outcome is outcome
+    assert (verdict.reward is None) == (outcome is Outcome.INFRA_ERROR)

@@ -1,0 +1,226 @@
+"""The tools that a model uses: what it sees, and what its mistakes come to."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit import ConfigurationError, Sandbox, Session
+from sandboxkit.integrations._tools import MARKER, SCHEMAS, Bash, Clock, Toolbox, truncate_middle
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Session("local") as session:
+        yield session.sandbox()
+
+
+@pytest.fixture
+def tools(sandbox: Sandbox) -> Toolbox:
+    return Toolbox(sandbox, timeout=20)
+
+
+async def edit(tools: Toolbox, **arguments: object) -> str:
+    return (await tools.call("str_replace_editor", arguments)).text
+
+
+def test_the_middle_goes_and_both_ends_stay() -> None:
+    text = "".join(f"line {n}\n" for n in range(1000))
+    cut = truncate_middle(text, 300)
+    assert len(cut) <= 300
+    assert cut.startswith("line 0\n")
+    assert cut.endswith("line 999\n")
+    left_out = int(cut.partition("[... ")[2].partition(" ")[0])
+    assert left_out == len(text) - len(
+        cut.replace(f"\n[... {left_out} characters left out ...]\n", "")
+    )
+    assert truncate_middle("short", 5) == "short"
+    with pytest.raises(ConfigurationError, match="limit=0"):
+        truncate_middle("x", 0)
+
+
+async def test_the_directory_and_exported_variables_last(tools: Toolbox) -> None:
+    await tools.call(
+        "bash", {"command": "mkdir -p deep/er && cd deep/er && export COLOUR='light blue'"}
+    )
+    result = await tools.call("bash", {"command": 'pwd; echo "$COLOUR"'})
+    assert result.text == "/workspace/deep/er\nlight blue\n"
+    assert not result.error
+
+
+async def test_output_and_errors_come_in_order_and_the_status_is_shown(tools: Toolbox) -> None:
+    result = await tools.call("bash", {"command": "echo one; echo two >&2; echo three; exit 3"})
+    assert result.text == "one\ntwo\nthree\n\n[exit status 3]"
+    assert result.error
+
+
+async def test_a_syntax_error_is_seen_and_the_shell_goes_on(tools: Toolbox) -> None:
+    result = await tools.call("bash", {"command": "if then"})
+    assert "syntax error" in result.text
+    assert (await tools.call("bash", {"command": "echo fine"})).text == "fine\n"
+
+
+async def test_a_script_past_its_time_is_killed_and_shows_what_it_printed(sandbox: Sandbox) -> None:
+    tools = Toolbox(sandbox, timeout=1)
+    result = await tools.call("bash", {"command": "cd /tmp; echo begun; sleep 60"})
+    assert result.error
+    assert "killed after 1 s" in result.text
+    assert "begun" in result.text
+    after = await tools.call("bash", {"command": "pwd; ps ax 2>/dev/null | grep -c '[s]leep 60'"})
+    assert after.text.split()[:2] == ["/workspace", "0"]
+
+
+async def test_long_output_is_cut_in_the_middle(sandbox: Sandbox) -> None:
+    tools = Toolbox(sandbox, observation_limit=200)
+    result = await tools.call("bash", {"command": "seq 100000"})
+    assert len(result.text) <= 200
+    assert result.text.startswith("1\n2\n")
+    assert result.text.endswith("99999\n100000\n")
+
+
+async def test_submit_and_the_marker_submit(tools: Toolbox) -> None:
+    assert (await tools.call("submit", "{}")).submitted
+    assert (await tools.call("bash", {"command": f"echo {MARKER}; echo my answer"})).submitted
+    assert not (await tools.call("bash", {"command": f"echo {MARKER}; false"})).submitted
+    assert not (await tools.call("bash", {"command": f"echo first; echo {MARKER}"})).submitted
+
+
+async def test_the_editor_edits_and_undoes_step_by_step(tools: Toolbox) -> None:
+    path = "/workspace/new/notes.txt"
+    assert (
+        await edit(tools, command="create", path=path, file_text="a\nb\nc\n") == f"created {path}"
+    )
+    assert "     2\tB" in await edit(
+        tools, command="str_replace", path=path, old_str="b", new_str="B"
+    )
+    await edit(tools, command="insert", path=path, insert_line=0, new_str="zero")
+    seen = await edit(tools, command="view", path=path, view_range=[1, 2])
+    assert seen.splitlines()[1:] == ["     1\tzero", "     2\ta"]
+    await edit(tools, command="undo", path=path)
+    await edit(tools, command="undo_edit", path=path)
+    content = await edit(tools, command="view", path=path)
+    assert content.splitlines()[1:] == ["     1\ta", "     2\tb", "     3\tc", "     4\t"]
+    assert await edit(tools, command="undo_edit", path=path) == f"removed {path}"
+    assert "no edit" in await edit(tools, command="undo_edit", path=path)
+    assert "does not exist" in await edit(tools, command="view", path=path)
+
+
+async def test_a_line_is_inserted_after_a_last_line_without_a_newline(tools: Toolbox) -> None:
+    await edit(tools, command="create", path="/workspace/f", file_text="a\nb")
+    await edit(tools, command="insert", path="/workspace/f", insert_line=2, new_str="c")
+    assert (await tools.call("bash", {"command": "cat f"})).text == "a\nb\nc\n"
+
+
+async def test_a_folder_is_shown_two_levels_deep_without_what_is_hidden(tools: Toolbox) -> None:
+    await tools.call("bash", {"command": "mkdir -p d/e/f .git && touch d/one d/e/two d/e/f/three"})
+    lines = (await edit(tools, command="view", path="/workspace/d")).splitlines()
+    assert lines == [
+        "/workspace/d",
+        "/workspace/d/e/",
+        "/workspace/d/e/f/",
+        "/workspace/d/e/two",
+        "/workspace/d/one",
+    ]
+    assert "(1 hidden entries)" in await edit(tools, command="view", path="/workspace")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("python", "{}", "no tool 'python'"),
+        ("bash", "{", "not JSON"),
+        ("bash", "[]", "not an object"),
+        ("bash", "{}", "needs command"),
+        ("bash", '{"command": 3}', "not a string"),
+        ("bash", '{"command": "ls", "cwd": "/"}', "no argument 'cwd'"),
+        ("bash", '{"command": "ls\\u0000"}', "NUL"),
+        ("bash", '{"command": "echo \\ud800"}', "surrogate"),
+        ("submit", '{"answer": 1}', "takes no arguments"),
+        ("str_replace_editor", '{"command": "delete", "path": "/x"}', "not one of view"),
+        ("str_replace_editor", '{"command": "view", "path": "notes"}', "/workspace/notes?"),
+        ("str_replace_editor", '{"command": "view", "path": "/no/such"}', "does not exist"),
+        ("str_replace_editor", '{"command": "view", "path": "/x\\u0000"}', "path"),
+        ("str_replace_editor", '{"command": "create", "path": "/workspace/x"}', "needs file_text"),
+        (
+            "str_replace_editor",
+            '{"command": "create", "path": "/usr/x", "file_text": ""}',
+            "/usr/x",
+        ),
+        ("str_replace_editor", '{"command": "create", "path": "/tmp", "file_text": ""}', "folder"),
+        (
+            "str_replace_editor",
+            '{"command": "create", "path": "/workspace/x", "file_text": "\\ud800"}',
+            "UTF-8",
+        ),
+        ("str_replace_editor", '{"command": "view", "path": "/workspace/bin"}', "not a text file"),
+        (
+            "str_replace_editor",
+            '{"command": "view", "path": "/workspace/t", "view_range": [9, 9]}',
+            "3 lines",
+        ),
+        (
+            "str_replace_editor",
+            '{"command": "view", "path": "/workspace/t", "view_range": [2]}',
+            "two line",
+        ),
+        (
+            "str_replace_editor",
+            '{"command": "insert", "path": "/workspace/t", "insert_line": 7, "new_str": ""}',
+            "between 0 and 2",
+        ),
+        (
+            "str_replace_editor",
+            '{"command": "str_replace", "path": "/workspace/t", "old_str": "same", "new_str": ""}',
+            "occurs 2 times in /workspace/t (lines 1, 2)",
+        ),
+        (
+            "str_replace_editor",
+            '{"command": "str_replace", "path": "/workspace/t", "old_str": "other"}',
+            "does not occur",
+        ),
+    ],
+)
+async def test_a_mistake_is_answered_with_what_to_do(
+    tools: Toolbox, name: str, arguments: str, says: str
+) -> None:
+    await tools.call("bash", {"command": r"printf 'same\nsame\n' > t; printf '\377' > bin"})
+    result = await tools.call(name, arguments)
+    assert result.error
+    assert says in result.text
+    assert result.text.startswith("ERROR: ")
+
+
+async def test_a_paused_clock_lets_no_deadline_pass(sandbox: Sandbox) -> None:
+    clock = Clock()
+    bash = Bash(sandbox, timeout=1, clock=clock)
+    await sandbox.start()
+    clock.pause()
+    running = asyncio.create_task(bash.run("sleep 2; echo done"))
+    result = await running
+    assert (result.output, result.timed_out) == ("done\n", False)
+    clock.resume()
+    begun = time.monotonic()
+    assert (await bash.run("sleep 60")).timed_out
+    assert time.monotonic() - begun < 20
+
+
+async def test_cancelling_a_call_kills_its_script(sandbox: Sandbox) -> None:
+    bash = Bash(sandbox)
+    running = asyncio.create_task(bash.run("touch begun; exec sleep 77"))
+    while (await bash.run("ls")).output != "begun\n":
+        await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    count = "ls /proc/[0-9]*/cmdline | xargs cat 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 7[7]'"
+    while (await bash.run(count)).output.strip() != "0":
+        await asyncio.sleep(0.05)
+
+
+def test_the_schemas_are_json_and_name_the_tools() -> None:
+    names = [schema["function"]["name"] for schema in json.loads(json.dumps(SCHEMAS))]
+    assert names == ["bash", "str_replace_editor", "submit"]
