@@ -12,6 +12,7 @@ from sandboxkit import (
     SandboxFileError,
     Session,
 )
+from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.provider import Provider
 
@@ -200,12 +201,4 @@ class SandboxEnvironment:
 
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
-        return _shortened(Operation(call()).result(), self._owner.observation_limit)
-
-
-def _shortened(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    left_out = len(text) - limit
-    half = limit // 2
-    return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
+        return truncate_middle(Operation(call()).result(), self._owner.observation_limit)
