@@ -1,6 +1,8 @@
 """The `sandboxenv` that Inspect finds under the name "sandboxkit"."""
 
 import posixpath
+import secrets
+import shlex
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
@@ -40,6 +42,8 @@ _MAY_WRITE = (
     f'[ -d "$1" ] && exit {_IS_DIRECTORY}; [ ! -e "$1" ] || [ -w "$1" ] || exit {_NOT_ALLOWED}'
 )
 _PROBE_SECONDS = 60.0
+_MAX_ARGV = 1024 * 1024
+"""Bytes that sandboxkit takes as one command; Linux itself takes about twice that."""
 
 
 @sandboxenv(name="sandboxkit")
@@ -114,7 +118,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
         way to it, and running a command again that had its time could do its work twice.
         """
         process = self._sandbox.exec(
-            cmd,
+            await self._short(cmd),
             cwd=None if cwd is None else self._path(cwd),
             env=env,
             user=user,
@@ -171,6 +175,15 @@ class SandboxkitEnvironment(SandboxEnvironment):
 
     def _path(self, file: str) -> str:
         return posixpath.normpath(posixpath.join(self._workdir, file))
+
+    async def _short(self, cmd: list[str]) -> list[str]:
+        """The command, or one that reads it from a file where it is too long to be sent."""
+        if sum(len(part.encode()) + 1 for part in cmd) <= _MAX_ARGV:
+            return cmd
+        path = f"/tmp/command-{secrets.token_hex(8)}"
+        script = f'/bin/rm -f "$0" 2>/dev/null\nexec {shlex.join(cmd)}\n'
+        await self._sandbox.write_file(path, script)
+        return ["/bin/sh", path]
 
     async def _file_call(self, path: str, call: Callable[[], Operation[T]]) -> T:
         """Make a file call; what fails raises what `open` would."""

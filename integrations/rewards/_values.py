@@ -116,7 +116,7 @@ def _number(wire: Wire) -> str:
     try:
         match wire:
             case ["bool", bool(value)]:
-                return str(int(value))
+                return hex(value)
             case ["int", str(text)]:
                 return hex(int(text, 16))
             case ["float", str(text)]:

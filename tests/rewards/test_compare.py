@@ -173,3 +173,11 @@ def test_a_comparison_never_goes_into_the_sandbox(line: str) -> None:
 def test_a_case_that_cannot_be_used_is_refused(task: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         declared(task)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(0, False), (1, True), (1.0, True), (2.0, 2), (2, 2 + 0j)]
+)
+def test_numbers_of_any_type_are_equal_unless_strict(left: Any, right: Any) -> None:
+    assert PYTHON.equal(encode(left), encode(right))
+    assert PYTHON.equal(encode([left]), encode([right]))

@@ -1,0 +1,25 @@
+"""SWE tasks: a model works in a sandbox with a shell and an editor, and what it leaves is graded."""
+
+from sandboxkit.integrations.swe._env import Step, SweConfig, SweEnv
+from sandboxkit.integrations.swe._episode import Episode, Policy, run_episode
+from sandboxkit.integrations.swe._grading import grade
+from sandboxkit.integrations.swe._metrics import Metrics
+from sandboxkit.integrations.swe._pool import SwePool
+from sandboxkit.integrations.swe._source import bundled_tasks, load_tasks
+from sandboxkit.integrations.swe._task import Task, load_task
+
+__all__ = [
+    "Episode",
+    "Metrics",
+    "Policy",
+    "Step",
+    "SweConfig",
+    "SweEnv",
+    "SwePool",
+    "Task",
+    "bundled_tasks",
+    "grade",
+    "load_task",
+    "load_tasks",
+    "run_episode",
+]

@@ -1,0 +1,45 @@
+"""Many environments at once, with a bound on how many live and how many are being set up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations._tools import Clock
+from sandboxkit.integrations.swe._env import Step, SweConfig, SweEnv
+from sandboxkit.integrations.swe._metrics import Metrics
+from sandboxkit.integrations.swe._task import Task
+
+
+@dataclass
+class SwePool:
+    """At most `size` episodes live, at most `starts` of them are being set up.
+
+    All share one clock, which the trainer pauses and resumes, and one count of metrics.
+    """
+
+    session: Session
+    tasks: Mapping[str, Task]
+    config: SweConfig = field(default_factory=SweConfig)
+    size: int = 8
+    starts: int = 4
+    clock: Clock = field(default_factory=Clock)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.starts < 1:
+            raise ConfigurationError(f"size={self.size}, starts={self.starts}: both are at least 1")
+        self._live = asyncio.Semaphore(self.size)
+        self._starting = asyncio.Semaphore(self.starts)
+
+    @asynccontextmanager
+    async def episode(self, task_id: str) -> AsyncIterator[tuple[SweEnv, Step]]:
+        """Wait for room, start a task and give the environment and its first step."""
+        async with (
+            self._live,
+            SweEnv(self.session, self.tasks, self.config, self.clock, self.metrics) as env,
+        ):
+            async with self._starting:
+                first = await env.reset(task_id)
+            yield env, first

@@ -1,0 +1,118 @@
+"""What the self-check leaves open: users, limits, errors, and whole evaluations."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from inspect_ai.util import (
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxUserUnsupportedError,
+)
+from inspect_ai.util._sandbox.limits import override_max_exec_output_size
+
+from sandboxkit import ConfigurationError, SandboxError, SandboxTerminatedError, Session
+from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitEnvironment
+
+pytestmark = pytest.mark.anyio
+ENTRY_POINT = "[inspect_ai]\nsandboxkit = sandboxkit.integrations.inspect\n"
+
+
+async def test_a_command_runs_as_another_user_where_the_backend_has_users(
+    environment: SandboxEnvironment, provider: str
+) -> None:
+    if provider == "local":
+        with pytest.raises(SandboxUserUnsupportedError, match="only user"):
+            await environment.exec(["whoami"], user="nobody")
+    else:
+        assert (await environment.exec(["whoami"], user="nobody")).stdout == "nobody\n"
+
+
+async def test_a_long_command_leaves_no_file_and_keeps_its_input_and_status(
+    environment: SandboxEnvironment,
+) -> None:
+    before = (await environment.exec(["ls", "/tmp"])).stdout
+    script = 'echo "$# arguments, the last is $(eval echo \\${$#})"; cat; exit 7'
+    arguments = ["x" * 65536] * 17 + ["it's"]
+    result = await environment.exec(["sh", "-c", script, "sh", *arguments], input="given")
+    assert result.stdout.startswith("18 arguments")
+    assert result.stdout.endswith("given")
+    assert result.returncode == 7
+    assert (await environment.exec(["ls", "/tmp"])).stdout == before
+
+
+async def test_output_past_the_limit_is_an_error_with_what_was_kept(
+    environment: SandboxEnvironment,
+) -> None:
+    with override_max_exec_output_size(1024), pytest.raises(OutputLimitExceededError) as caught:
+        await environment.exec(["seq", "10000"])
+    assert caught.value.truncated_output is not None
+    assert caught.value.truncated_output.startswith("1\n2\n")
+
+
+async def test_a_program_that_exits_with_126_is_no_permission_error(
+    environment: SandboxEnvironment,
+) -> None:
+    assert (await environment.exec(["sh", "-c", "exit 126"])).returncode == 126
+
+
+async def test_a_dead_sandbox_is_not_a_commands_failure(environment: SandboxEnvironment) -> None:
+    await environment.as_type(SandboxkitEnvironment)._sandbox.stop()
+    with pytest.raises(SandboxTerminatedError):
+        await environment.exec(["true"])
+    with pytest.raises(SandboxTerminatedError):
+        await environment.read_file("x")
+
+
+async def test_a_start_that_fails_is_said_and_leaves_nothing(provider: str) -> None:
+    config = SandboxkitConfig(provider=provider, image="/no/such/image")
+    with pytest.raises(SandboxError, match="/no/such/image"):
+        await SandboxkitEnvironment.sample_init("test", config, {})
+
+
+async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
+    with anyio.move_on_after(0.01):
+        environments = await SandboxkitEnvironment.sample_init(
+            "test", SandboxkitConfig(provider=provider), {}
+        )
+        await SandboxkitEnvironment.sample_cleanup("test", None, environments, True)
+
+
+async def test_a_config_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"compose\.yaml"):
+        await SandboxkitEnvironment.sample_init("test", "compose.yaml", {})
+    with pytest.raises(ValueError, match="memory_gb"):
+        SandboxkitEnvironment.config_deserialize({"memory_gb": 1})
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Path:
+    """A folder that declares the entry point, as an installed distribution does."""
+    info = tmp_path / "declared-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINT)
+    return tmp_path
+
+
+def test_a_whole_evaluation_finds_it_by_its_entry_point_and_leaves_no_sandbox(
+    provider: str, declared: Path
+) -> None:
+    # In a process of its own: Inspect leaves streams open, with its own "local" sandbox too.
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.inspect.evaluation", provider, str(declared)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(declared), *filter(None, sys.path)])},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    *sandboxes, score = done.stdout.split()
+    assert score == "accuracy=1.0"
+    assert len(set(sandboxes)) == 2  # one for each sample
+    with Session(provider) as session:
+        there = {info.id for info in session.list().result()}
+    assert not there & set(sandboxes)
