@@ -10,7 +10,8 @@ from typing import Any
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from tests.emulators._engine import Engine
+from sandboxkit import Session
+from tests.emulators.modal._machine import Machine, Process
 from tests.emulators.modal._stdio import Stdio
 
 V1, V2 = "V1", "V2"
@@ -23,7 +24,7 @@ _Result = api_pb2.GenericResult
 class Exec:
     """One command on the worker; it is known by the id that the SDK chose."""
 
-    def __init__(self, process: Any) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.stdout, self.stderr = Stdio(), Stdio()
         self.written = 0
@@ -45,7 +46,7 @@ class Box:
         self.tags = tags
         self.timeout = definition.timeout_secs
         self.created_at = time.time()
-        self.machine = ""
+        self.machine: Machine | None = None
         self.result: Any = None
         self.ended = asyncio.Event()
         self.execs: dict[str, Exec] = {}
@@ -62,8 +63,8 @@ class Box:
 class Boxes:
     """All sandboxes of this emulator, the finished ones included."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._boxes: dict[str, Box] = {}
 
     def find(self, sandbox_id: str) -> Box:
@@ -104,9 +105,11 @@ class Boxes:
         box = Box(kind, app_id, definition, tags)
         self._boxes[box.id] = box
         resources, access = definition.resources, definition.network_access
-        box.machine = await self.engine.create(
+        blocked = access.network_access_type == api_pb2.NetworkAccess.BLOCKED
+        box.machine = await Machine.start(
+            self._session,
             env=env,
-            network=access.network_access_type != api_pb2.NetworkAccess.BLOCKED,
+            network="none" if blocked else "internet",
             memory_mb=resources.memory_mb_max or None,
         )
         entrypoint = await self.spawn(box, "entrypoint", tuple(definition.entrypoint_args), {}, None)
@@ -127,7 +130,8 @@ class Boxes:
     ) -> Exec:
         """Start a command, once for each id."""
         if exec_id not in box.execs:
-            process = await self.engine.spawn(box.machine, argv, env=env, cwd=cwd, pty=size)
+            assert box.machine is not None
+            process = await box.machine.spawn(argv, env=env, cwd=cwd, pty=size)
             run = box.execs[exec_id] = Exec(process)
             run.pumps = [
                 asyncio.create_task(_pump(process.stdout, run.stdout)),
@@ -141,17 +145,22 @@ class Boxes:
         if box.result is not None:
             return
         box.result = result
-        await self.engine.kill(box.machine)
         box.ended.set()
+        if box.machine is not None:
+            await box.machine.stop()
         current = asyncio.current_task()
         for task in (*box.tasks, *(pump for run in box.execs.values() for pump in run.pumps)):
             if task is not current:
                 task.cancel()
 
+    async def end(self, sandbox_id: str) -> None:
+        """End one, as somebody else's `terminate` would."""
+        await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
+
     async def close(self) -> None:
         """End all of them."""
         for box in self.running():
-            await self.finish(box, _Result(status=_Result.GENERIC_STATUS_TERMINATED))
+            await self.end(box.id)
 
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
         await entrypoint.ended.wait()

@@ -22,8 +22,10 @@ _Result = api_pb2.GenericResult
 class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's generated base is untyped
     """The calls that the adapter's path through the SDK makes; all others are UNIMPLEMENTED."""
 
-    def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:
-        self._wire, self._boxes, self._url = wire, boxes, url
+    def __init__(self, wire: Wire, boxes: Boxes) -> None:
+        self._wire, self._boxes = wire, boxes
+        self.url = ""
+        """Where the worker can be reached: here too."""
         self._apps: dict[str, str] = {}
         self._images: dict[str, str] = {}
         self._secrets: dict[str, dict[str, str]] = {}
@@ -100,7 +102,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
                 task_id=box.task_id,
                 metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
                 command_router_access=api_pb2.CommandRouterAccess(
-                    url=self._url, jwt=self._wire.issue()
+                    url=self.url, jwt=self._wire.issue()
                 ),
             )
         )
@@ -141,7 +143,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Sandbox {box.id} has already finished")
         await stream.send_message(
-            api_pb2.SandboxGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+            api_pb2.SandboxGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
         )
 
     async def TaskGetCommandRouterAccess(self, stream: Any) -> None:
@@ -149,7 +151,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Task {box.task_id} has already finished")
         await stream.send_message(
-            api_pb2.TaskGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+            api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
         )
 
     async def SandboxWait(self, stream: Any) -> None:

@@ -14,7 +14,8 @@ import grpclib.server
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from grpclib import GRPCError, Status
-from modal_proto import api_pb2
+
+from tests.emulators.modal._faults import Faults, Rule
 
 TOKEN_ID, TOKEN_SECRET = "ak-emulator", "as-emulator"
 # Calls of the control plane that V2 sandboxes protect with a second, short-lived token.
@@ -24,7 +25,7 @@ _WITH_AUTH_TOKEN = "V2"
 class Wire:
     """The calls, credentials, violations and planned faults of one emulator."""
 
-    def __init__(self, faults: Any) -> None:
+    def __init__(self, faults: Faults) -> None:
         self.calls: Counter[str] = Counter()
         self.violations: list[str] = []
         self.faults = faults
@@ -107,7 +108,7 @@ class CheckedStream:
     def __init__(self, stream: Any, name: str, wire: Wire) -> None:
         self._stream, self._name, self._wire = stream, name, wire
         self.metadata = stream.metadata
-        self.fault: Any = None
+        self.fault: Rule | None = None
 
     async def recv_message(self) -> Any:
         message = await self._stream.recv_message()
@@ -137,8 +138,3 @@ def unknown_fields(message: Message, path: str = "") -> list[str]:
             found += unknown_fields(item, f"{path}.{field.name}")
     return found
 
-
-def throttled(message: str, retry_after: float | None) -> GRPCError:
-    """What Modal answers when it wants to be asked later."""
-    details = None if retry_after is None else [api_pb2.RPCRetryPolicy(retry_after_secs=retry_after)]
-    return GRPCError(Status.RESOURCE_EXHAUSTED, message, details)

@@ -1,0 +1,275 @@
+"""The modal provider: sandboxes made, found and ended through Modal's own SDK."""
+
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import ClassVar
+
+import anyio
+import anyio.lowlevel
+import modal
+import modal.exception
+
+from sandboxkit.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
+from sandboxkit.provider import Output, Provider, StreamName
+from sandboxkit.providers.modal import _exec, _scripts, _spec, _tags
+from sandboxkit.providers.modal._account import Account
+from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+
+__all__ = ["ModalProvider"]
+
+_DEFAULT_IMAGE = "python:3.11-slim"
+_DEFAULT_APP = "sandboxkit"
+_ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")
+_LOOKUPS = 16
+"""Sandboxes that a listing asks about at a time."""
+_RECOVERY = 0.25
+"""The share of a creation's time that is kept for finding out what became of it."""
+_SEARCHES = (0.0, 0.3, 0.7)
+"""Seconds before each look for a sandbox whose creation had no clear answer."""
+_MAIN = "SANDBOXKIT_MAIN"
+_NO_MAIN = 44
+_ISOLATION = "gVisor container at Modal"
+
+
+class ModalProvider(Provider):
+    """Sandboxes of the Modal account that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET name.
+
+    The image defaults to SANDBOXKIT_MODAL_IMAGE, then python:3.11-slim; the app they belong to
+    is SANDBOXKIT_MODAL_APP, or "sandboxkit".
+    """
+
+    name: ClassVar[str] = "modal"
+
+    def __init__(
+        self, *, app: str | None = None, region: str | None = None, timeout: float = 60.0
+    ) -> None:
+        """`region` is one of Modal's, such as "us-east"; `timeout` bounds each answer of Modal,
+        in seconds, except for the first build of an image."""
+        self._app_name = app or os.environ.get("SANDBOXKIT_MODAL_APP") or _DEFAULT_APP
+        self._account = Account(app=self._app_name, timeout=timeout)
+        self._region, self._timeout = region, timeout
+        # Each holds a connection to the worker that its sandbox runs on.
+        self._handles: dict[str, modal.Sandbox] = {}
+
+    def check(self, spec: SandboxSpec) -> None:
+        _spec.check(spec)
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.check(spec)
+        reference = spec.image or os.environ.get("SANDBOXKIT_MODAL_IMAGE") or _DEFAULT_IMAGE
+        app, client = await self._account.app(), await self._account.client()
+        image = await self._account.image(reference)
+        # Unique in the app and chosen here: whatever happens, the sandbox can be found by it.
+        name = f"sandboxkit-{secrets.token_hex(12)}"
+        options = _spec.create_options(spec)
+        keep = ("sh", "-c", _scripts.KEEP, "sh", *(spec.command or ()))
+        try:
+            # Not to be cancelled halfway: the SDK forgets the call, Modal does not.
+            with anyio.CancelScope(shield=True):
+                handle = await self._account.call(
+                    lambda: modal.Sandbox.create.aio(
+                        *keep,
+                        app=app,
+                        client=client,
+                        image=image,
+                        name=name,
+                        region=self._region,
+                        **options,
+                    ),
+                    what=f"start a sandbox from image {reference!r}",
+                    seconds=self._timeout * (1 - _RECOVERY),
+                )
+            await anyio.lowlevel.checkpoint()
+        except BaseException as error:
+            # The SDK repeats a creation whose answer was lost, and is told that the name is taken.
+            taken = isinstance(error.__cause__, modal.exception.AlreadyExistsError)
+            found = None
+            with anyio.move_on_after(self._timeout * _RECOVERY, shield=True):
+                found = None if _refused(error) else await self._by_name(name)
+                if found is not None and not taken:
+                    await self._terminate(found)
+            if found is None or not taken:
+                raise
+            handle = found
+        self._handles[handle.object_id] = handle
+        return handle.object_id
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+        if command.user is not None:
+            raise ConfigurationError(
+                f"modal cannot honour user={command.user!r}: commands run as the image's user",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        handle = await self._handle(sandbox_id)
+        try:
+            return await _exec.run(self._account, handle, command, output)
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            self._handles.pop(sandbox_id, None)
+            raise
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        app, client = await self._account.app(), await self._account.client()
+        wanted = _tags.encode(tags)
+
+        async def found() -> list[modal.Sandbox]:
+            listing = modal.Sandbox.list.aio(app_id=app.app_id, tags=wanted, client=client)
+            return [handle async for handle in listing]
+
+        handles = await self._account.call(found, what="list sandboxes")
+        infos: list[SandboxInfo | None] = [None] * len(handles)
+        limiter = anyio.CapacityLimiter(_LOOKUPS)
+
+        async def describe(index: int) -> None:
+            async with limiter:
+                try:
+                    infos[index] = await self._describe(handles[index])
+                except SandboxNotFoundError:
+                    pass  # it has ended since
+
+        async with anyio.create_task_group() as group:
+            for index in range(len(handles)):
+                group.start_soon(describe, index)
+        for info in infos:
+            if info is not None:
+                yield info
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        handle = await self._find(sandbox_id)
+        return await self._describe(handle)
+
+    async def delete(self, sandbox_id: str) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._terminate(await self._handle(sandbox_id))
+            except SandboxNotFoundError:
+                pass
+            finally:
+                self._handles.pop(sandbox_id, None)
+
+    async def diagnose(self) -> Diagnosis:
+        try:
+            client = await self._account.client()
+            await self._account.call(client.hello.aio, what="be reached", seconds=10)
+        except SandboxError as error:
+            return Diagnosis(
+                available=False, isolation=_ISOLATION, detail="no access", remedy=str(error)
+            )
+        detail = f"modal {modal.__version__}, app {self._app_name!r}"
+        return Diagnosis(available=True, isolation=_ISOLATION, detail=detail)
+
+    async def aclose(self) -> None:
+        handles, self._handles = list(self._handles.values()), {}
+        with anyio.CancelScope(shield=True):
+            for handle in handles:
+                await handle.detach.aio()
+            await self._account.aclose()
+
+    async def _by_name(self, name: str) -> modal.Sandbox | None:
+        """Look for a sandbox that may be about to appear."""
+        client = await self._account.client()
+        for delay in _SEARCHES:
+            await anyio.sleep(delay)
+            try:
+                return await self._account.call(
+                    lambda: modal.Sandbox.from_name.aio(self._app_name, name, client=client),
+                    what="find a sandbox",
+                )
+            except SandboxNotFoundError:
+                pass
+        return None
+
+    async def _terminate(self, handle: modal.Sandbox) -> None:
+        await self._account.call(
+            lambda: handle.terminate.aio(wait=True),
+            what="end a sandbox",
+            sandbox_id=handle.object_id,
+        )
+        await handle.detach.aio()
+
+    async def logs(self, sandbox_id: str) -> bytes:
+        return await self._of_main(sandbox_id, _scripts.LOG)
+
+    async def wait(self, sandbox_id: str) -> int:
+        return int(await self._of_main(sandbox_id, _scripts.WAIT))
+
+    async def _of_main(self, sandbox_id: str, script: str) -> bytes:
+        """What a script says about the main command."""
+        said: list[bytes] = []
+
+        async def output(stream: StreamName, chunk: bytes) -> None:
+            said.append(chunk)
+
+        command = Command(("sh", "-c", f'[ -n "${_MAIN}" ] || exit {_NO_MAIN}; {script}'))
+        status = await self.exec(sandbox_id, command, output)
+        if status == _NO_MAIN:
+            raise ConfigurationError(
+                f"sandbox {sandbox_id!r} has no main command; give one with command=",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        return b"".join(said)
+
+    async def _handle(self, sandbox_id: str) -> modal.Sandbox:
+        """The sandbox with its connection, which is kept."""
+        if sandbox_id not in self._handles:
+            self._handles[sandbox_id] = await self._find(sandbox_id)
+        return self._handles[sandbox_id]
+
+    async def _find(self, sandbox_id: str) -> modal.Sandbox:
+        """The running sandbox of this id. Raises SandboxNotFoundError."""
+        if not _ID.fullmatch(sandbox_id):
+            raise self._not_found(sandbox_id)
+        client = await self._account.client()
+        handle = await self._account.call(
+            lambda: modal.Sandbox.from_id.aio(sandbox_id, client=client),
+            what="find a sandbox",
+            sandbox_id=sandbox_id,
+        )
+        if handle.returncode is not None:
+            raise self._not_found(sandbox_id)
+        return handle
+
+    async def _describe(self, handle: modal.Sandbox) -> SandboxInfo:
+        stored = await self._account.call(
+            handle.get_tags.aio, what="read a sandbox's tags", sandbox_id=handle.object_id
+        )
+        tags = _tags.decode(stored)
+        created = tags.pop(_spec.CREATED, None)
+        expires = tags.get("sandboxkit.expires")
+        return SandboxInfo(
+            id=handle.object_id,
+            provider=self.name,
+            state=SandboxState.RUNNING,
+            tags=tags,
+            created_at=_time(created),
+            expires_at=_time(expires),
+        )
+
+    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
+        return SandboxNotFoundError(
+            f"no sandbox {sandbox_id!r}; it may have ended",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether a creation failed for good before anything was made."""
+    return isinstance(error, ConfigurationError | AuthenticationError)
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None  # somebody edited it

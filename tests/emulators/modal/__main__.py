@@ -1,0 +1,91 @@
+"""`python -m tests.emulators.modal`: the emulator as a process, steered over its standard streams.
+
+It prints its URL, then answers one line of JSON with one line of JSON, and ends with its input.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from grpclib.server import Server
+from modal._utils.grpc_utils import custom_detail_codec
+
+from sandboxkit import Session
+from tests.emulators.modal._boxes import Boxes
+from tests.emulators.modal._control import Control
+from tests.emulators.modal._faults import Faults
+from tests.emulators.modal._router import Router
+from tests.emulators.modal._wire import Wire
+
+
+class Emulator:
+    """What a test can ask of the emulator."""
+
+    def __init__(self, wire: Wire, boxes: Boxes) -> None:
+        self._wire, self._boxes = wire, boxes
+
+    async def fault(self, **rule: Any) -> None:
+        """Plan a fault; see `_faults.Rule`."""
+        self._wire.faults.plan(**rule)
+
+    async def calm(self) -> None:
+        """Forget the planned faults, and let what they hold up go on."""
+        self._wire.faults.clear()
+
+    async def calls(self) -> dict[str, int]:
+        """How often each call was made since this was last asked."""
+        calls = dict(self._wire.calls)
+        self._wire.calls.clear()
+        return calls
+
+    async def violations(self) -> list[str]:
+        """What was wrong with the calls so far."""
+        return self._wire.violations
+
+    async def running(self) -> list[str]:
+        """The ids of the sandboxes that have not ended."""
+        return [box.id for box in self._boxes.running()]
+
+    async def end(self, sandbox_id: str) -> None:
+        """End a sandbox as if somebody else had."""
+        await self._boxes.end(sandbox_id)
+
+    async def skew(self, seconds: float) -> None:
+        """Set this server's clock ahead."""
+        self._wire.clock_skew = seconds
+
+    async def revoke(self) -> None:
+        """Refuse all tokens issued so far."""
+        self._wire.revoke_tokens()
+
+
+async def main() -> None:
+    async with Session("local") as session:
+        wire, boxes = Wire(Faults()), Boxes(session)
+        wire.faults.end_sandboxes = boxes.close
+        control = Control(wire, boxes)
+        server = Server(
+            [wire.mapping(control, router=False), wire.mapping(Router(boxes), router=True)],
+            status_details_codec=custom_detail_codec,
+        )
+        await server.start("127.0.0.1", 0)
+        assert server._server is not None
+        control.url = f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}"
+        print(control.url, flush=True)
+        emulator = Emulator(wire, boxes)
+        lines = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+        )
+        try:
+            while line := await lines.readline():
+                name, arguments = json.loads(line)
+                print(json.dumps(await getattr(emulator, name)(**arguments)), flush=True)
+        finally:
+            wire.faults.clear()
+            server.close()
+            await boxes.close()
+
+
+asyncio.run(main())
