@@ -8,7 +8,8 @@ import anyio
 import modal
 from modal.config import config
 
-from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.providers._hosted.deadline import bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
 __all__ = ["Account"]
@@ -33,26 +34,28 @@ class Account:
     async def client(self) -> modal.Client:
         """The SDK's client, of this object alone: closing it leaves the user's own be."""
         async with self._connecting:
-            if self._client is None:
-                token_id, token_secret = _credentials()
-                self._client = await self.call(
+            if self._client is not None:
+                return self._client
+            token_id, token_secret = _credentials()
+            # Cancelled in between, the SDK would leave a connection behind.
+            with anyio.CancelScope(shield=True):
+                self._client = client = await self.call(
                     lambda: modal.Client.from_credentials.aio(token_id, token_secret),
                     what="be reached",
                 )
-            return self._client
+            return client
 
     async def app(self) -> modal.App:
         """The app that our sandboxes belong to; made when there is none."""
         client = await self.client()
         async with self._connecting:
-            if self._app is None:
-                self._app = await self.call(
-                    lambda: modal.App.lookup.aio(
-                        self._app_name, client=client, create_if_missing=True
-                    ),
-                    what=f"open the app {self._app_name!r}",
-                )
-            return self._app
+            if self._app is not None:
+                return self._app
+            self._app = app = await self.call(
+                lambda: modal.App.lookup.aio(self._app_name, client=client, create_if_missing=True),
+                what=f"open the app {self._app_name!r}",
+            )
+            return app
 
     async def image(self, reference: str) -> modal.Image:
         """A built image: a registry's reference, or the id of one of Modal's ("im-...")."""
@@ -85,15 +88,11 @@ class Account:
         """
         seconds = self.timeout if seconds is None else seconds
         try:
-            with anyio.fail_after(seconds):
-                return await function()
-        except TimeoutError as error:
-            raise ProviderUnavailableError(
-                f"Modal cannot {what}: no answer within {seconds:g} s; check the network, "
-                f"MODAL_SERVER_URL={config['server_url']!r} and Modal's status page",
-                provider="modal",
-                sandbox_id=sandbox_id,
-            ) from error
+            return await bounded(
+                function(), seconds, provider="modal", what=what, sandbox_id=sandbox_id
+            )
+        except SandboxError:
+            raise
         except HANDLED as error:
             raise translate(error, what, sandbox_id) from error
 

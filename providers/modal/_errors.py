@@ -1,7 +1,7 @@
 """Turns what Modal's SDK raises into sandboxkit's errors, each with its remedy."""
 
-from google.protobuf.message import DecodeError
-from grpclib import GRPCError, Status
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+from grpclib import GRPCError
 from grpclib.exceptions import StreamTerminatedError
 from h2.exceptions import ProtocolError
 from modal import exception as modal
@@ -18,8 +18,9 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
 
-__all__ = ["HANDLED", "is_gone", "translate"]
+__all__ = ["HANDLED", "translate"]
 
 HANDLED: tuple[type[Exception], ...] = (
     modal.Error,
@@ -33,19 +34,8 @@ HANDLED: tuple[type[Exception], ...] = (
 )
 """What a call of the SDK may raise for Modal's or the network's sake; `translate` takes any."""
 
-_GONE = (
-    modal.NotFoundError,
-    modal.ConflictError,  # "Sandbox already finished"
-    modal.SandboxTerminatedError,
-    modal.SandboxTimeoutError,
-)
 # What registries say of an image that is not there.
 _NO_IMAGE = ("not found", "does not exist", "manifest unknown", "failed to resolve", "denied")
-
-
-def is_gone(error: BaseException) -> bool:
-    """Whether Modal says that the sandbox of a call has ended or never was."""
-    return isinstance(error, _GONE)
 
 
 def translate(error: Exception, what: str, sandbox_id: str | None = None) -> SandboxError:
@@ -81,9 +71,10 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
             return made(SandboxNotFoundError, f"sandbox {sandbox_id!r} has ended: {said}")
         case modal.InvalidError() | modal.VersionError():
             return made(ConfigurationError)
-        case modal.NotFoundError() | modal.RemoteError() | modal.AlreadyExistsError():
-            return made(SandboxStartError if starting else ProviderUnavailableError)
-    return made(ProviderUnavailableError)
+        case modal.NotFoundError() | modal.RemoteError() if starting:
+            return made(SandboxStartError)
+    # AlreadyExistsError too: the SDK repeats a creation whose answer was lost, under its name.
+    return made(OutcomeUnknownError)
 
 
 def _retry_after(error: modal.ResourceExhaustedError) -> float | None:

@@ -1,8 +1,6 @@
 """One command in a sandbox: started once, its outputs delivered live and exactly, its tree ended."""
 
-import re
 import secrets
-import shlex
 import time
 from contextlib import aclosing
 from typing import Any
@@ -13,14 +11,15 @@ import modal.exception
 import modal.stream_type
 
 from sandboxkit.errors import (
-    ConfigurationError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
 from sandboxkit.provider import Output, StreamName
-from sandboxkit.providers.modal import _scripts
+from sandboxkit.providers._hosted import scripts
+from sandboxkit.providers._hosted.command import kill_argv, wrap
+from sandboxkit.providers._hosted.output import MarkedStream
 from sandboxkit.providers.modal._account import Account
 from sandboxkit.providers.modal._errors import HANDLED, translate
 from sandboxkit.types import Command, PtySize
@@ -32,23 +31,26 @@ _ARGUMENTS = 56_000
 _PIECE = 1 << 20
 _DRAIN_SECONDS = 0.5
 """How long output may still come from a command that ended without saying so."""
+_LAST_TRY_SECONDS = 1.5
 _POLL = 0.1
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 async def run(account: Account, handle: modal.Sandbox, command: Command, output: Output) -> int:
     """See `Provider.exec`; `handle` is of a sandbox that was seen running."""
     mark = secrets.token_hex(16)
-    argv, env, head = _wrapped(command, mark)
+    wrapped = wrap(command, mark, "modal", limit=_ARGUMENTS)
+    env: dict[str, str | None] = {**wrapped.env}
     try:
         # Not to be cancelled halfway: the SDK forgets the call, Modal runs the command.
         with anyio.CancelScope(shield=True):
             process = await account.call(
-                lambda: handle.exec.aio(*argv, env=env, text=False, pty=command.pty is not None),
+                lambda: handle.exec.aio(
+                    *wrapped.argv, env=env, text=False, pty=command.pty is not None
+                ),
                 what="run a command",
                 sandbox_id=handle.object_id,
             )
-        return await _Follower(account, handle, command, output, mark).follow(process, head)
+        return await _Follower(account, handle, command, output, mark).follow(process, wrapped.head)
     except BaseException as error:
         if not isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
             with anyio.CancelScope(shield=True):
@@ -56,82 +58,32 @@ async def run(account: Account, handle: modal.Sandbox, command: Command, output:
         raise
 
 
-def _wrapped(command: Command, mark: str) -> tuple[list[str], dict[str, str | None], bytes]:
-    """The arguments and variables for Modal, and what goes ahead of the command's own input."""
-    for name in command.env:
-        if not _VARIABLE.fullmatch(name):
-            raise ConfigurationError(
-                f"modal cannot honour env={name!r}: a variable's name has letters, digits and "
-                "'_' alone",
-                provider="modal",
-            )
-    env: dict[str, str | None] = {**command.env, _scripts.MARK: mark}
-    directory = command.cwd or ""
-    if command.pty is not None:
-        size = command.pty
-        options = [mark, "0", "1", directory, str(size.rows), str(size.cols)]
-        return ["sh", "-c", _scripts.RUN_ON_TERMINAL, "sh", *options, *command.argv], env, b""
-    stdin = "0" if command.stdin is None else "1"
-    head = b""
-    arguments = list(command.argv)
-    texts = [*arguments, *command.env.values(), directory]
-    if sum(map(len, arguments)) > _ARGUMENTS or not all(map(_is_unicode, texts)):
-        lines = ["set -- " + " ".join(map(shlex.quote, arguments))]
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
-        lines += [f"directory={shlex.quote(directory)}"] if directory else []
-        head = "\n".join(lines).encode("utf-8", "surrogateescape")
-        env, directory, arguments = {_scripts.MARK: mark}, directory and "/", []
-    options = [mark, str(len(head)), stdin, directory]
-    return ["sh", "-c", _scripts.RUN, "sh", *options, *arguments], env, head
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 class _Reader:
     """One output stream, up to the mark that the script sets when the command has ended."""
 
     def __init__(self, name: StreamName, mark: str, output: Output) -> None:
         self._name: StreamName = name
-        self._mark = f"\036{mark}:".encode()
         self._output = output
-        self.status: int | None = None
+        self.marked = MarkedStream(mark)
         self.ended = False
         self.waiting_since: float | None = time.monotonic()
         """Since when there is nothing to deliver; None while somebody takes what there was."""
 
     async def read(self, stream: Any) -> None:  # Any: the SDK types it as text or bytes
         """Deliver everything up to the mark, or else to the stream's end."""
-        held = b""
         async with aclosing(aiter(stream)) as chunks:
             async for chunk in chunks:
-                held += chunk
-                at = held.find(self._mark)
-                if at >= 0 and (end := held.find(b"\036", at + len(self._mark))) >= 0:
-                    self.status = int(held[at + len(self._mark) : end])
-                    held = held[:at]
+                await self._deliver(self.marked.feed(chunk))
+                if self.marked.status is not None:
                     break
-                at = self._keep(held)
-                await self._deliver(held[:at])
-                held = held[at:]
-        await self._deliver(held)
+        await self._deliver(self.marked.rest())
         self.ended = True
-
-    def _keep(self, held: bytes) -> int:
-        """Where the mark, complete or not, may begin in what has come so far."""
-        at = held.find(self._mark)
-        if at < 0:
-            at = held.rfind(b"\036", max(0, len(held) - len(self._mark) + 1))
-            while at >= 0 and not self._mark.startswith(held[at:]):
-                at = held.find(b"\036", at + 1)
-        return len(held) if at < 0 else at
 
     async def _deliver(self, chunk: bytes) -> None:
         if chunk:
             self.waiting_since = None
             await self._output(self._name, chunk)
-            self.waiting_since = time.monotonic()
+        self.waiting_since = time.monotonic()
 
 
 class _Follower:
@@ -160,7 +112,8 @@ class _Follower:
                             self._readers, (process.stdout, process.stderr), strict=False
                         ):
                             readers.start_soon(reader.read, stream)
-                status = next((r.status for r in self._readers if r.status is not None), None)
+                said = (reader.marked.status for reader in self._readers)
+                status = next((status for status in said if status is not None), None)
                 if status is None:
                     await self._exited.wait()
                     status = self._exit
@@ -194,7 +147,7 @@ class _Follower:
 
     async def _resize(self, size: PtySize) -> None:
         halves = self._mark[:16], self._mark[16:]
-        argv = ("sh", "-c", _scripts.RESIZE, "sh", *halves, str(size.rows), str(size.cols))
+        argv = ("sh", "-c", scripts.RESIZE, "sh", *halves, str(size.rows), str(size.cols))
         await _run_script(self._account, self._handle, argv, "resize a terminal")
 
     async def _await_exit(self, process: Any) -> None:
@@ -236,23 +189,32 @@ class _Follower:
         return translated
 
 
-async def _kill(
-    account: Account, handle: modal.Sandbox, mark: str, reason: BaseException
-) -> None:
+async def _kill(account: Account, handle: modal.Sandbox, mark: str, reason: BaseException) -> None:
     """End everything of a command. Raises ProviderUnavailableError where that is not certain."""
-    argv = ("sh", "-c", _scripts.KILL, "sh", mark[:16], mark[16:])
+    broken = isinstance(reason, SandboxError)  # then this way is most likely broken, too
     try:
-        await _run_script(account, handle, argv, "kill a command")
+        await _run_script(
+            account,
+            handle,
+            kill_argv(mark),
+            "kill a command",
+            seconds=_LAST_TRY_SECONDS if broken else None,
+        )
     except (SandboxNotFoundError, SandboxTerminatedError):
         pass  # with all that ran in it
     except SandboxError as error:
-        if not isinstance(reason, SandboxError):
+        if not broken:
             raise
         reason.add_note(f"and what is left of the command was not ended: {error}")
 
 
 async def _run_script(
-    account: Account, handle: modal.Sandbox, argv: tuple[str, ...], what: str
+    account: Account,
+    handle: modal.Sandbox,
+    argv: tuple[str, ...],
+    what: str,
+    *,
+    seconds: float | None = None,
 ) -> None:
     async def start_and_wait() -> int:
         process = await handle.exec.aio(
@@ -263,7 +225,9 @@ async def _run_script(
         )
         return await process.wait.aio()
 
-    status = await account.call(start_and_wait, what=what, sandbox_id=handle.object_id)
+    status = await account.call(
+        start_and_wait, what=what, sandbox_id=handle.object_id, seconds=seconds
+    )
     if status:
         raise ProviderUnavailableError(
             f"Modal could not {what}: the sandbox's shell ended with status {status}",

@@ -1,5 +1,6 @@
 """The modal provider: sandboxes made, found and ended through Modal's own SDK."""
 
+import builtins
 import os
 import re
 import secrets
@@ -8,19 +9,18 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 import anyio
-import anyio.lowlevel
 import modal
-import modal.exception
 
 from sandboxkit.errors import (
-    AuthenticationError,
     ConfigurationError,
     SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider, StreamName
-from sandboxkit.providers.modal import _exec, _scripts, _spec, _tags
+from sandboxkit.provider import Output, Provider
+from sandboxkit.providers._hosted import main
+from sandboxkit.providers._hosted.creation import create_once
+from sandboxkit.providers.modal import _exec, _spec, _tags
 from sandboxkit.providers.modal._account import Account
 from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
@@ -31,12 +31,8 @@ _DEFAULT_APP = "sandboxkit"
 _ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")
 _LOOKUPS = 16
 """Sandboxes that a listing asks about at a time."""
-_RECOVERY = 0.25
-"""The share of a creation's time that is kept for finding out what became of it."""
-_SEARCHES = (0.0, 0.3, 0.7)
-"""Seconds before each look for a sandbox whose creation had no clear answer."""
-_MAIN = "SANDBOXKIT_MAIN"
-_NO_MAIN = 44
+# The sandbox lives as long as this; a shell, because the first process has to reap orphans.
+_KEEP = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
 _ISOLATION = "gVisor container at Modal"
 
 
@@ -56,7 +52,7 @@ class ModalProvider(Provider):
         in seconds, except for the first build of an image."""
         self._app_name = app or os.environ.get("SANDBOXKIT_MODAL_APP") or _DEFAULT_APP
         self._account = Account(app=self._app_name, timeout=timeout)
-        self._region, self._timeout = region, timeout
+        self._region = region
         # Each holds a connection to the worker that its sandbox runs on.
         self._handles: dict[str, modal.Sandbox] = {}
 
@@ -68,40 +64,45 @@ class ModalProvider(Provider):
         reference = spec.image or os.environ.get("SANDBOXKIT_MODAL_IMAGE") or _DEFAULT_IMAGE
         app, client = await self._account.app(), await self._account.client()
         image = await self._account.image(reference)
+        options = _spec.create_options(spec)
         # Unique in the app and chosen here: whatever happens, the sandbox can be found by it.
         name = f"sandboxkit-{secrets.token_hex(12)}"
-        options = _spec.create_options(spec)
-        keep = ("sh", "-c", _scripts.KEEP, "sh", *(spec.command or ()))
-        try:
-            # Not to be cancelled halfway: the SDK forgets the call, Modal does not.
-            with anyio.CancelScope(shield=True):
+
+        async def create() -> str:
+            handle = await self._account.call(
+                lambda: modal.Sandbox.create.aio(
+                    *_KEEP,
+                    app=app,
+                    client=client,
+                    image=image,
+                    name=name,
+                    region=self._region,
+                    **options,
+                ),
+                what=f"start a sandbox from image {reference!r}",
+            )
+            self._handles[handle.object_id] = handle
+            return handle.object_id
+
+        async def find() -> builtins.list[str]:
+            try:
                 handle = await self._account.call(
-                    lambda: modal.Sandbox.create.aio(
-                        *keep,
-                        app=app,
-                        client=client,
-                        image=image,
-                        name=name,
-                        region=self._region,
-                        **options,
-                    ),
-                    what=f"start a sandbox from image {reference!r}",
-                    seconds=self._timeout * (1 - _RECOVERY),
+                    lambda: modal.Sandbox.from_name.aio(self._app_name, name, client=client),
+                    what="find a sandbox",
                 )
-            await anyio.lowlevel.checkpoint()
-        except BaseException as error:
-            # The SDK repeats a creation whose answer was lost, and is told that the name is taken.
-            taken = isinstance(error.__cause__, modal.exception.AlreadyExistsError)
-            found = None
-            with anyio.move_on_after(self._timeout * _RECOVERY, shield=True):
-                found = None if _refused(error) else await self._by_name(name)
-                if found is not None and not taken:
-                    await self._terminate(found)
-            if found is None or not taken:
+            except SandboxNotFoundError:
+                return []
+            self._handles[handle.object_id] = handle
+            return [handle.object_id]
+
+        sandbox_id = await create_once(create, find, self.delete)
+        if spec.command is not None:
+            try:
+                await main.start(self, sandbox_id, spec.command)
+            except BaseException:
+                await self.delete(sandbox_id)
                 raise
-            handle = found
-        self._handles[handle.object_id] = handle
-        return handle.object_id
+        return sandbox_id
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
         if command.user is not None:
@@ -121,12 +122,13 @@ class ModalProvider(Provider):
         app, client = await self._account.app(), await self._account.client()
         wanted = _tags.encode(tags)
 
-        async def found() -> list[modal.Sandbox]:
+        async def found() -> builtins.list[modal.Sandbox]:
             listing = modal.Sandbox.list.aio(app_id=app.app_id, tags=wanted, client=client)
             return [handle async for handle in listing]
 
         handles = await self._account.call(found, what="list sandboxes")
-        infos: list[SandboxInfo | None] = [None] * len(handles)
+        infos: dict[int, SandboxInfo] = {}
+        errors: builtins.list[SandboxError] = []
         limiter = anyio.CapacityLimiter(_LOOKUPS)
 
         async def describe(index: int) -> None:
@@ -135,13 +137,16 @@ class ModalProvider(Provider):
                     infos[index] = await self._describe(handles[index])
                 except SandboxNotFoundError:
                     pass  # it has ended since
+                except SandboxError as error:
+                    errors.append(error)  # raised below, out of the task group's wrapping
 
         async with anyio.create_task_group() as group:
             for index in range(len(handles)):
                 group.start_soon(describe, index)
-        for info in infos:
-            if info is not None:
-                yield info
+        if errors:
+            raise errors[0]
+        for _, info in sorted(infos.items()):
+            yield info
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         handle = await self._find(sandbox_id)
@@ -171,22 +176,8 @@ class ModalProvider(Provider):
         handles, self._handles = list(self._handles.values()), {}
         with anyio.CancelScope(shield=True):
             for handle in handles:
-                await handle.detach.aio()
+                await _detach(handle)
             await self._account.aclose()
-
-    async def _by_name(self, name: str) -> modal.Sandbox | None:
-        """Look for a sandbox that may be about to appear."""
-        client = await self._account.client()
-        for delay in _SEARCHES:
-            await anyio.sleep(delay)
-            try:
-                return await self._account.call(
-                    lambda: modal.Sandbox.from_name.aio(self._app_name, name, client=client),
-                    what="find a sandbox",
-                )
-            except SandboxNotFoundError:
-                pass
-        return None
 
     async def _terminate(self, handle: modal.Sandbox) -> None:
         await self._account.call(
@@ -194,30 +185,13 @@ class ModalProvider(Provider):
             what="end a sandbox",
             sandbox_id=handle.object_id,
         )
-        await handle.detach.aio()
+        await _detach(handle)
 
     async def logs(self, sandbox_id: str) -> bytes:
-        return await self._of_main(sandbox_id, _scripts.LOG)
+        return await main.logs(self, sandbox_id)
 
     async def wait(self, sandbox_id: str) -> int:
-        return int(await self._of_main(sandbox_id, _scripts.WAIT))
-
-    async def _of_main(self, sandbox_id: str, script: str) -> bytes:
-        """What a script says about the main command."""
-        said: list[bytes] = []
-
-        async def output(stream: StreamName, chunk: bytes) -> None:
-            said.append(chunk)
-
-        command = Command(("sh", "-c", f'[ -n "${_MAIN}" ] || exit {_NO_MAIN}; {script}'))
-        status = await self.exec(sandbox_id, command, output)
-        if status == _NO_MAIN:
-            raise ConfigurationError(
-                f"sandbox {sandbox_id!r} has no main command; give one with command=",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
-        return b"".join(said)
+        return await main.wait(self, sandbox_id)
 
     async def _handle(self, sandbox_id: str) -> modal.Sandbox:
         """The sandbox with its connection, which is kept."""
@@ -263,9 +237,9 @@ class ModalProvider(Provider):
         )
 
 
-def _refused(error: BaseException) -> bool:
-    """Whether a creation failed for good before anything was made."""
-    return isinstance(error, ConfigurationError | AuthenticationError)
+async def _detach(handle: modal.Sandbox) -> None:
+    """Close the connection to the worker."""
+    await handle.detach.aio()  # type: ignore[no-untyped-call]  # the SDK's stub lacks the types
 
 
 def _time(text: str | None) -> datetime | None:

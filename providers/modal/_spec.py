@@ -1,11 +1,11 @@
 """What a spec is to Modal: the arguments of its `Sandbox.create`, and what cannot be honoured."""
 
-import math
 import re
 import time
 from typing import TypedDict
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
 
@@ -48,8 +48,9 @@ def check(spec: SandboxSpec) -> None:
             raise refuse(field, getattr(spec, field), why)
     if spec.profile != "standard":
         raise refuse("profile", spec.profile, "it has no read-only root; use docker or local")
-    if spec.lifetime is None or spec.lifetime > MAX_LIFETIME:
-        raise refuse("lifetime", spec.lifetime, f"it ends every sandbox after {MAX_LIFETIME} s")
+    if spec.lifetime is None:
+        raise refuse("lifetime", None, f"it cannot renew one; use at most {MAX_LIFETIME} s")
+    whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME)
     for field, names in (("env", spec.env), ("secrets", spec.secrets)):
         for name in names:
             if not _VARIABLE.fullmatch(name):
@@ -59,11 +60,8 @@ def check(spec: SandboxSpec) -> None:
 
 def create_options(spec: SandboxSpec) -> CreateOptions:
     """Arguments for a spec that `check` has passed."""
-    assert spec.lifetime is not None
     # For our scripts in the sandbox, whoever runs them.
     ours = {} if spec.workdir is None else {"SANDBOXKIT_WORKDIR": spec.workdir}
-    if spec.command is not None:
-        ours["SANDBOXKIT_MAIN"] = "1"
     return {
         "block_network": spec.network == "none",
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
@@ -71,5 +69,5 @@ def create_options(spec: SandboxSpec) -> CreateOptions:
         "gpu": spec.gpu,
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
         "tags": _tags.encode({**spec.tags, CREATED: f"{time.time():.0f}"}),
-        "timeout": math.ceil(spec.lifetime),
+        "timeout": whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME),
     }

@@ -5,6 +5,7 @@ It prints its URL, then answers one line of JSON with one line of JSON, and ends
 
 import asyncio
 import json
+import socket
 import sys
 from typing import Any
 
@@ -64,28 +65,38 @@ async def main() -> None:
     async with Session("local") as session:
         wire, boxes = Wire(Faults()), Boxes(session)
         wire.faults.end_sandboxes = boxes.close
-        control = Control(wire, boxes)
-        server = Server(
-            [wire.mapping(control, router=False), wire.mapping(Router(boxes), router=True)],
-            status_details_codec=custom_detail_codec,
-        )
-        await server.start("127.0.0.1", 0)
-        assert server._server is not None
-        control.url = f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}"
-        print(control.url, flush=True)
-        emulator = Emulator(wire, boxes)
-        lines = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
-        )
-        try:
-            while line := await lines.readline():
-                name, arguments = json.loads(line)
-                print(json.dumps(await getattr(emulator, name)(**arguments)), flush=True)
-        finally:
-            wire.faults.clear()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            # The vendor's decorator has filled in all methods that are abstract here.
+            control = Control(wire, boxes, url)  # type: ignore[abstract]
+            router = Router(boxes)  # type: ignore[abstract]
+            server = Server(
+                [wire.mapping(control, router=False), wire.mapping(router, router=True)],
+                status_details_codec=custom_detail_codec,
+            )
+            await server.start(sock=listening)
+            await _serve(url, wire, boxes)
             server.close()
             await boxes.close()
+
+
+async def _serve(url: str, wire: Wire, boxes: Boxes) -> None:
+    """Answer until the end of the input."""
+    _say(url)
+    emulator = Emulator(wire, boxes)
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
+    while line := await lines.readline():
+        name, arguments = json.loads(line)
+        _say(json.dumps(await getattr(emulator, name)(**arguments)))
+    wire.faults.clear()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 asyncio.run(main())

@@ -11,7 +11,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from sandboxkit import Session
-from tests.emulators.modal._machine import Machine, Process
+from tests.emulators._engine import Machine, Process
 from tests.emulators.modal._stdio import Stdio
 
 V1, V2 = "V1", "V2"
@@ -112,7 +112,9 @@ class Boxes:
             network="none" if blocked else "internet",
             memory_mb=resources.memory_mb_max or None,
         )
-        entrypoint = await self.spawn(box, "entrypoint", tuple(definition.entrypoint_args), {}, None)
+        entrypoint = await self.spawn(
+            box, "entrypoint", tuple(definition.entrypoint_args), {}, None
+        )
         box.tasks += [
             asyncio.create_task(self._until_exit(box, entrypoint)),
             asyncio.create_task(self._until_timeout(box)),

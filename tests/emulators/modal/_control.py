@@ -7,7 +7,7 @@ from grpclib import GRPCError, Status
 from modal._utils.grpc_testing import patch_mock_servicer
 from modal_proto import api_grpc, api_pb2
 
-from tests.emulators.modal._boxes import Box, Boxes, V1, V2
+from tests.emulators.modal._boxes import V1, V2, Box, Boxes
 from tests.emulators.modal._wire import Wire
 
 _BUILDER = "2025.06"
@@ -19,13 +19,12 @@ _Result = api_pb2.GenericResult
 
 
 @patch_mock_servicer
-class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's generated base is untyped
+class Control(api_grpc.ModalClientBase):
     """The calls that the adapter's path through the SDK makes; all others are UNIMPLEMENTED."""
 
-    def __init__(self, wire: Wire, boxes: Boxes) -> None:
-        self._wire, self._boxes = wire, boxes
-        self.url = ""
-        """Where the worker can be reached: here too."""
+    def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:
+        """`url` is where the worker can be reached: the same server."""
+        self._wire, self._boxes, self._url = wire, boxes, url
         self._apps: dict[str, str] = {}
         self._images: dict[str, str] = {}
         self._secrets: dict[str, dict[str, str]] = {}
@@ -102,7 +101,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
                 task_id=box.task_id,
                 metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
                 command_router_access=api_pb2.CommandRouterAccess(
-                    url=self.url, jwt=self._wire.issue()
+                    url=self._url, jwt=self._wire.issue()
                 ),
             )
         )
@@ -143,7 +142,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Sandbox {box.id} has already finished")
         await stream.send_message(
-            api_pb2.SandboxGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
+            api_pb2.SandboxGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
         )
 
     async def TaskGetCommandRouterAccess(self, stream: Any) -> None:
@@ -151,7 +150,7 @@ class Control(api_grpc.ModalClientBase):  # type: ignore[misc]  # grpclib's gene
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Task {box.task_id} has already finished")
         await stream.send_message(
-            api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
+            api_pb2.TaskGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
         )
 
     async def SandboxWait(self, stream: Any) -> None:

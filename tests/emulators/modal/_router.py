@@ -16,7 +16,7 @@ _ARGUMENTS = 1 << 16
 
 
 @patch_mock_servicer
-class Router(TaskCommandRouterBase):  # type: ignore[misc]  # grpclib's generated base is untyped
+class Router(TaskCommandRouterBase):
     """Start, read, write and wait; there is no call that kills a command."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -29,7 +29,11 @@ class Router(TaskCommandRouterBase):  # type: ignore[misc]  # grpclib's generate
             raise GRPCError(Status.INVALID_ARGUMENT, "Argument list too long")
         if request.workdir and not request.workdir.startswith("/"):
             raise GRPCError(Status.INVALID_ARGUMENT, "workdir must be absolute")
-        env = {key: text for source in request.secret_sources for key, text in source.env.contents.items()}
+        env = {
+            key: text
+            for source in request.secret_sources
+            for key, text in source.env.contents.items()
+        }
         size = None
         if request.pty_info.enabled:
             size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
@@ -74,7 +78,10 @@ class Router(TaskCommandRouterBase):  # type: ignore[misc]  # grpclib's generate
                     run.closed = True
                     await run.process.close_stdin()
 
-        await _while_alive(box, write())
+        try:
+            await _while_alive(box, write())
+        except BrokenPipeError:
+            raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed") from None
         await stream.send_message(pb2.TaskExecStdinWriteResponse())
 
     async def TaskExecWait(self, stream: Any) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpclib.const
 import grpclib.server
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import Message  # type: ignore[import-untyped]  # no stubs
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
 
 from tests.emulators.modal._faults import Faults, Rule
@@ -59,7 +59,10 @@ class Wire:
         given = metadata.get("x-modal-token-id"), metadata.get("x-modal-token-secret")
         if given != (TOKEN_ID, TOKEN_SECRET):
             raise GRPCError(Status.UNAUTHENTICATED, "Token ID is malformed or unknown")
-        if name.endswith(_WITH_AUTH_TOKEN) and metadata.get("x-modal-auth-token") not in self._issued:
+        if (
+            name.endswith(_WITH_AUTH_TOKEN)
+            and metadata.get("x-modal-auth-token") not in self._issued
+        ):
             raise GRPCError(Status.UNAUTHENTICATED, "Invalid auth token")
 
 
@@ -137,4 +140,3 @@ def unknown_fields(message: Message, path: str = "") -> list[str]:
         for item in items:
             found += unknown_fields(item, f"{path}.{field.name}")
     return found
-

@@ -24,9 +24,9 @@ class ModalEmulator:
         self.url = self._answers.readline().strip()
 
     # Any: JSON, as each call of `Emulator` in __main__ returns it.
-    def ask(self, call: str, **arguments: object) -> Any:
+    def ask(self, request: str, **arguments: object) -> Any:
         """Make a call of `Emulator` in `__main__`."""
-        print(json.dumps([call, arguments]), file=self._requests, flush=True)
+        print(json.dumps([request, arguments]), file=self._requests, flush=True)
         return json.loads(self._answers.readline())
 
     def fault(self, call: str, kind: str, **rule: object) -> None:
@@ -55,5 +55,7 @@ def modal_emulator() -> Iterator[ModalEmulator]:
         patch.setenv("MODAL_TOKEN_SECRET", "as-emulator")
         yield emulator
         emulator.ask("calm")
-        assert emulator.ask("violations") == []
-        assert emulator.running() == []
+        if wrong := emulator.ask("violations"):
+            pytest.fail(f"the emulator was spoken to wrongly: {wrong}")
+        if left := emulator.running():
+            pytest.fail(f"sandboxes were left behind: {left}")
