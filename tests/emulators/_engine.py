@@ -1,7 +1,8 @@
 """The machine under each emulated sandbox: a local sandbox with our worker in it.
 
 Its processes behave as on a real machine: a stream stays open as long as anybody holds it, a kill
-ends one process, and what it started survives.
+ends one process, and what it started survives. An emulator keeps its machines, and with them the
+list of what is alive.
 """
 
 import asyncio
@@ -16,6 +17,10 @@ from sandboxkit import Sandbox, Session
 HEADER = struct.Struct(">IcI")
 """As in the worker: length, kind, number."""
 _WORKER = Path(__file__).with_name("_worker.py")
+
+
+class MachineEnded(Exception):
+    """The machine has ended under a process."""
 
 
 class Process:
@@ -39,7 +44,7 @@ class Process:
         return self._read(b"r")
 
     async def wait(self) -> int:
-        """The exit status, or minus the number of the signal that ended it."""
+        """The exit status, or minus the number of the signal that ended it; see MachineEnded."""
         return await asyncio.shield(self._exit)
 
     async def write(self, data: bytes) -> None:
@@ -51,14 +56,27 @@ class Process:
     async def close_stdin(self) -> None:
         await self._machine.send(b"e", self._number)
 
-    async def kill(self) -> None:
-        """End this one process."""
-        await self._machine.send(b"k", self._number)
+    async def kill(self, signum: int = 9) -> None:
+        """Signal this one process; it may have ended."""
+        await self._machine.send(b"k", self._number, b"%d" % signum)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal."""
+        await self._machine.send(b"z", self._number, b"%d %d" % (rows, cols))
 
     async def _read(self, stream: bytes) -> AsyncIterator[bytes]:
         while data := await self._streams[stream].get():
             yield data
             await self._machine.send(b"c", self._number, stream + b"%d" % len(data))
+
+    def lose(self) -> None:
+        """End all that waits: the machine has ended under the process."""
+        if not self._exit.done():
+            self._exit.set_exception(MachineEnded())
+            self._exit.exception()  # perhaps nobody waits
+        for stream in self._streams.values():
+            stream.put_nowait(b"")
+        self._acks.put_nowait(False)
 
     def deliver(self, kind: bytes, data: bytes) -> None:
         """Take a frame of the worker."""
@@ -115,6 +133,8 @@ class Machine:
     async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
         """Send a frame to the worker."""
         async with self._sending:
+            if self._worker.done():
+                raise MachineEnded
             await self._worker.stdin.write(HEADER.pack(len(data), kind, number) + data)
 
     async def _receive(self) -> None:
@@ -127,3 +147,5 @@ class Machine:
                     break
                 self._processes[number].deliver(kind, bytes(received[HEADER.size :][:size]))
                 del received[: HEADER.size + size]
+        for process in self._processes.values():
+            process.lose()

@@ -1,6 +1,7 @@
 """Planned faults of an HTTP server, as middleware: which request fails, and how."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ class Rule:
 
 
 class ConnectionBroken(Exception):
-    """Ends a request without a proper end: the server closes the connection."""
+    """Ends the application's work on a request whose connection is to break."""
 
 
 class Faults:
@@ -64,12 +65,20 @@ class Faults:
             await self._app(scope, receive, send)
         elif rule.kind == "status":
             await _answer(rule, send)
-        elif rule.kind == "reset":
-            raise ConnectionBroken
-        elif rule.kind == "stall":
-            await rule.cleared.wait()
-            raise ConnectionBroken
         else:
+            try:
+                await self._fail(rule, scope, receive, send)
+            finally:
+                # Uvicorn's own; a proper end of the answer is what a broken connection lacks.
+                send.__self__.transport.abort()  # type: ignore[attr-defined]
+
+    async def _fail(self, rule: Rule, scope: Message, receive: Receive, send: Send) -> None:
+        if rule.kind == "reset":
+            return
+        if rule.kind == "stall":
+            await rule.cleared.wait()
+            return
+        with contextlib.suppress(ConnectionBroken):
             await self._app(scope, receive, self._failing(rule, send))
 
     def _take(self, name: str) -> Rule | None:

@@ -83,8 +83,11 @@ class Worker:
         elif kind == b"e":
             process.closing = True
             self.flush(process)
-        elif kind == b"k":
-            os.kill(process.pid, signal.SIGKILL)
+        elif kind == b"k" and process.pid:
+            os.kill(process.pid, int(data or b"9"))
+        elif kind == b"z":
+            size = map(int, data.split())
+            fcntl.ioctl(process.stdin, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         elif kind == b"c":
             stream, amount = data[:1], int(data[1:])
             blocked = process.credit[stream] <= 0
