@@ -16,15 +16,12 @@ __all__ = ["Account"]
 
 T = TypeVar("T")
 
-_BUILD_SECONDS = 1800.0
-"""The first use of an image builds it at Modal's; that may take long and is awaited as it is."""
-
 
 class Account:
     """Connects at the first call. The SDK has an event loop of its own, in a thread of its own."""
 
-    def __init__(self, *, app: str, timeout: float) -> None:
-        self._app_name, self.timeout = app, timeout
+    def __init__(self, *, app: str, timeout: float, build_timeout: float) -> None:
+        self._app_name, self.timeout, self._build_timeout = app, timeout, build_timeout
         self._client: modal.Client | None = None
         self._app: modal.App | None = None
         self._images: dict[str, modal.Image] = {}
@@ -41,7 +38,7 @@ class Account:
             with anyio.CancelScope(shield=True):
                 self._client = client = await self.call(
                     lambda: modal.Client.from_credentials.aio(token_id, token_secret),
-                    what="be reached",
+                    what=f"open a connection to {config['server_url']}",
                 )
             return client
 
@@ -70,7 +67,7 @@ class Account:
                         else modal.Image.from_registry(reference)
                     ).build.aio(app),
                     what=f"start a sandbox from image {reference!r}",
-                    seconds=_BUILD_SECONDS,
+                    seconds=self._build_timeout,
                 )
             return self._images[reference]
 

@@ -31,7 +31,7 @@ _ARGUMENTS = 56_000
 _PIECE = 1 << 20
 _DRAIN_SECONDS = 0.5
 """How long output may still come from a command that ended without saying so."""
-_LAST_TRY_SECONDS = 1.5
+_LAST_TRY_SECONDS = 1.0
 _POLL = 0.1
 
 

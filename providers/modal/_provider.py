@@ -31,6 +31,8 @@ _DEFAULT_APP = "sandboxkit"
 _ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")
 _LOOKUPS = 16
 """Sandboxes that a listing asks about at a time."""
+_SEARCH_SECONDS = 2.0
+"""Kept back from a creation's time, for finding out what became of it."""
 # The sandbox lives as long as this; a shell, because the first process has to reap orphans.
 _KEEP = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
 _ISOLATION = "gVisor container at Modal"
@@ -46,12 +48,17 @@ class ModalProvider(Provider):
     name: ClassVar[str] = "modal"
 
     def __init__(
-        self, *, app: str | None = None, region: str | None = None, timeout: float = 60.0
+        self,
+        *,
+        app: str | None = None,
+        region: str | None = None,
+        timeout: float = 60.0,
+        build_timeout: float = 1800.0,
     ) -> None:
-        """`region` is one of Modal's, such as "us-east"; `timeout` bounds each answer of Modal,
-        in seconds, except for the first build of an image."""
+        """`region` is one of Modal's, such as "us-east". `timeout` bounds each answer of Modal,
+        `build_timeout` the building of an image on its first use, both in seconds."""
         self._app_name = app or os.environ.get("SANDBOXKIT_MODAL_APP") or _DEFAULT_APP
-        self._account = Account(app=self._app_name, timeout=timeout)
+        self._account = Account(app=self._app_name, timeout=timeout, build_timeout=build_timeout)
         self._region = region
         # Each holds a connection to the worker that its sandbox runs on.
         self._handles: dict[str, modal.Sandbox] = {}
@@ -80,6 +87,7 @@ class ModalProvider(Provider):
                     **options,
                 ),
                 what=f"start a sandbox from image {reference!r}",
+                seconds=max(self._account.timeout - _SEARCH_SECONDS, self._account.timeout / 2),
             )
             self._handles[handle.object_id] = handle
             return handle.object_id
@@ -164,7 +172,7 @@ class ModalProvider(Provider):
     async def diagnose(self) -> Diagnosis:
         try:
             client = await self._account.client()
-            await self._account.call(client.hello.aio, what="be reached", seconds=10)
+            await self._account.call(client.hello.aio, what="answer", seconds=10)
         except SandboxError as error:
             return Diagnosis(
                 available=False, isolation=_ISOLATION, detail="no access", remedy=str(error)

@@ -41,8 +41,9 @@ class Emulator:
         return calls
 
     async def violations(self) -> list[str]:
-        """What was wrong with the calls so far."""
-        return self._wire.violations
+        """What was wrong with the calls since this was last asked."""
+        violations, self._wire.violations = self._wire.violations, []
+        return violations
 
     async def running(self) -> list[str]:
         """The ids of the sandboxes that have not ended."""

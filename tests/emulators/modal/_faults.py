@@ -64,7 +64,8 @@ class Rule:
         if self.kind == "silent":
             await self.cleared.wait()
         if self.kind == "garbage":
-            await stream.send_initial_metadata()
+            if not stream._send_initial_metadata_done:
+                await stream.send_initial_metadata()
             await stream._stream.send_data(b"\0\0\0\0\x04\xff\xff\xff\xff")
             stream._send_message_done = True
             return True
