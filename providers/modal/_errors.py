@@ -71,6 +71,8 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
             return made(SandboxNotFoundError, f"sandbox {sandbox_id!r} has ended: {said}")
         case modal.InvalidError() | modal.VersionError():
             return made(ConfigurationError)
+        case modal.NotFoundError() if starting and said.startswith("Image"):
+            return made(ImageNotFoundError)
         case modal.NotFoundError() | modal.RemoteError() if starting:
             return made(SandboxStartError)
     # AlreadyExistsError too: the SDK repeats a creation whose answer was lost, under its name.

@@ -49,6 +49,10 @@ class Emulator:
         """The ids of the sandboxes that have not ended."""
         return [box.id for box in self._boxes.running()]
 
+    async def timeout(self, sandbox_id: str) -> int:
+        """The lifetime that a sandbox was given, in seconds."""
+        return self._boxes.find(sandbox_id).timeout
+
     async def end(self, sandbox_id: str) -> None:
         """End a sandbox as if somebody else had."""
         await self._boxes.end(sandbox_id)

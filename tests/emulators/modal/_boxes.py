@@ -17,7 +17,9 @@ from tests.emulators.modal._stdio import Stdio
 V1, V2 = "V1", "V2"
 _MAX_TIMEOUT = 24 * 3600
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,63}")
-_REGISTERED_GPUS = ("T4", "L4", "A10G", "A100", "H100", "H200", "B200")
+_GPUS = ("T4", "L4", "A10G", "A100", "H100", "H200", "B200")
+_REGIONS = ("us-east", "us-west", "eu-west", "ap-south")
+_MAX_MEMORY_MB = 344_064
 _Result = api_pb2.GenericResult
 
 
@@ -44,7 +46,7 @@ class Box:
         self.app_id = app_id
         self.name = definition.name
         self.tags = tags
-        self.timeout = definition.timeout_secs
+        self.timeout: int = definition.timeout_secs
         self.created_at = time.time()
         self.machine: Machine | None = None
         self.result: Any = None
@@ -90,8 +92,13 @@ class Boxes:
         """Start one; refuses what Modal refuses."""
         if not 0 < definition.timeout_secs <= _MAX_TIMEOUT:
             raise GRPCError(Status.INVALID_ARGUMENT, "timeout must be between 1s and 24h")
+        for region in definition.scheduler_placement.regions:
+            if region not in _REGIONS:
+                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid region: {region!r}")
+        if definition.resources.memory_mb > _MAX_MEMORY_MB:
+            raise GRPCError(Status.INVALID_ARGUMENT, f"memory must be at most {_MAX_MEMORY_MB} MiB")
         gpu = definition.resources.gpu_config.gpu_type
-        if gpu and gpu not in _REGISTERED_GPUS:
+        if gpu and gpu not in _GPUS:
             raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid GPU type: {gpu!r}")
         for text in (*tags, *tags.values()):
             if not _TAG.fullmatch(text):
