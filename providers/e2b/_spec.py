@@ -5,7 +5,7 @@ from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers.e2b._account import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["KEY_TAG", "MARKER", "MAX_LIFETIME", "USER_TAG", "UNSUPPORTED", "check", "metadata"]
+__all__ = ["KEY_TAG", "MARKER", "MAX_LIFETIME", "UNSUPPORTED", "USER_TAG", "check", "metadata"]
 
 MAX_LIFETIME = 24 * 3600
 """Seconds of E2B's larger plans; a smaller plan's limit is E2B's to name."""

@@ -87,7 +87,8 @@ async def serve() -> None:
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
         await emulator.boxes.aclose()
         server.should_exit = True
