@@ -36,11 +36,12 @@ class Account:
             token_id, token_secret = _credentials()
             # Cancelled in between, the SDK would leave a connection behind.
             with anyio.CancelScope(shield=True):
-                self._client = client = await self.call(
+                self._client = await self.call(
                     lambda: modal.Client.from_credentials.aio(token_id, token_secret),
                     what=f"open a connection to {config['server_url']}",
                 )
-            return client
+            assert self._client is not None
+            return self._client
 
     async def app(self) -> modal.App:
         """The app that our sandboxes belong to; made when there is none."""

@@ -40,6 +40,7 @@ async def run(account: Account, handle: modal.Sandbox, command: Command, output:
     mark = secrets.token_hex(16)
     wrapped = wrap(command, mark, "modal", limit=_ARGUMENTS)
     env: dict[str, str | None] = {**wrapped.env}
+    process: Any = None  # Any: the SDK types it as of text or of bytes
     try:
         # Not to be cancelled halfway: the SDK forgets the call, Modal runs the command.
         with anyio.CancelScope(shield=True):
@@ -102,6 +103,7 @@ class _Follower:
 
     async def follow(self, process: Any, head: bytes) -> int:  # Any: of text or of bytes
         """Return the exit status once everything up to the command's end has been delivered."""
+        status: int | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._feed, process.stdin, head)

@@ -123,7 +123,7 @@ class ModalProvider(Provider):
         try:
             return await _exec.run(self._account, handle, command, output)
         except (SandboxNotFoundError, SandboxTerminatedError):
-            self._handles.pop(sandbox_id, None)
+            await self._forget(sandbox_id)
             raise
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
@@ -163,11 +163,21 @@ class ModalProvider(Provider):
     async def delete(self, sandbox_id: str) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self._terminate(await self._handle(sandbox_id))
+                handle = await self._handle(sandbox_id)
+                await self._account.call(
+                    lambda: handle.terminate.aio(wait=True),
+                    what="end a sandbox",
+                    sandbox_id=sandbox_id,
+                )
             except SandboxNotFoundError:
                 pass
-            finally:
-                self._handles.pop(sandbox_id, None)
+            await self._forget(sandbox_id)
+
+    async def logs(self, sandbox_id: str) -> bytes:
+        return await main.logs(self, sandbox_id)
+
+    async def wait(self, sandbox_id: str) -> int:
+        return await main.wait(self, sandbox_id)
 
     async def diagnose(self) -> Diagnosis:
         try:
@@ -181,31 +191,23 @@ class ModalProvider(Provider):
         return Diagnosis(available=True, isolation=_ISOLATION, detail=detail)
 
     async def aclose(self) -> None:
-        handles, self._handles = list(self._handles.values()), {}
         with anyio.CancelScope(shield=True):
-            for handle in handles:
-                await _detach(handle)
+            for sandbox_id in list(self._handles):
+                await self._forget(sandbox_id)
             await self._account.aclose()
-
-    async def _terminate(self, handle: modal.Sandbox) -> None:
-        await self._account.call(
-            lambda: handle.terminate.aio(wait=True),
-            what="end a sandbox",
-            sandbox_id=handle.object_id,
-        )
-        await _detach(handle)
-
-    async def logs(self, sandbox_id: str) -> bytes:
-        return await main.logs(self, sandbox_id)
-
-    async def wait(self, sandbox_id: str) -> int:
-        return await main.wait(self, sandbox_id)
 
     async def _handle(self, sandbox_id: str) -> modal.Sandbox:
         """The sandbox with its connection, which is kept."""
         if sandbox_id not in self._handles:
-            self._handles[sandbox_id] = await self._find(sandbox_id)
+            handle = await self._find(sandbox_id)
+            self._handles.setdefault(sandbox_id, handle)  # somebody else may have been faster
         return self._handles[sandbox_id]
+
+    async def _forget(self, sandbox_id: str) -> None:
+        """Close the connection to the worker of a sandbox that is gone."""
+        handle = self._handles.pop(sandbox_id, None)
+        if handle is not None:
+            await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
 
     async def _find(self, sandbox_id: str) -> modal.Sandbox:
         """The running sandbox of this id. Raises SandboxNotFoundError."""
@@ -243,11 +245,6 @@ class ModalProvider(Provider):
             provider=self.name,
             sandbox_id=sandbox_id,
         )
-
-
-async def _detach(handle: modal.Sandbox) -> None:
-    """Close the connection to the worker."""
-    await handle.detach.aio()  # type: ignore[no-untyped-call]  # the SDK's stub lacks the types
 
 
 def _time(text: str | None) -> datetime | None:

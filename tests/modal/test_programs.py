@@ -65,3 +65,18 @@ def test_the_demo(emulator: ModalEmulator) -> None:
     demo = json.loads(run("-m", "sandboxkit", "demo", "--json", "--limit", "2", "--timeout", "60s"))
     assert demo["provider"] == "modal"
     assert (demo["reference"]["passed"], demo["broken"]["failed"]) == (2, 2)
+
+
+_KILLED = """
+import os, signal
+from sandboxkit import Session
+Session("modal").sandbox().start().result(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_program_left_is_cleaned_up(emulator: ModalEmulator) -> None:
+    subprocess.run([sys.executable, "-c", _KILLED], timeout=60, check=False)
+    assert len(emulator.running()) == 1
+    run("-m", "sandboxkit", "cleanup", "--orphans")
+    assert emulator.running() == []
