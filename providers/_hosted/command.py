@@ -43,8 +43,8 @@ def wrap(command: Command, mark: str, provider: str, *, limit: int | None = None
     directory = command.cwd or ""
     if command.pty is not None:
         size = str(command.pty.rows), str(command.pty.cols)
-        options = (mark, "0", "1", directory, *size)
-        argv = ("sh", "-c", scripts.RUN_ON_TERMINAL, "sh", *options, *command.argv)
+        terminal = (mark, "0", "1", directory, *size)
+        argv = ("sh", "-c", scripts.RUN_ON_TERMINAL, "sh", *terminal, *command.argv)
         return Wrapped(argv, env, b"")
     arguments, head = command.argv, b""
     long = limit is not None and sum(map(len, arguments)) > limit

@@ -1,7 +1,9 @@
 """One command in a sandbox: started once, its outputs delivered live and exactly, its tree ended."""
 
 import asyncio
+import contextlib
 import secrets
+from collections.abc import AsyncGenerator, AsyncIterable
 
 import anyio
 from connectrpc.errors import ConnectError
@@ -19,7 +21,7 @@ from sandboxkit.providers._hosted.deadline import bounded
 from sandboxkit.providers._hosted.output import MarkedStream
 from sandboxkit.providers.e2b._account import NAME
 from sandboxkit.providers.e2b._machine import Events, Machine
-from sandboxkit.types import Command, PtySize
+from sandboxkit.types import Command, PtySize, StdinItem
 
 __all__ = ["run"]
 
@@ -188,19 +190,31 @@ class _Running:
         try:
             if head and not await self._write(head):
                 return
-            if self._command.stdin is not None:
-                async for item in self._command.stdin:
-                    if isinstance(item, PtySize):
-                        alive = await self._machine.resize(self._tag, item)
-                    else:
-                        alive = await self._write(item)
-                    if not alive:
-                        return
+            if self._command.stdin is not None and not await self._pass_on(self._command.stdin):
+                return
             if self._command.pty is None:
                 await self._machine.close_stdin(self._tag)
         except SandboxNotFoundError:
             await asyncio.sleep(_LINGER_SECONDS)  # the output's end says it better
             raise
+
+    async def _pass_on(self, stdin: AsyncIterable[StdinItem]) -> bool:
+        items = aiter(stdin)
+        try:
+            async for item in items:
+                if isinstance(item, PtySize):
+                    alive = await self._machine.resize(self._tag, item)
+                else:
+                    alive = await self._write(item)
+                if not alive:
+                    return False
+        finally:
+            if isinstance(items, AsyncGenerator):
+                # It ends here, in the task in which it ran, and as one that is cancelled: task
+                # groups inside it make a GeneratorExit, with which aclose() would end it, an error.
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await items.athrow(asyncio.CancelledError())
+        return True
 
     async def _write(self, data: bytes) -> bool:
         for start in range(0, len(data), _PIECE):

@@ -7,7 +7,7 @@ takes an argv and gives bytes, in one and the same call.
 import asyncio
 import base64
 from collections.abc import AsyncGenerator
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
@@ -46,15 +46,15 @@ class Machine:
         sandbox_id: str,
         *,
         domain: str | Unset | None,
-        token: str | Unset,
+        token: str | Unset | None,
         user: str | None,
     ) -> None:
         self.id, self.user, self.timeout = sandbox_id, user, account.timeout
         headers = {"E2b-Sandbox-Id": sandbox_id, "E2b-Sandbox-Port": _PORT}
         if token:
-            headers["X-Access-Token"] = cast(str, token)
+            headers["X-Access-Token"] = token
         config = account.config(headers)
-        url = config.get_sandbox_url(sandbox_id, cast(str, domain or config.domain))
+        url = config.get_sandbox_url(sandbox_id, domain or config.domain)
         self._client = create_rpc_client(ProcessClient, url, config)
         # Silence of three of these intervals means that the connection is dead.
         self.ping = max(1, int(account.timeout / 3))
@@ -116,8 +116,10 @@ class Machine:
 
     async def write(self, tag: str, data: bytes, *, terminal: bool) -> bool:
         """Write to a process's input, as fast as it reads; False when nobody reads it."""
-        stream = Oneof("pty", data) if terminal else Oneof("stdin", data)
-        request = pb.SendInputRequest(process=_tagged(tag), input=pb.ProcessInput(input=stream))
+        keys: Oneof[Literal["pty"], bytes] = Oneof("pty", data)
+        piped: Oneof[Literal["stdin"], bytes] = Oneof("stdin", data)
+        what = pb.ProcessInput(input=keys if terminal else piped)
+        request = pb.SendInputRequest(process=_tagged(tag), input=what)
         return await self._tell(self._client.send_input(request), "write to a command")
 
     async def close_stdin(self, tag: str) -> bool:
@@ -145,7 +147,8 @@ class Machine:
         if isinstance(error.__cause__, asyncio.CancelledError):
             return error.__cause__  # connectrpc has made an error of our own cancellation
         message = error.message
-        where = {"provider": NAME, "sandbox_id": self.id}
+        # Any: keywords of constructors that differ in others.
+        where: dict[str, Any] = {"provider": NAME, "sandbox_id": self.id}
         if error.code is Code.UNAUTHENTICATED and "user" in message.lower():
             return ConfigurationError(f"user={self.user!r}: {message}", **where)
         if error.code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
@@ -170,7 +173,8 @@ class Machine:
 
 
 def _tagged(tag: str) -> pb.ProcessSelector:
-    return pb.ProcessSelector(selector=Oneof("tag", tag))
+    selected: Oneof[Literal["tag"], str] = Oneof("tag", tag)
+    return pb.ProcessSelector(selector=selected)
 
 
 def _pty(size: PtySize) -> pb.PTY:

@@ -104,7 +104,7 @@ class E2BProvider(Provider):
                     provider=NAME,
                 ) from error
             raise
-        made = answer.parsed
+        made: Any = answer.parsed  # the generated classes are untyped
         self._machines[made.sandbox_id] = Machine(
             self._account,
             made.sandbox_id,
@@ -151,7 +151,7 @@ class E2BProvider(Provider):
                 limit=_PAGE,
                 next_token=token or UNSET,
             )
-            for found in answer.parsed:
+            for found in answer.parsed or ():
                 info = _info(found)
                 if wanted.items() <= info.tags.items():
                     yield info

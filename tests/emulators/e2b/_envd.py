@@ -9,11 +9,12 @@ import asyncio
 import base64
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from e2b.envd.process import process_pb as pb
+from e2b.envd.process.process_connect import Process
 from protobuf import Oneof
 
 from tests.emulators._engine import MachineEnded
@@ -29,7 +30,7 @@ _SAID = {
 }
 
 
-class Envd:
+class Envd(Process):
     """The service; which sandbox is meant is in a header."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -108,9 +109,11 @@ class Envd:
         async for message in request:
             match message.event:
                 case Oneof(field="start", value=start):
+                    assert isinstance(start, pb.StreamInputRequest.StartEvent)
                     _, running = _find(self._box(ctx), start.process)
                 case Oneof(field="data", value=data):
                     assert running is not None
+                    assert isinstance(data, pb.StreamInputRequest.DataEvent)
                     await _write(running, data.input)
         return pb.StreamInputResponse()
 
@@ -173,12 +176,16 @@ async def _events(
 ) -> AsyncIterator[pb.ProcessEvent]:
     interval = float(ctx.request_headers.get("keepalive-ping-interval", "90"))
     try:
-        yield pb.ProcessEvent(event=Oneof("start", pb.ProcessEvent.StartEvent(pid=pid)))
+        started: Oneof[Literal["start"], Any] = Oneof("start", pb.ProcessEvent.StartEvent(pid=pid))
+        yield pb.ProcessEvent(event=started)
         while True:
             try:
                 event = await asyncio.wait_for(events.get(), interval)
             except TimeoutError:
-                yield pb.ProcessEvent(event=Oneof("keepalive", pb.ProcessEvent.KeepAlive()))
+                alive: Oneof[Literal["keepalive"], Any] = Oneof(
+                    "keepalive", pb.ProcessEvent.KeepAlive()
+                )
+                yield pb.ProcessEvent(event=alive)
                 continue
             if isinstance(event, Exception):
                 raise event
