@@ -28,15 +28,19 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, float(text))
     except ValueError:
         pass
+    until = _moment(text)
+    if until is None:
+        return None
+    now = _moment(headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (until - now).total_seconds())
+
+
+def _moment(text: str) -> datetime | None:
     try:
-        until = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    try:
-        now = parsedate_to_datetime(headers.get("date", ""))
-    except ValueError:
-        now = datetime.now(UTC)
-    return max(0.0, (until - now).total_seconds())
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def from_status(

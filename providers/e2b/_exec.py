@@ -124,7 +124,7 @@ class _Running:
         try:
             response = await anext(events, None)
         except ConnectError as error:
-            raise self._machine.translated(error, "run a command") from error
+            raise self._machine.translated(error, "run a command", self._command.user) from error
         return None if response is None else response.event or pb.ProcessEvent()
 
     async def _read(self, events: Events) -> int:

@@ -87,26 +87,20 @@ class Machine:
     async def run_script(self, argv: tuple[str, ...], tag: str, what: str) -> None:
         """Run one of our own scripts as root, to its end, within the deadline."""
 
-        async def run() -> int:
+        async def run() -> int | None:
             events = self.start(argv, tag=tag, user=_ROOT)
             try:
                 async for response in events:
                     event = response.event.event if response.event is not None else None
                     if event is not None and event.field == "end":
                         return event.value.exit_code
+            except ConnectError as error:
+                raise self.translated(error, what) from error
             finally:
                 await events.aclose()
-            raise EOFError
+            return None
 
-        status: int | None = None
-        try:
-            status = await bounded(
-                run(), self.timeout, provider=NAME, what=what, sandbox_id=self.id
-            )
-        except ConnectError as error:
-            raise self.translated(error, what) from error
-        except EOFError:
-            pass
+        status = await bounded(run(), self.timeout, provider=NAME, what=what, sandbox_id=self.id)
         if status != 0:
             raise ProviderUnavailableError(
                 f"e2b could not {what}: the sandbox's shell ended with status {status}",
@@ -142,7 +136,7 @@ class Machine:
             raise self.translated(error, what) from error
         return True
 
-    def translated(self, error: ConnectError, what: str) -> BaseException:
+    def translated(self, error: ConnectError, what: str, user: str | None = None) -> BaseException:
         """The error to raise; OutcomeUnknownError where the sandbox itself may have ended."""
         if isinstance(error.__cause__, asyncio.CancelledError):
             return error.__cause__  # connectrpc has made an error of our own cancellation
@@ -150,7 +144,7 @@ class Machine:
         # Any: keywords of constructors that differ in others.
         where: dict[str, Any] = {"provider": NAME, "sandbox_id": self.id}
         if error.code is Code.UNAUTHENTICATED and "user" in message.lower():
-            return ConfigurationError(f"user={self.user!r}: {message}", **where)
+            return ConfigurationError(f"user={(user or self.user)!r}: {message}", **where)
         if error.code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
             return AuthenticationError(
                 f"e2b could not {what}: {message}; check {KEY_VARIABLE}", **where
