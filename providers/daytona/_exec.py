@@ -99,8 +99,7 @@ class _Running:
 
     async def leave(self, terminal: Terminal) -> None:
         """Let the shell end, and close the connection."""
-        if self._command.pty is None:
-            await terminal.write(b"q\n")
+        await terminal.write(b"q\n")
         await terminal.close()
 
     async def follow(self, terminal: Terminal, wrapped: Wrapped) -> int:

@@ -21,7 +21,7 @@ _PIECE = 32768
 _EXITS = "X-Daytona-Pty-Exit-Control"
 
 
-class TerminalEnded(Exception):  # noqa: N818 - it is no error of its own
+class TerminalEnded(Exception):
     """The process on a terminal has ended; `status` is what Daytona says of it."""
 
     def __init__(self, status: int) -> None:

@@ -82,6 +82,9 @@ trap : INT QUIT TSTP
 stty sane
 printf '\\036-%s:t\\036' "$mark"
 (enter "$@")
-printf '\\036-%s:%s\\036' "$mark" $?
+status=$?
+stty raw -echo
+printf '\\036-%s:%s\\036' "$mark" "$status"
+while read -r word && [ "$word" != q ]; do :; done
 """
-"""Run the command on the terminal itself."""
+"""Run the command on the terminal itself, say how it ended, and wait for the word q."""
