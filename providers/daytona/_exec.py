@@ -23,7 +23,7 @@ from sandboxkit.providers.daytona._channel import Channel
 from sandboxkit.providers.daytona._machine import Machine, Terminal, TerminalEnded
 from sandboxkit.types import Command, PtySize
 
-__all__ = ["run"]
+__all__ = ["ShellEnded", "run"]
 
 _WINDOW = 3
 """Pieces of input that may be on their way."""
@@ -31,7 +31,7 @@ _KILLED = 137
 
 
 async def run(machine: Machine, command: Command, output: Output) -> int:
-    """See `Provider.exec`."""
+    """See `Provider.exec`; raises ShellEnded too, when nothing of the command is left."""
     if command.user not in (None, machine.user):
         raise ConfigurationError(
             f"provider 'daytona' cannot honour user={command.user!r} for one command: all run as "
@@ -71,6 +71,14 @@ async def _kill(machine: Machine, mark: str, reason: BaseException) -> None:
         if not isinstance(reason, SandboxError):
             raise
         reason.add_note(f"and what is left of the command was not ended: {error}")
+
+
+class ShellEnded(Exception):
+    """The shell around a command was killed, or the whole sandbox; `status` is the command's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class _Running:
@@ -175,7 +183,7 @@ class _Running:
                     sandbox_id=self._machine.id,
                 ) from None
             except TerminalEnded as end:  # somebody has killed the shell around the command
-                return end.status if 0 <= end.status <= 255 else _KILLED
+                raise ShellEnded(end.status if 0 < end.status <= 255 else _KILLED) from None
             for kind, piece in self._channel.feed(data):
                 if kind == "record":
                     status = await self._obey(terminal, piece)
@@ -195,7 +203,7 @@ class _Running:
             case b"x":
                 self._closed_streams += 1
                 if self._closed_streams == len(self._streams):
-                    return _KILLED  # the shell around the command was killed
+                    raise ShellEnded(_KILLED)
             case _ if word.isdigit():
                 return int(word)
         return None

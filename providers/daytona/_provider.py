@@ -155,6 +155,13 @@ class DaytonaProvider(Provider):
             if known:
                 raise _terminated(sandbox_id) from error
             raise
+        except _exec.ShellEnded as end:
+            try:
+                await self.get(sandbox_id)
+            except SandboxNotFoundError as error:
+                self._machines.pop(sandbox_id, None)
+                raise _terminated(sandbox_id) from error
+            return end.status
         except OutcomeUnknownError as error:
             # The connection broke: because the sandbox ended, or for another reason?
             try:

@@ -8,8 +8,10 @@ or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what
 import asyncio
 import contextlib
 import json
+import struct
 import urllib.parse
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from daytona_toolbox_api_client_async import (
     ExecuteRequest,
@@ -32,6 +34,9 @@ from tests.emulators.daytona._answers import (
 )
 from tests.emulators.daytona._boxes import Box, Boxes, Pty
 
+HEADER = struct.Struct(">cI")
+"""As in the shell's script: kind, length."""
+_SHELL = Path(__file__).with_name("_shell_on_pty.py")
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _QUEUE = 256
 _LARGEST_MESSAGE = 64 * 1024
@@ -43,6 +48,8 @@ class Toolbox:
 
     def __init__(self, boxes: Boxes, violation: Violation) -> None:
         self._boxes, self._violation = boxes, violation
+        self._left: set[asyncio.Task[None] | asyncio.Task[int]] = set()
+        """What goes on for terminals that nobody is connected to."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = await body_of(receive)
@@ -90,13 +97,9 @@ class Toolbox:
         if ending.done():
             await _close(send, ending.result(), offered)
         else:
-            self._boxes_tasks.add(ending)
-            ending.add_done_callback(self._boxes_tasks.discard)
-            drain = asyncio.create_task(_drain(pty))
-            self._boxes_tasks.add(drain)
-            drain.add_done_callback(self._boxes_tasks.discard)
-
-    _boxes_tasks: set["asyncio.Task[None] | asyncio.Task[int]"] = set()
+            for task in (ending, asyncio.create_task(_drain(pty))):
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)
 
     def _box(self, scope: Message) -> tuple[Box, list[str]]:
         check_key(scope)
@@ -118,7 +121,7 @@ class Toolbox:
                 if pty is None:
                     raise RefusedError(404, "PTY session not found")
                 pty.rows, pty.cols = asked.rows, asked.cols
-                await pty.process.resize(asked.rows, asked.cols)
+                await _order(pty, b"z", struct.pack(">HH", asked.rows, asked.cols))
                 return 200, _info(name, pty).to_dict()
         self._violation(f"unknown request {method} {path}")
         raise RefusedError(404, "not found")
@@ -131,17 +134,17 @@ class Toolbox:
             raise RefusedError(400, "invalid size")
         assert box.machine is not None
         process = await box.machine.spawn(
-            ("bash", "-i", "-l"),
+            ("python3", "-I", "-S", "-c", _SHELL.read_text(), str(rows), str(cols)),
             env={"TERM": "xterm-256color", "SHELL": "/bin/bash"},
             cwd=query.get("cwd", "/"),
-            pty=(rows, cols),
         )
         pty = box.ptys[name] = Pty(process, rows, cols)
         return name, pty
 
     async def _end(self, box: Box, name: str, pty: Pty) -> int:
         try:
-            return max(-1, await pty.process.wait())
+            code = await pty.process.wait()
+            return -1 if code in (255, -9) else code
         except MachineEnded:
             return 137
         finally:
@@ -206,7 +209,11 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
             await send({"type": "websocket.close", "code": 1009, "reason": ""})
             return
         with contextlib.suppress(BrokenPipeError, MachineEnded):
-            await pty.process.write(data)
+            await _order(pty, b"i", data)
+
+
+async def _order(pty: Pty, kind: bytes, data: bytes) -> None:
+    await pty.process.write(HEADER.pack(kind, len(data)) + data)
 
 
 async def _drain(pty: Pty) -> None:
