@@ -10,10 +10,7 @@ from sandboxkit import Session
 from tests.emulators._engine import Machine, Process
 
 ENVD_VERSION = "0.6.13"
-BASE_ENV = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "E2B_SANDBOX": "true",
-}
+BASE_ENV = {"E2B_SANDBOX": "true"}
 
 
 @dataclass
