@@ -7,7 +7,7 @@ socket, and read no dotenv file.
 import json
 import os
 from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import aiohttp
 from daytona_api_client_async import ApiClient, Configuration, SandboxApi
@@ -29,6 +29,11 @@ NAME = "daytona"
 KEY_VARIABLE = "DAYTONA_API_KEY"
 _DEFAULT_URL = "https://app.daytona.io/api"
 _CONNECTIONS = 250
+
+
+class _Where(TypedDict):
+    provider: str
+    sandbox_id: str | None
 
 
 class ConflictError(OutcomeUnknownError):
@@ -109,7 +114,7 @@ class Account:
 
         OutcomeUnknownError where the call may have been carried out.
         """
-        where = {"provider": NAME, "sandbox_id": sandbox_id}
+        where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
         try:
             return await bounded(
                 call, self.timeout, provider=NAME, what=what, sandbox_id=sandbox_id
@@ -142,7 +147,7 @@ class Account:
         """Close the connections; the next call opens others."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await client.close()  # type: ignore[no-untyped-call]  # the generated code has no types
 
     def _open(self) -> ApiClient:
         if self._client is None:

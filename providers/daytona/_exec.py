@@ -103,7 +103,8 @@ class _Running:
         size = self._command.pty or PtySize(rows=24, cols=80)
         # Not to be cancelled halfway: Daytona would keep a terminal that nobody knows.
         with anyio.CancelScope(shield=True):
-            return await self._machine.terminal(self._name, size)
+            terminal = await self._machine.terminal(self._name, size)
+        return terminal
 
     async def leave(self, terminal: Terminal) -> None:
         """Let the shell end, and close the connection."""
@@ -122,6 +123,7 @@ class _Running:
                 what="run a command",
                 sandbox_id=self._machine.id,
             )
+        status: int | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._ping, terminal)
@@ -129,12 +131,13 @@ class _Running:
                     group.start_soon(self._feed, terminal, wrapped.head)
                 status = await self._read(terminal)
                 group.cancel_scope.cancel()
-            return status
         except BaseExceptionGroup as errors:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             raise error from None
+        assert status is not None
+        return status
 
     async def _enter(self, terminal: Terminal, wrapped: Wrapped, has_input: bool) -> None:
         half = len(self._mark) // 2

@@ -29,10 +29,10 @@ def check_key(scope: Message) -> None:
 
 async def body_of(receive: Receive) -> bytes:
     """The whole body of a request."""
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 

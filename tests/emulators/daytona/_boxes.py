@@ -3,7 +3,9 @@
 import asyncio
 import datetime
 import uuid
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from daytona_api_client_async import CreateSandbox, SandboxState
 
@@ -94,8 +96,8 @@ class Boxes:
         await self.kill_all()
         await self._session.close()
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

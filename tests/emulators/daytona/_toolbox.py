@@ -59,8 +59,8 @@ class Toolbox:
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
         except MachineEnded:
-            error = RefusedError(502, "sandbox is not reachable")
-            status, content = 502, refusal(error, scope["path"])
+            gone = RefusedError(502, "sandbox is not reachable")
+            status, content = 502, refusal(gone, scope["path"])
         await answer(send, status, content)
 
     async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
