@@ -67,11 +67,12 @@ def test_the_testing_package_adds_pytest_alone_and_knows_no_provider(path: Path)
 
 
 @pytest.mark.parametrize("path", PROVIDERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_provider_knows_the_contract_and_the_agent_alone(path: Path) -> None:
+def test_a_provider_knows_the_contract_and_what_providers_share(path: Path) -> None:
     own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
+    shared = [f"sandboxkit.providers.{name}" for name in ("_agent", "_hosted")]
     for name in imports(path):
         if under(name, "sandboxkit") and name not in ("sandboxkit.providers",):
-            assert under(name, *SPI, "sandboxkit.providers._agent", own), name
+            assert under(name, *SPI, *shared, own), name
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,8 @@ def test_importing_the_core_loads_anyio_and_the_standard_library_alone() -> None
 
     ours = loaded("import sandboxkit") - loaded("pass") - STDLIB
     assert ours - {"idna", "sniffio", "typing_extensions"} == {"anyio", "sandboxkit"}  # anyio's own
+
+
+def test_emulators_know_nothing_of_the_adapters() -> None:
+    for path in (ROOT / "tests" / "emulators").rglob("*.py"):
+        assert not [n for n in imports(path) if under(n, "sandboxkit.providers")], path

@@ -1,0 +1,173 @@
+"""Shell scripts that run in a sandbox: around a command, against one, and as the main command.
+
+They need a POSIX shell and the usual small tools, of GNU or of busybox. No vendor can end a
+command with all that it started, and a stream stays open as long as anybody holds it. So a
+command runs under a shell that says on both streams when it has ended, and carries a mark in
+its environment by which a second command finds all that belongs to it.
+"""
+
+__all__ = [
+    "KILL",
+    "LOG",
+    "MARK",
+    "NO_MAIN",
+    "RESIZE",
+    "RUN",
+    "RUN_ON_TERMINAL",
+    "START_MAIN",
+    "WAIT",
+]
+
+MARK = "SANDBOXKIT_EXEC"
+
+# $1 the mark, $2 bytes of further commands at the beginning of stdin (they set the arguments and
+# variables that the vendor does not take), $3 "1" if the rest of stdin is the command's,
+# $4 the directory or "", then the command.
+_ENTER = """
+more=$2 directory=$4
+if [ -z "$directory" ]; then
+  directory=${SANDBOXKIT_WORKDIR:-/workspace}
+  [ -d "$directory" ] || mkdir -p -- "$directory"
+fi
+"""
+RUN = (
+    """
+mark=$1 stdin=$3
+done_with() { printf '\\036%s:%s\\036' "$mark" "$1"; printf '\\036%s:%s\\036' "$mark" "$1" >&2; exit 0; }
+"""
+    + _ENTER
+    + """
+shift 4
+[ "$more" = 0 ] || { more=$(head -c "$more"; echo .); eval "${more%.}"; }
+cd -- "$directory" 2>/dev/null || { echo "cannot enter the directory $directory" >&2; done_with 126; }
+[ "$stdin" = 1 ] && exec 3<&0 || exec 3</dev/null
+if command -v setsid >/dev/null; then
+  setsid sh -c 'exec "$@"' sh "$@" <&3 3<&- &
+else
+  (exec "$@") <&3 3<&- &
+fi
+exec 4>&2 2>/dev/null 3<&- </dev/null
+wait $!
+status=$?
+exec 2>&4
+done_with $status
+"""
+)
+"""Run a command with its outputs apart; each is followed by the mark and the exit status."""
+
+# $5 rows, $6 columns; the others as above, and no further commands.
+RUN_ON_TERMINAL = (
+    _ENTER
+    + """
+stty rows "$5" cols "$6"
+shift 6
+cd -- "$directory" 2>/dev/null || { echo "cannot enter the directory $directory"; exit 126; }
+exec "$@"
+"""
+)
+"""Run a command on the terminal that the vendor gives it."""
+
+RESIZE = """
+for process in $(grep -lsaF "$1$2" /proc/[0-9]*/environ); do
+  stty rows "$3" cols "$4" < "${process%/environ}/fd/0" && exit 0
+done
+"""
+"""Tell the terminal of the command with the mark $1$2 its new size."""
+
+KILL = """
+mark=$1$2 stopped=' ' clean=0
+read -r self _ < /proc/self/stat
+mine=" 1 $$ $self $PPID "
+
+stop() {  # stop each process given that is not ours or stopped already
+  for pid in "$@"; do
+    case "$mine$stopped" in *" $pid "*) continue;; esac
+    kill -STOP "$pid" 2>/dev/null || { missed=1; continue; }
+    stopped="$stopped$pid " found=1
+  done
+}
+
+holders() {  # who holds the outputs that the command was given
+  for link in $links; do
+    for end in $(find /proc/[0-9]*/fd -maxdepth 1 -lname "$link" 2>/dev/null); do
+      end=${end#/proc/}
+      printf '%s ' "${end%%/*}"
+    done
+  done
+}
+
+kin() {  # who descends from what is stopped, or is in a session that one of these leads
+  for stat in /proc/[0-9]*/stat; do
+    read -r line 2>/dev/null < "$stat" || continue
+    pid=${line%% *} rest=${line##*) }
+    set -- $rest
+    case "$stopped" in *" $2 "*|*" $4 "*) printf '%s ' "$pid";; esac
+  done
+}
+
+ahead() {  # catch what forks faster than it can be looked for: stop all that is new, then look
+  read -r _ _ _ _ last < /proc/loadavg
+  pids= pid=$((last - 30))
+  while [ "$pid" -lt $((last + 300)) ]; do
+    case "$mine$stopped" in *" $pid "*) ;; *) pids="$pids $pid";; esac
+    pid=$((pid + 1))
+  done
+  kill -STOP $pids 2>/dev/null
+  marked=" $(marked) "
+  for pid in $pids; do
+    case "$marked" in
+      *" $pid "*) stopped="$stopped$pid " found=1;;
+      *) kill -CONT "$pid" 2>/dev/null;;
+    esac
+  done
+}
+
+marked() {
+  for process in $(grep -lsaF "$mark" /proc/[0-9]*/environ); do
+    process=${process#/proc/}
+    printf '%s ' "${process%/environ}"
+  done
+}
+
+links=
+for shell in $(printf %s "$mark" | grep -lsaF -f - /proc/[0-9]*/cmdline); do
+  for end in 1 2; do
+    link=$(readlink "${shell%/cmdline}/fd/$end") || continue
+    case "$link" in pipe:*|socket:*)
+      link=${link%]}
+      links="$links ${link%%[*}\\\\[${link#*[}\\\\]";;
+    esac
+  done
+done
+
+while [ "$clean" -lt 3 ]; do
+  found= missed=
+  stop $(marked)
+  [ -z "$missed" ] || ahead
+  stop $(holders)
+  stop $(kin)
+  if [ -n "$found$missed" ]; then clean=0; continue; fi
+  [ "$stopped" = ' ' ] || kill -KILL $stopped 2>/dev/null
+  stopped=' '
+  clean=$((clean + 1))
+done
+"""
+"""End everything of the command with the mark $1$2, in halves so that it is in no command line."""
+
+START_MAIN = """
+mkdir -p /tmp/.sandboxkit && : >/tmp/.sandboxkit/log || exit
+setsid sh -c '
+  (exec "$@") </dev/null >/tmp/.sandboxkit/log 2>&1
+  echo $? >/tmp/.sandboxkit/new && mv /tmp/.sandboxkit/new /tmp/.sandboxkit/status
+' sh "$@" </dev/null >/dev/null 2>&1 &
+"""
+"""Start the main command, the arguments, and return."""
+
+NO_MAIN = 44
+LOG = f"[ -e /tmp/.sandboxkit/log ] || exit {NO_MAIN}; exec tail -c 1048576 /tmp/.sandboxkit/log"
+WAIT = f"""
+[ -e /tmp/.sandboxkit/log ] || exit {NO_MAIN}
+while [ ! -e /tmp/.sandboxkit/status ]; do sleep 0.1; done
+exec cat /tmp/.sandboxkit/status
+"""
+"""Both exit with NO_MAIN where there is no main command."""

@@ -1,0 +1,87 @@
+"""Turns what Modal's SDK raises into sandboxkit's errors, each with its remedy."""
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+from grpclib import GRPCError
+from grpclib.exceptions import StreamTerminatedError
+from h2.exceptions import ProtocolError
+from modal import exception as modal
+from modal_proto import api_pb2
+
+from sandboxkit.errors import (
+    AuthenticationError,
+    CapacityError,
+    ConfigurationError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+
+__all__ = ["HANDLED", "translate"]
+
+HANDLED: tuple[type[Exception], ...] = (
+    modal.Error,
+    GRPCError,
+    StreamTerminatedError,
+    ProtocolError,
+    DecodeError,
+    OSError,
+    # "Cannot parse auth token": the SDK's word for an answer that is not Modal's.
+    ValueError,
+)
+"""What a call of the SDK may raise for Modal's or the network's sake; `translate` takes any."""
+
+# What registries say of an image that is not there.
+_NO_IMAGE = ("not found", "does not exist", "manifest unknown", "failed to resolve", "denied")
+
+
+def translate(error: Exception, what: str, sandbox_id: str | None = None) -> SandboxError:
+    """The sandboxkit error for a failed call; `what` completes "Modal cannot ..."."""
+    said = str(error).strip() or type(error).__name__
+    message = f"Modal cannot {what}: {said}"
+    starting = what.startswith("start")
+
+    def made(kind: type[SandboxError], text: str = message) -> SandboxError:
+        return kind(text, provider="modal", sandbox_id=sandbox_id)
+
+    match error:
+        case modal.AuthError():
+            remedy = "check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`"
+            return made(AuthenticationError, f"{message}; {remedy}")
+        case modal.PermissionDeniedError():
+            return made(AuthenticationError)
+        case modal.ResourceExhaustedError():
+            if starting:
+                return made(CapacityError)
+            return ProviderUnavailableError(
+                message, provider="modal", sandbox_id=sandbox_id, retry_after=_retry_after(error)
+            )
+        case modal.ImageBuildError():
+            missing = any(words in said.lower() for words in _NO_IMAGE)
+            return made(ImageNotFoundError if missing else SandboxStartError)
+        case modal.SandboxTerminatedError() | modal.SandboxTimeoutError():
+            return made(SandboxTerminatedError)
+        case modal.NotFoundError() if not starting:
+            text = f"no sandbox {sandbox_id!r}; it may have ended"
+            return made(SandboxNotFoundError, text)
+        case modal.ConflictError() if not starting:
+            return made(SandboxNotFoundError, f"sandbox {sandbox_id!r} has ended: {said}")
+        case modal.InvalidError() | modal.VersionError():
+            return made(ConfigurationError)
+        case modal.NotFoundError() if starting and said.startswith("Image"):
+            return made(ImageNotFoundError)
+        case modal.NotFoundError() | modal.RemoteError() if starting:
+            return made(SandboxStartError)
+    # AlreadyExistsError too: the SDK repeats a creation whose answer was lost, under its name.
+    return made(OutcomeUnknownError)
+
+
+def _retry_after(error: modal.ResourceExhaustedError) -> float | None:
+    # Set where Modal also said when to come back; the SDK itself waits then, unless told not to.
+    for detail in getattr(error, "_grpc_details", None) or ():
+        if isinstance(detail, api_pb2.RPCRetryPolicy):
+            return detail.retry_after_secs
+    return None

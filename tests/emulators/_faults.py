@@ -1,0 +1,123 @@
+"""Planned faults of an HTTP server, as middleware: which request fails, and how."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+Kind = Literal["status", "reset", "reset_mid_body", "stall", "stall_body", "drop", "end_sandbox"]
+
+
+@dataclass
+class Rule:
+    """One planned fault, for requests whose "METHOD /path" contains `request`."""
+
+    request: str
+    kind: Kind
+    """`status`: answer so, nothing is done. `reset`: the connection breaks, nothing is done.
+    `reset_mid_body`: it breaks after the first piece of the answer's body. `stall`: no answer.
+    `stall_body`: no more after the first piece of the body. `drop`: the work is done, then the
+    connection breaks. `end_sandbox`: as `drop` mid-body, and all sandboxes end."""
+    skip: int = 0
+    times: int = 1_000_000
+    status: int = 500
+    body: str | dict[str, Any] = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    cleared: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ConnectionBroken(Exception):
+    """Ends the application's work on a request whose connection is to break."""
+
+
+class Faults:
+    """Wraps an ASGI application; counts its requests, and lets planned ones fail."""
+
+    def __init__(self, app: App, end_sandboxes: Callable[[], Awaitable[None]]) -> None:
+        self._app, self._end_sandboxes = app, end_sandboxes
+        self._rules: list[Rule] = []
+        self.requests: list[str] = []
+        """Every request as "METHOD /path", in order."""
+
+    def plan(self, rule: Rule) -> None:
+        """Let requests fail from now on."""
+        self._rules.append(rule)
+
+    def clear(self) -> None:
+        """Forget the faults, what they hold up, and the requests."""
+        for rule in self._rules:
+            rule.cleared.set()
+        self._rules.clear()
+        self.requests.clear()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        name = f"{scope['method']} {scope['path']}"
+        self.requests.append(name)
+        rule = self._take(name)
+        if rule is None:
+            await self._app(scope, receive, send)
+        elif rule.kind == "status":
+            await _answer(rule, send)
+        else:
+            try:
+                await self._fail(rule, scope, receive, send)
+            finally:
+                # Uvicorn's own; a proper end of the answer is what a broken connection lacks.
+                send.__self__.transport.abort()  # type: ignore[attr-defined]
+
+    async def _fail(self, rule: Rule, scope: Message, receive: Receive, send: Send) -> None:
+        if rule.kind == "reset":
+            return
+        if rule.kind == "stall":
+            await rule.cleared.wait()
+            return
+        with contextlib.suppress(ConnectionBroken):
+            await self._app(scope, receive, self._failing(rule, send))
+
+    def _take(self, name: str) -> Rule | None:
+        for rule in self._rules:
+            if rule.request in name:
+                if rule.skip:
+                    rule.skip -= 1
+                elif rule.times:
+                    rule.times -= 1
+                    return rule
+        return None
+
+    def _failing(self, rule: Rule, send: Send) -> Send:
+        pieces = 0
+
+        async def failing(message: Message) -> None:
+            nonlocal pieces
+            if rule.kind == "drop":
+                raise ConnectionBroken
+            if message["type"] == "http.response.body":
+                pieces += 1
+                if pieces > 1 or not message.get("more_body"):
+                    await self._break(rule)
+            await send(message)
+
+        return failing
+
+    async def _break(self, rule: Rule) -> None:
+        if rule.kind == "end_sandbox":
+            await self._end_sandboxes()
+        if rule.kind == "stall_body":
+            await rule.cleared.wait()
+        raise ConnectionBroken
+
+
+async def _answer(rule: Rule, send: Send) -> None:
+    text = rule.body if isinstance(rule.body, str) else json.dumps(rule.body)
+    kind = "text/html" if isinstance(rule.body, str) else "application/json"
+    headers = {"content-type": kind, "content-length": str(len(text.encode())), **rule.headers}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": rule.status, "headers": raw})
+    await send({"type": "http.response.body", "body": text.encode()})

@@ -1,0 +1,71 @@
+"""An emulator in a process of its own, as the tests see it."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from typing import Any, Self
+
+
+class Server:
+    """Runs `python -m MODULE`, which prints its address and ends with its standard input."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        private = ("E2B_", "DAYTONA_", "MODAL_", "SANDBOXKIT_PROVIDER")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(private)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        assert self.url, f"{self._module} did not start"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.communicate(timeout=30)
+
+    def fault(self, request: str, kind: str, **options: Any) -> None:
+        """Let requests fail, see `tests.emulators._faults.Rule`."""
+        self._ask("fault", {"request": request, "kind": kind, **options})
+
+    def clear(self) -> None:
+        """Forget faults and requests."""
+        self._ask("clear")
+
+    def kill_sandboxes(self) -> None:
+        """End every sandbox, as the vendor does when it has to."""
+        self._ask("kill")
+
+    @property
+    def alive(self) -> list[str]:
+        """The ids of the sandboxes that live."""
+        found: list[str] = self._ask("state")["alive"]
+        return found
+
+    @property
+    def requests(self) -> list[str]:
+        """What was asked since `clear`, each as "METHOD /path"."""
+        found: list[str] = self._ask("state")["requests"]
+        return found
+
+    @property
+    def violations(self) -> list[str]:
+        """What the vendor's models do not know."""
+        found: list[str] = self._ask("state")["violations"]
+        return found
+
+    def _ask(self, what: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/_emulator/{what}", json.dumps(body).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())

@@ -1,0 +1,103 @@
+"""The sandboxes of the emulated account: each a real machine with a lifetime."""
+
+import asyncio
+import datetime
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxkit import Session
+from tests.emulators._engine import Machine, Process
+
+ENVD_VERSION = "0.6.13"
+BASE_ENV = {"E2B_SANDBOX": "true"}
+
+
+@dataclass
+class Running:
+    """A process that the daemon knows, until it ends."""
+
+    process: Process
+    config: Any
+    tag: str | None
+    pty: bool
+    subscribers: list[asyncio.Queue[Any]] = field(default_factory=list)
+    end: Any = None
+
+
+@dataclass
+class Box:
+    """One sandbox."""
+
+    id: str
+    template: str
+    metadata: dict[str, str]
+    env: dict[str, str]
+    internet: bool
+    machine: Machine
+    token: str
+    started: datetime.datetime
+    ends: datetime.datetime
+    timer: asyncio.Task[None] | None = None
+    processes: dict[int, Running] = field(default_factory=dict)
+    pids: int = 1000
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Boxes:
+    """All sandboxes that are alive."""
+
+    def __init__(self) -> None:
+        self._session = Session(provider="local")
+        self.alive: dict[str, Box] = {}
+        self.keys: dict[str, str] = {}
+        """Idempotency keys: what each has made."""
+
+    async def create(self, template: str, metadata: Any, env: Any, internet: bool, ttl: int) -> Box:
+        network = "internet" if internet else "none"
+        machine = await Machine.start(self._session, network=network, env={**BASE_ENV, **env})
+        now = datetime.datetime.now(datetime.UTC)
+        box = Box(
+            id="i" + secrets.token_hex(9),
+            template=template,
+            metadata=metadata,
+            env=env,
+            internet=internet,
+            machine=machine,
+            token=secrets.token_hex(16),
+            started=now,
+            ends=now,
+        )
+        self.alive[box.id] = box
+        self.set_timeout(box, ttl)
+        return box
+
+    def set_timeout(self, box: Box, ttl: int) -> None:
+        """Let it live so many seconds from now, fewer than before or more."""
+        if box.timer is not None:
+            box.timer.cancel()
+        box.ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ttl)
+
+        async def end() -> None:
+            await asyncio.sleep(ttl)
+            box.timer = None
+            await self.kill(box.id)
+
+        box.timer = asyncio.create_task(end())
+
+    async def kill(self, sandbox_id: str) -> bool:
+        box = self.alive.pop(sandbox_id, None)
+        if box is None:
+            return False
+        if box.timer is not None:
+            box.timer.cancel()
+        await box.machine.stop()
+        return True
+
+    async def kill_all(self) -> None:
+        for sandbox_id in list(self.alive):
+            await self.kill(sandbox_id)
+
+    async def aclose(self) -> None:
+        await self.kill_all()
+        await self._session.close()

@@ -1,0 +1,180 @@
+"""E2B's control API, each request and answer checked with the SDK's own models."""
+
+import json
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from e2b.api.client.models import (
+    Error,
+    ListedSandbox,
+    NewSandboxV2,
+    Sandbox,
+    SandboxDetail,
+    SandboxState,
+    SandboxTimeoutRequest,
+)
+
+from tests.emulators._faults import Message, Receive, Send
+from tests.emulators.e2b._boxes import ENVD_VERSION, Box, Boxes
+
+KEY = "e2b_0123456789abcdef"
+TEMPLATES = ("base", "python")
+MAX_TIMEOUT = 24 * 3600
+PAGE = 3
+"""Sandboxes a page at most, whatever the limit asked for."""
+
+Answer = tuple[int, Any, dict[str, str]]
+
+
+class RefusedError(Exception):
+    """The request is answered with this status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Control:
+    """An ASGI application."""
+
+    def __init__(self, boxes: Boxes, violation: Callable[[str], None]) -> None:
+        self._boxes, self._violation = boxes, violation
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode(), strict_parsing=False))
+        try:
+            status, answer, extra = await self._route(
+                scope["method"], scope["path"], headers, query, body
+            )
+        except RefusedError as error:
+            said = Error(code=error.status, message=str(error))
+            status, answer, extra = error.status, said.to_dict(), {}
+        content = b"" if answer is None else json.dumps(answer).encode()
+        raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        raw += [(name.encode(), value.encode()) for name, value in extra.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _route(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        query: dict[str, str],
+        body: bytes,
+    ) -> Answer:
+        if headers.get("x-api-key") != KEY:
+            raise RefusedError(401, "Invalid API key")
+        match method, path.strip("/").split("/"):
+            case "POST", ["v2", "sandboxes"]:
+                return await self._create(self._model(NewSandboxV2, body), headers)
+            case "GET", ["v2", "sandboxes"]:
+                return self._list(query)
+            case "GET", ["sandboxes", sandbox_id]:
+                return 200, _detail(self._box(sandbox_id)).to_dict(), {}
+            case "DELETE", ["sandboxes", sandbox_id]:
+                self._box(sandbox_id)
+                await self._boxes.kill(sandbox_id)
+                return 204, None, {}
+            case "POST", ["sandboxes", sandbox_id, "timeout"]:
+                asked = self._model(SandboxTimeoutRequest, body)
+                self._boxes.set_timeout(self._box(sandbox_id), _timeout(asked.timeout))
+                return 204, None, {}
+        self._violation(f"unknown request {method} {path}")
+        raise RefusedError(404, "not found")
+
+    def _model(self, kind: Any, body: bytes) -> Any:
+        model = kind.from_dict(json.loads(body))
+        if model.additional_properties:
+            self._violation(f"{kind.__name__} has no {sorted(model.additional_properties)}")
+        return model
+
+    def _box(self, sandbox_id: str) -> Box:
+        try:
+            return self._boxes.alive[sandbox_id]
+        except KeyError:
+            raise RefusedError(404, f"sandbox {sandbox_id!r} doesn't exist") from None
+
+    async def _create(self, asked: NewSandboxV2, headers: dict[str, str]) -> Answer:
+        key = headers.get("idempotency-key")
+        box = self._boxes.alive.get(self._boxes.keys.get(key or "", ""))
+        if asked.template_id not in TEMPLATES:
+            raise RefusedError(404, f"template '{asked.template_id}' not found")
+        ttl = _timeout(asked.timeout)
+        metadata, env = asked.metadata or {}, asked.env_vars or {}
+        for mapping in (metadata, env):
+            if not all(isinstance(value, str) for value in mapping.values()):
+                self._violation("metadata and environment are text")
+        if box is None:
+            internet = asked.allow_internet_access is not False
+            box = await self._boxes.create(asked.template_id, metadata, env, internet, ttl)
+            if key:
+                self._boxes.keys[key] = box.id
+        made = Sandbox(
+            template_id=box.template,
+            sandbox_id=box.id,
+            client_id="emulator",
+            envd_version=ENVD_VERSION,
+            envd_access_token=box.token,
+            domain=None,
+        )
+        return 201, made.to_dict(), {}
+
+    def _list(self, query: dict[str, str]) -> Answer:
+        for name in query:
+            if name not in ("metadata", "limit", "nextToken", "state", "order"):
+                self._violation(f"listing has no parameter {name!r}")
+        wanted = {}
+        for pair in filter(None, urllib.parse.unquote_plus(query.get("metadata", "")).split("&")):
+            name, _, value = pair.partition("=")
+            wanted[urllib.parse.unquote_plus(name)] = urllib.parse.unquote_plus(value)
+        found = [
+            box for box in self._boxes.alive.values() if wanted.items() <= box.metadata.items()
+        ]
+        start = int(query.get("nextToken", "0"))
+        size = min(PAGE, int(query.get("limit", "100")))
+        extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}
+        return 200, [_listed(box).to_dict() for box in found[start : start + size]], extra
+
+
+def _timeout(asked: Any) -> int:
+    if not isinstance(asked, int) or asked < 0:
+        raise RefusedError(400, "timeout must be a whole number of seconds")
+    if asked > MAX_TIMEOUT:
+        raise RefusedError(400, f"Timeout cannot be greater than {MAX_TIMEOUT // 3600} hours")
+    return asked
+
+
+def _facts(box: Box) -> dict[str, Any]:
+    return {
+        "template_id": box.template,
+        "alias": box.template,
+        "sandbox_id": box.id,
+        "client_id": "emulator",
+        "started_at": box.started,
+        "end_at": box.ends,
+        "envd_version": ENVD_VERSION,
+        "cpu_count": 2,
+        "memory_mb": 512,
+        "disk_size_mb": 1024,
+        "state": SandboxState.RUNNING,
+        "metadata": box.metadata,
+    }
+
+
+def _listed(box: Box) -> ListedSandbox:
+    return ListedSandbox(**_facts(box))
+
+
+def _detail(box: Box) -> SandboxDetail:
+    return SandboxDetail(
+        **_facts(box), envd_access_token=box.token, allow_internet_access=box.internet
+    )

@@ -1,0 +1,1 @@
+"""A loopback server that speaks Modal's wire protocol to its unmodified SDK."""

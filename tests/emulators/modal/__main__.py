@@ -1,0 +1,107 @@
+"""`python -m tests.emulators.modal`: the emulator as a process, steered over its standard streams.
+
+It prints its URL, then answers one line of JSON with one line of JSON, and ends with its input.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+from typing import Any
+
+from grpclib.server import Server
+from modal._utils.grpc_utils import custom_detail_codec
+
+from sandboxkit import Session
+from tests.emulators.modal._boxes import Boxes
+from tests.emulators.modal._control import Control
+from tests.emulators.modal._faults import Faults
+from tests.emulators.modal._router import Router
+from tests.emulators.modal._wire import Wire
+
+
+class Emulator:
+    """What a test can ask of the emulator."""
+
+    def __init__(self, wire: Wire, boxes: Boxes) -> None:
+        self._wire, self._boxes = wire, boxes
+
+    async def fault(self, **rule: Any) -> None:
+        """Plan a fault; see `_faults.Rule`."""
+        self._wire.faults.plan(**rule)
+
+    async def calm(self) -> None:
+        """Forget the planned faults, and let what they hold up go on."""
+        self._wire.faults.clear()
+
+    async def calls(self) -> dict[str, int]:
+        """How often each call was made since this was last asked."""
+        calls = dict(self._wire.calls)
+        self._wire.calls.clear()
+        return calls
+
+    async def violations(self) -> list[str]:
+        """What was wrong with the calls since this was last asked."""
+        violations, self._wire.violations = self._wire.violations, []
+        return violations
+
+    async def running(self) -> list[str]:
+        """The ids of the sandboxes that have not ended."""
+        return [box.id for box in self._boxes.running()]
+
+    async def timeout(self, sandbox_id: str) -> int:
+        """The lifetime that a sandbox was given, in seconds."""
+        return self._boxes.find(sandbox_id).timeout
+
+    async def end(self, sandbox_id: str) -> None:
+        """End a sandbox as if somebody else had."""
+        await self._boxes.end(sandbox_id)
+
+    async def skew(self, seconds: float) -> None:
+        """Set this server's clock ahead."""
+        self._wire.clock_skew = seconds
+
+    async def revoke(self) -> None:
+        """Refuse all tokens issued so far."""
+        self._wire.revoke_tokens()
+
+
+async def main() -> None:
+    async with Session("local") as session:
+        wire, boxes = Wire(Faults()), Boxes(session)
+        wire.faults.end_sandboxes = boxes.close
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            # The vendor's decorator has filled in all methods that are abstract here.
+            control = Control(wire, boxes, url)  # type: ignore[abstract]
+            router = Router(boxes)  # type: ignore[abstract]
+            server = Server(
+                [wire.mapping(control, router=False), wire.mapping(router, router=True)],
+                status_details_codec=custom_detail_codec,
+            )
+            await server.start(sock=listening)
+            await _serve(url, wire, boxes)
+            server.close()
+            await boxes.close()
+
+
+async def _serve(url: str, wire: Wire, boxes: Boxes) -> None:
+    """Answer until the end of the input."""
+    _say(url)
+    emulator = Emulator(wire, boxes)
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
+    while line := await lines.readline():
+        name, arguments = json.loads(line)
+        _say(json.dumps(await getattr(emulator, name)(**arguments)))
+    wire.faults.clear()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+asyncio.run(main())

@@ -1,0 +1,193 @@
+"""Modal's sandboxes: what was asked for, the machine underneath, and how each ended."""
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
+
+from sandboxkit import Session
+from tests.emulators._engine import Machine, Process
+from tests.emulators.modal._stdio import Stdio
+
+V1, V2 = "V1", "V2"
+_MAX_TIMEOUT = 24 * 3600
+_TAG = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_GPUS = ("T4", "L4", "A10G", "A100", "H100", "H200", "B200")
+_REGIONS = ("us-east", "us-west", "eu-west", "ap-south")
+_MAX_MEMORY_MB = 344_064
+_Result = api_pb2.GenericResult
+
+
+class Exec:
+    """One command on the worker; it is known by the id that the SDK chose."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.stdout, self.stderr = Stdio(), Stdio()
+        self.written = 0
+        self.closed = False
+        self.writing = asyncio.Lock()
+        self.ended = asyncio.Event()
+        self.pumps: list[asyncio.Task[None]] = []
+
+
+class Box:
+    """One sandbox; `result` is None while it runs."""
+
+    def __init__(self, kind: str, app_id: str, definition: Any, tags: dict[str, str]) -> None:
+        # The SDK tells the generations apart by the shape of the id alone.
+        self.id = f"sb-{secrets.token_hex(11 if kind == V1 else 13)}"
+        self.task_id = f"ta-{secrets.token_hex(13)}{'V' if kind == V2 else ''}"
+        self.app_id = app_id
+        self.name = definition.name
+        self.tags = tags
+        self.timeout: int = definition.timeout_secs
+        self.created_at = time.time()
+        self.machine: Machine | None = None
+        self.result: Any = None
+        self.ended = asyncio.Event()
+        self.execs: dict[str, Exec] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def wait(self, timeout: float) -> None:
+        """Return when the sandbox has ended, or after `timeout` seconds."""
+        try:
+            await asyncio.wait_for(self.ended.wait(), timeout or 0.001)
+        except TimeoutError:
+            pass
+
+
+class Boxes:
+    """All sandboxes of this emulator, the finished ones included."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._boxes: dict[str, Box] = {}
+
+    def find(self, sandbox_id: str) -> Box:
+        """The sandbox of this id, running or not; NOT_FOUND for one that never was."""
+        if sandbox_id not in self._boxes:
+            raise GRPCError(Status.NOT_FOUND, f"Sandbox {sandbox_id!r} not found")
+        return self._boxes[sandbox_id]
+
+    def of_task(self, task_id: str) -> Box:
+        """The sandbox whose task this is; NOT_FOUND once it has ended, as the worker says it."""
+        box = next((box for box in self._boxes.values() if box.task_id == task_id), None)
+        if box is None or box.result is not None:
+            raise GRPCError(Status.NOT_FOUND, f"Task {task_id!r} not found")
+        return box
+
+    def running(self) -> Iterator[Box]:
+        """The sandboxes that have not ended."""
+        return (box for box in list(self._boxes.values()) if box.result is None)
+
+    async def create(
+        self, kind: str, app_id: str, definition: Any, tags: dict[str, str], env: dict[str, str]
+    ) -> Box:
+        """Start one; refuses what Modal refuses."""
+        if not 0 < definition.timeout_secs <= _MAX_TIMEOUT:
+            raise GRPCError(Status.INVALID_ARGUMENT, "timeout must be between 1s and 24h")
+        for region in definition.scheduler_placement.regions:
+            if region not in _REGIONS:
+                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid region: {region!r}")
+        if definition.resources.memory_mb > _MAX_MEMORY_MB:
+            raise GRPCError(Status.INVALID_ARGUMENT, f"memory must be at most {_MAX_MEMORY_MB} MiB")
+        gpu = definition.resources.gpu_config.gpu_type
+        if gpu and gpu not in _GPUS:
+            raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid GPU type: {gpu!r}")
+        for text in (*tags, *tags.values()):
+            if not _TAG.fullmatch(text):
+                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid tag: {text!r}")
+        if definition.name:
+            for box in self.running():
+                if (box.app_id, box.name) == (app_id, definition.name):
+                    raise GRPCError(
+                        Status.ALREADY_EXISTS, f"Sandbox {definition.name!r} already exists"
+                    )
+        box = Box(kind, app_id, definition, tags)
+        self._boxes[box.id] = box
+        resources, access = definition.resources, definition.network_access
+        blocked = access.network_access_type == api_pb2.NetworkAccess.BLOCKED
+        box.machine = await Machine.start(
+            self._session,
+            env=env,
+            network="none" if blocked else "internet",
+            memory_mb=resources.memory_mb_max or None,
+        )
+        entrypoint = await self.spawn(
+            box, "entrypoint", tuple(definition.entrypoint_args), {}, None
+        )
+        box.tasks += [
+            asyncio.create_task(self._until_exit(box, entrypoint)),
+            asyncio.create_task(self._until_timeout(box)),
+        ]
+        return box
+
+    async def spawn(
+        self,
+        box: Box,
+        exec_id: str,
+        argv: tuple[str, ...],
+        env: dict[str, str],
+        size: tuple[int, int] | None,
+        cwd: str | None = None,
+    ) -> Exec:
+        """Start a command, once for each id."""
+        if exec_id not in box.execs:
+            assert box.machine is not None
+            process = await box.machine.spawn(argv, env=env, cwd=cwd, pty=size)
+            run = box.execs[exec_id] = Exec(process)
+            run.pumps = [
+                asyncio.create_task(_pump(process.stdout, run.stdout)),
+                asyncio.create_task(_pump(process.stderr, run.stderr)),
+                asyncio.create_task(_await_exit(run)),
+            ]
+        return box.execs[exec_id]
+
+    async def finish(self, box: Box, result: Any) -> None:
+        """End a sandbox with all that runs in it; nothing happens to one that has ended."""
+        if box.result is not None:
+            return
+        box.result = result
+        box.ended.set()
+        if box.machine is not None:
+            await box.machine.stop()
+        current = asyncio.current_task()
+        for task in (*box.tasks, *(pump for run in box.execs.values() for pump in run.pumps)):
+            if task is not current:
+                task.cancel()
+
+    async def end(self, sandbox_id: str) -> None:
+        """End one, as somebody else's `terminate` would."""
+        await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
+
+    async def close(self) -> None:
+        """End all of them."""
+        for box in self.running():
+            await self.end(box.id)
+
+    async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
+        await entrypoint.ended.wait()
+        status = await entrypoint.process.wait()
+        result = _Result(status=_Result.GENERIC_STATUS_SUCCESS, exitcode=status)
+        await self.finish(box, result)
+
+    async def _until_timeout(self, box: Box) -> None:
+        await asyncio.sleep(box.timeout)
+        await self.finish(box, _Result(status=_Result.GENERIC_STATUS_TIMEOUT))
+
+
+async def _pump(source: Any, into: Stdio) -> None:
+    async for chunk in source:
+        await into.feed(chunk)
+    await into.end()
+
+
+async def _await_exit(run: Exec) -> None:
+    await run.process.wait()
+    run.ended.set()

@@ -1,0 +1,233 @@
+"""Modal's control plane: apps, images and sandboxes, as the SDK's own service definition has them."""
+
+import time
+from typing import Any
+
+from grpclib import GRPCError, Status
+from modal._utils.grpc_testing import patch_mock_servicer
+from modal_proto import api_grpc, api_pb2
+
+from tests.emulators.modal._boxes import V1, V2, Box, Boxes
+from tests.emulators.modal._wire import Wire
+
+_BUILDER = "2025.06"
+_PAGE = 3
+"""Sandboxes in one page of a listing; small, so that every test with more meets a second page."""
+_MISSING_IMAGE = "no-such-image"
+"""An image whose reference has this in it does not exist in any registry."""
+_Result = api_pb2.GenericResult
+
+
+@patch_mock_servicer
+class Control(api_grpc.ModalClientBase):
+    """The calls that the adapter's path through the SDK makes; all others are UNIMPLEMENTED."""
+
+    def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:
+        """`url` is where the worker can be reached: the same server."""
+        self._wire, self._boxes, self._url = wire, boxes, url
+        self._apps: dict[str, str] = {}
+        self._images: dict[str, str] = {}
+        self._secrets: dict[str, dict[str, str]] = {}
+
+    async def ClientHello(self, stream: Any) -> None:
+        await stream.recv_message()
+        await stream.send_message(api_pb2.ClientHelloResponse(image_builder_version=_BUILDER))
+
+    async def AuthTokenGet(self, stream: Any) -> None:
+        await stream.recv_message()
+        await stream.send_message(api_pb2.AuthTokenGetResponse(token=self._wire.issue()))
+
+    async def EnvironmentGetOrCreate(self, stream: Any) -> None:
+        await stream.recv_message()
+        metadata = api_pb2.EnvironmentMetadata(
+            name="main", settings=api_pb2.EnvironmentSettings(image_builder_version=_BUILDER)
+        )
+        await stream.send_message(
+            api_pb2.EnvironmentGetOrCreateResponse(environment_id="en-1", metadata=metadata)
+        )
+
+    async def AppGetOrCreate(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        create = request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_CREATE_IF_MISSING
+        if request.app_name not in self._apps and not create:
+            raise GRPCError(Status.NOT_FOUND, f"App {request.app_name!r} not found")
+        app_id = self._apps.setdefault(request.app_name, f"ap-{len(self._apps):022d}")
+        await stream.send_message(api_pb2.AppGetOrCreateResponse(app_id=app_id))
+
+    async def SecretGetOrCreate(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        secret_id = f"st-{len(self._secrets):022d}"
+        self._secrets[secret_id] = dict(request.env_dict)
+        await stream.send_message(api_pb2.SecretGetOrCreateResponse(secret_id=secret_id))
+
+    async def ImageGetOrCreate(self, stream: Any) -> None:
+        """As with Modal, a build is only begun here; its outcome comes from ImageJoinStreaming."""
+        request = await stream.recv_message()
+        text = "\n".join(request.image.dockerfile_commands)
+        if request.app_id not in self._apps.values():
+            raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
+        image_id = self._images.setdefault(text, f"im-{len(self._images):022d}")
+        await stream.send_message(api_pb2.ImageGetOrCreateResponse(image_id=image_id))
+
+    async def ImageJoinStreaming(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        text = next((t for t, image in self._images.items() if image == request.image_id), None)
+        if text is None:
+            raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
+        if _MISSING_IMAGE in text:
+            message = "Failed to resolve reference: pull access denied, repository does not exist"
+            result = _Result(status=_Result.GENERIC_STATUS_FAILURE, exception=message)
+        else:
+            result = _Result(status=_Result.GENERIC_STATUS_SUCCESS)
+        metadata = api_pb2.ImageMetadata(
+            python_version_info="3.11.9", image_builder_version=_BUILDER
+        )
+        await stream.send_message(
+            api_pb2.ImageJoinStreamingResponse(result=result, eof=True, metadata=metadata)
+        )
+
+    async def ImageFromId(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        if request.image_id not in self._images.values():
+            raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
+        await stream.send_message(api_pb2.ImageFromIdResponse(image_id=request.image_id))
+
+    async def SandboxCreateV2(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box = await self._create(stream, request, V2, _environment(request.secret_sources))
+        await stream.send_message(
+            api_pb2.SandboxCreateV2Response(
+                sandbox_id=box.id,
+                task_id=box.task_id,
+                metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
+                command_router_access=api_pb2.CommandRouterAccess(
+                    url=self._url, jwt=self._wire.issue()
+                ),
+            )
+        )
+
+    async def SandboxCreate(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        env = {
+            key: value
+            for secret_id in request.definition.secret_ids
+            for key, value in self._secrets[secret_id].items()
+        }
+        box = await self._create(stream, request, V1, env)
+        metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id)
+        await stream.send_message(
+            api_pb2.SandboxCreateResponse(sandbox_id=box.id, metadata=metadata)
+        )
+
+    async def _create(self, stream: Any, request: Any, kind: str, env: dict[str, str]) -> Box:
+        if request.app_id not in self._apps.values():
+            raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
+        if request.definition.image_id not in self._images.values():
+            raise GRPCError(Status.NOT_FOUND, f"Image {request.definition.image_id!r} not found")
+        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+        return await self._boxes.create(kind, request.app_id, request.definition, tags, env)
+
+    async def SandboxGetTaskId(self, stream: Any) -> None:
+        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+        if box.result is not None:
+            response = api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
+        else:
+            response = api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id)
+        await stream.send_message(response)
+
+    SandboxGetTaskIdV2 = SandboxGetTaskId
+
+    async def SandboxGetCommandRouterAccess(self, stream: Any) -> None:
+        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+        if box.result is not None:
+            raise GRPCError(Status.FAILED_PRECONDITION, f"Sandbox {box.id} has already finished")
+        await stream.send_message(
+            api_pb2.SandboxGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+        )
+
+    async def TaskGetCommandRouterAccess(self, stream: Any) -> None:
+        box = self._boxes.of_task((await stream.recv_message()).task_id)
+        if box.result is not None:
+            raise GRPCError(Status.FAILED_PRECONDITION, f"Task {box.task_id} has already finished")
+        await stream.send_message(
+            api_pb2.TaskGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+        )
+
+    async def SandboxWait(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box = self._boxes.find(request.sandbox_id)
+        await box.wait(request.timeout)
+        metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id, result=box.result)
+        await stream.send_message(
+            api_pb2.SandboxWaitResponse(result=box.result or _Result(), metadata=metadata)
+        )
+
+    SandboxWaitV2 = SandboxWait
+
+    async def SandboxTerminate(self, stream: Any) -> None:
+        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+        before = box.result
+        await self._boxes.finish(box, _Result(status=_Result.GENERIC_STATUS_TERMINATED))
+        await stream.send_message(api_pb2.SandboxTerminateResponse(existing_result=before))
+
+    SandboxTerminateV2 = SandboxTerminate
+
+    async def SandboxTagsGet(self, stream: Any) -> None:
+        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+        await stream.send_message(api_pb2.SandboxTagsGetResponse(tags=_tags(box)))
+
+    SandboxTagsGetV2 = SandboxTagsGet
+
+    async def SandboxGetFromNameV2(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        app_id = self._apps.get(request.app_name)
+        for box in self._boxes.running():
+            if box.app_id == app_id and box.name == request.sandbox_name:
+                metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id)
+                await stream.send_message(
+                    api_pb2.SandboxGetFromNameResponse(sandbox_id=box.id, metadata=metadata)
+                )
+                return
+        raise GRPCError(Status.NOT_FOUND, f"Sandbox with name {request.sandbox_name!r} not found")
+
+    SandboxGetFromName = SandboxGetFromNameV2
+
+    async def SandboxListV2(self, stream: Any) -> None:
+        """The newest first, a page at a time, only those before `before_timestamp`."""
+        request = await stream.recv_message()
+        wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
+        before = request.before_timestamp or time.time() + 1e6
+        found = [
+            box
+            for box in self._boxes.running()
+            if box.created_at < before
+            and box.app_id == (request.app_id or box.app_id)
+            and wanted.items() <= box.tags.items()
+        ]
+        found.sort(key=lambda box: -box.created_at)
+        response = api_pb2.SandboxListResponse(sandboxes=[_info(box) for box in found[:_PAGE]])
+        await stream.send_message(response)
+
+
+def _environment(sources: Any) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for source in sources:
+        env |= dict(source.env.contents)
+    return env
+
+
+def _tags(box: Box) -> list[api_pb2.SandboxTag]:
+    return [api_pb2.SandboxTag(tag_name=key, tag_value=value) for key, value in box.tags.items()]
+
+
+def _info(box: Box) -> api_pb2.SandboxInfo:
+    return api_pb2.SandboxInfo(
+        id=box.id,
+        created_at=box.created_at,
+        app_id=box.app_id,
+        name=box.name,
+        tags=_tags(box),
+        task_info=api_pb2.TaskInfo(id=box.task_id, sandbox_id=box.id),
+        timeout_secs=box.timeout,
+        metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
+    )

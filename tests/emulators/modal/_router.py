@@ -1,0 +1,124 @@
+"""Modal's task command router: commands in a sandbox, served by the worker that runs it."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from grpclib import GRPCError, Status
+from modal._utils.grpc_testing import patch_mock_servicer
+from modal_proto import task_command_router_pb2 as pb2
+from modal_proto.task_command_router_grpc import TaskCommandRouterBase
+
+from tests.emulators.modal._boxes import Box, Boxes, Exec
+
+_ARGUMENTS = 1 << 16
+"""Bytes of arguments that a command may have."""
+
+
+@patch_mock_servicer
+class Router(TaskCommandRouterBase):
+    """Start, read, write and wait; there is no call that kills a command."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+
+    async def TaskExecStart(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box = self._boxes.of_task(request.task_id)
+        if sum(len(argument.encode()) for argument in request.command_args) > _ARGUMENTS:
+            raise GRPCError(Status.INVALID_ARGUMENT, "Argument list too long")
+        if request.workdir and not request.workdir.startswith("/"):
+            raise GRPCError(Status.INVALID_ARGUMENT, "workdir must be absolute")
+        env = {
+            key: text
+            for source in request.secret_sources
+            for key, text in source.env.contents.items()
+        }
+        size = None
+        if request.pty_info.enabled:
+            size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
+            env = {"TERM": request.pty_info.env_term or "xterm", **env}
+        run = await self._boxes.spawn(
+            box, request.exec_id, tuple(request.command_args), env, size, request.workdir or None
+        )
+        if request.timeout_secs:
+            run.pumps.append(asyncio.create_task(_kill_after(run, request.timeout_secs)))
+        await stream.send_message(pb2.TaskExecStartResponse())
+
+    async def TaskExecStdioRead(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box, run = self._find(request)
+        stdout = request.file_descriptor == pb2.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT
+        source = run.stdout if stdout else run.stderr
+
+        async def send() -> None:
+            async for chunk in source.read(request.offset):
+                await stream.send_message(pb2.TaskExecStdioReadResponse(data=chunk))
+
+        try:
+            await _while_alive(box, send())
+        except LookupError:
+            raise GRPCError(Status.OUT_OF_RANGE, "this output is not kept any more") from None
+
+    async def TaskExecStdinWrite(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box, run = self._find(request)
+
+        async def write() -> None:
+            async with run.writing:
+                if request.offset > run.written:
+                    raise GRPCError(Status.OUT_OF_RANGE, f"stdin is at offset {run.written}")
+                data = request.data[run.written - request.offset :]
+                if data:
+                    if run.closed or run.ended.is_set():
+                        raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed")
+                    await run.process.write(data)
+                    run.written += len(data)
+                if request.eof and not run.closed:
+                    run.closed = True
+                    await run.process.close_stdin()
+
+        try:
+            await _while_alive(box, write())
+        except BrokenPipeError:
+            raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed") from None
+        await stream.send_message(pb2.TaskExecStdinWriteResponse())
+
+    async def TaskExecWait(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        box, run = self._find(request)
+        await _while_alive(box, run.ended.wait())
+        status = await run.process.wait()
+        response = pb2.TaskExecWaitResponse()
+        if status < 0:
+            response.signal = -status
+        else:
+            response.code = status
+        await stream.send_message(response)
+
+    def _find(self, request: Any) -> tuple[Box, Exec]:
+        box = self._boxes.of_task(request.task_id)
+        run = box.execs.get(request.exec_id)
+        if run is None:
+            raise GRPCError(Status.NOT_FOUND, f"Exec {request.exec_id!r} not found")
+        return box, run
+
+
+async def _while_alive(box: Box, work: Coroutine[Any, Any, Any]) -> None:
+    """Do the work; NOT_FOUND as soon as the sandbox ends under it, as when a task shuts down."""
+    task = asyncio.ensure_future(work)
+    ended = asyncio.ensure_future(box.ended.wait())
+    try:
+        await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise GRPCError(Status.NOT_FOUND, f"Task {box.task_id!r} not found")
+        task.result()
+    finally:
+        for left in (task, ended):
+            left.cancel()
+        await asyncio.gather(task, ended, return_exceptions=True)
+
+
+async def _kill_after(run: Exec, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    await run.process.kill()

@@ -1,0 +1,142 @@
+"""Every call of the emulator passes here: it is counted, checked against the vendor's own messages,
+asked for its credentials, and met by whatever fault the test has planned."""
+
+import asyncio
+import base64
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpclib.const
+import grpclib.server
+from google.protobuf.message import Message  # type: ignore[import-untyped]  # no stubs
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
+from grpclib import GRPCError, Status
+
+from tests.emulators.modal._faults import Faults, Rule
+
+TOKEN_ID, TOKEN_SECRET = "ak-emulator", "as-emulator"
+# Calls of the control plane that V2 sandboxes protect with a second, short-lived token.
+_WITH_AUTH_TOKEN = "V2"
+
+
+class Wire:
+    """The calls, credentials, violations and planned faults of one emulator."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.calls: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.faults = faults
+        self.clock_skew = 0.0
+        """Seconds by which this server's clock is ahead of its clients'."""
+        self._issued: set[str] = set()
+
+    def issue(self, lifetime: float = 1200.0) -> str:
+        """Make a token that expires `lifetime` seconds from now, by this server's clock."""
+        claims = {"exp": time.time() + self.clock_skew + lifetime, "n": len(self._issued)}
+        parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
+        token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+        self._issued.add(f"{token}.sig")
+        return f"{token}.sig"
+
+    def revoke_tokens(self) -> None:
+        """Refuse every token issued so far."""
+        self._issued.clear()
+
+    def mapping(self, servicer: Any, *, router: bool) -> "Checked":
+        """Wrap a servicer, so that all of its calls pass here."""
+        return Checked(self, servicer, router=router)
+
+    def authorise(self, name: str, metadata: Any, *, router: bool) -> None:
+        """Refuse a call whose credentials are not right."""
+        if router:
+            scheme, _, token = str(metadata.get("authorization", "")).partition(" ")
+            if scheme != "Bearer" or token not in self._issued:
+                raise GRPCError(Status.UNAUTHENTICATED, "Invalid or expired task token")
+            return
+        given = metadata.get("x-modal-token-id"), metadata.get("x-modal-token-secret")
+        if given != (TOKEN_ID, TOKEN_SECRET):
+            raise GRPCError(Status.UNAUTHENTICATED, "Token ID is malformed or unknown")
+        if (
+            name.endswith(_WITH_AUTH_TOKEN)
+            and metadata.get("x-modal-auth-token") not in self._issued
+        ):
+            raise GRPCError(Status.UNAUTHENTICATED, "Invalid auth token")
+
+
+class Checked:
+    """A servicer for grpclib whose calls are checked."""
+
+    def __init__(self, wire: Wire, servicer: Any, *, router: bool) -> None:
+        self._wire, self._servicer, self._router = wire, servicer, router
+
+    def __mapping__(self) -> dict[str, grpclib.const.Handler]:
+        return {
+            path: handler._replace(func=self._checked(path.rpartition("/")[2], handler.func))
+            for path, handler in self._servicer.__mapping__().items()
+        }
+
+    def _checked(self, name: str, func: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        async def call(stream: Any) -> None:
+            wire = self._wire
+            wire.calls[name] += 1
+            fault = wire.faults.take(name)
+            checked = CheckedStream(stream, name, wire)
+            try:
+                if fault is not None and await fault.before(stream):
+                    return
+                wire.authorise(name, stream.metadata, router=self._router)
+                if fault is not None:
+                    checked.fault = fault
+                await func(checked)
+            except GRPCError as error:
+                if error.status is Status.UNIMPLEMENTED:
+                    wire.violations.append(f"{name}: the emulator does not know this call")
+                raise
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                if not stream._stream._transport.is_closing():
+                    wire.violations.append(f"{name}: {error!r}")
+                raise
+
+        return call
+
+
+class CheckedStream:
+    """One call's messages, each of which must be one that the vendor's own classes describe."""
+
+    def __init__(self, stream: Any, name: str, wire: Wire) -> None:
+        self._stream, self._name, self._wire = stream, name, wire
+        self.metadata = stream.metadata
+        self.fault: Rule | None = None
+
+    async def recv_message(self) -> Any:
+        message = await self._stream.recv_message()
+        if message is not None:
+            for path in unknown_fields(message):
+                self._wire.violations.append(f"{self._name}: unknown field {path}")
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while (message := await self.recv_message()) is not None:
+            yield message
+
+    async def send_message(self, message: Message) -> None:
+        if self.fault is not None and await self.fault.on_reply(self._stream):
+            return
+        await self._stream.send_message(message)
+
+
+def unknown_fields(message: Message, path: str = "") -> list[str]:
+    """The places in a message that its class has no field for."""
+    found = [f"{path}#{field.field_number}" for field in UnknownFieldSet(message)]
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        items = value if not isinstance(value, Message) else [value]
+        for item in items:
+            found += unknown_fields(item, f"{path}.{field.name}")
+    return found
