@@ -171,11 +171,13 @@ def test_a_whole_failed_group_raises() -> None:
 
 def test_too_high_a_rate_of_failures_raises() -> None:
     provider = FailingProvider(0.5)
-    with SandboxReward(
-        Length(), provider=provider, extract=same, retry_budget=0, max_infra_failed_rate=0.2
-    ) as reward:
-        with pytest.raises(TooManyFailuresError, match=r"max_infra_failed_rate=0\.2"):
-            reward(prompts=["p"] * 4, completions=["a", "b", "c", "d"])
+    with (
+        SandboxReward(
+            Length(), provider=provider, extract=same, retry_budget=0, max_infra_failed_rate=0.2
+        ) as reward,
+        pytest.raises(TooManyFailuresError, match=r"max_infra_failed_rate=0\.2"),
+    ):
+        reward(prompts=["p"] * 4, completions=["a", "b", "c", "d"])
 
 
 def test_equal_code_for_equal_rows_is_graded_once() -> None:
