@@ -39,7 +39,7 @@ lint: $(VENV)/.training
 	$(BIN)/pyright
 
 bench: setup
-	$(BIN)/python benchmarks/exec_latency.py
+	$(BIN)/python -m benchmarks.exec_latency
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

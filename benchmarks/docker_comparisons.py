@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import docker  # type: ignore[import-untyped]  # ships no types
-from comparisons import Comparison, faster, interleaved, near
 
+from benchmarks.comparisons import Comparison, faster, interleaved, near
 from sandboxkit import Sandbox, Session
 
 IN_FLIGHT = 8

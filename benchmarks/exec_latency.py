@@ -3,7 +3,7 @@
 Every comparison runs its two sides in turn, round by round, so that a change of the machine's
 load meets both, and reports medians and their ratio.
 
-    python benchmarks/exec_latency.py [--json] [--check] [--quick]
+    python -m benchmarks.exec_latency [--json] [--check] [--quick]
 """
 
 import argparse
@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
-from comparisons import Comparison
-from docker_comparisons import command_latency, file_write, python_throughput
-from local_comparisons import fresh_sandbox
-from memory import output_memory
+from benchmarks.comparisons import Comparison
+from benchmarks.docker_comparisons import command_latency, file_write, python_throughput
+from benchmarks.local_comparisons import fresh_sandbox
+from benchmarks.memory import output_memory
 
 IMAGE = "sandboxkit/python:3.11"
 

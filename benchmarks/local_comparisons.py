@@ -3,8 +3,7 @@
 import subprocess
 import sys
 
-from comparisons import Comparison, interleaved, near
-
+from benchmarks.comparisons import Comparison, interleaved, near
 from sandboxkit import Session
 
 ARGV = ["python", "-c", "print(1)"]

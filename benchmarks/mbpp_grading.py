@@ -1,6 +1,6 @@
 """Grade the reference solution of every problem in a file of MBPP, by host-compare.
 
-    python benchmarks/mbpp_grading.py mbpp.jsonl
+    python -m benchmarks.mbpp_grading mbpp.jsonl
 
 Each of a problem's three tests has a fresh sandbox. `--check` exits with 1 when a solution is
 refused, a sandbox is left, or 974 problems took more than three minutes, in proportion.

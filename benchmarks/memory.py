@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from comparisons import Comparison
+from benchmarks.comparisons import Comparison
 
 MEGABYTES = 300
 ALLOWED = 50

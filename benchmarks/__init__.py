@@ -1,0 +1,1 @@
+"""What sandboxkit costs, beside its peers and the floor, in one run."""

@@ -1,0 +1,2 @@
+set -eu
+exec python3 -I /tests/verify.py

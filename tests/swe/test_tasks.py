@@ -1,0 +1,60 @@
+"""The tasks that come with sandboxkit: the reference passes, doing nothing and cheating do not."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.integrations.rewards import Outcome
+from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks
+
+pytestmark = pytest.mark.anyio
+TASKS = bundled_tasks()
+# The Docker image of the tests has no C compiler.
+RUNS = [
+    (provider, task)
+    for task in TASKS
+    for provider in ("local", "docker")
+    if (provider, task) != ("docker", "fix_c_build")
+]
+
+
+@pytest.fixture
+def on(provider: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    if provider == "docker":
+        image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", "sandboxkit/python:3.11")
+        monkeypatch.setenv("SANDBOXKIT_DOCKER_IMAGE", image)
+    with Session(provider, tags=("swe-tests",)) as session:
+        yield session
+
+
+async def play(session: Session, task_id: str, solution: str | None) -> tuple[SweEnv, Step]:
+    """An episode in which one script is all that the agent does."""
+    async with SweEnv(session, TASKS) as env:
+        first = await env.reset(task_id)
+        assert first.observation == TASKS[task_id].instruction
+        if solution is not None:
+            script = (TASKS[task_id].tests.parent / "solution" / solution).read_text()
+            step = await env.step("bash", {"command": script})
+            assert not step.done, step
+            assert solution == "cheat.sh" or not step.error, step.observation
+        return env, await env.step("submit", "{}")
+
+
+@pytest.mark.parametrize(("provider", "task"), RUNS)
+async def test_the_reference_solution_scores_one(on: Session, task: str) -> None:
+    _, step = await play(on, task, "reference.sh")
+    assert step.verdict is not None
+    assert (step.verdict.outcome, step.reward) == (Outcome.PASSED, 1.0), step.verdict
+
+
+@pytest.mark.parametrize(("provider", "task"), RUNS)
+@pytest.mark.parametrize("solution", [None, "cheat.sh"], ids=["null", "cheat"])
+async def test_doing_nothing_and_cheating_score_zero(
+    on: Session, task: str, solution: str | None
+) -> None:
+    env, step = await play(on, task, solution)
+    assert step.done
+    assert step.reward == 0.0, step.verdict
+    assert (env.metrics.episodes, env.metrics.passed, env.metrics.masked) == (1, 0, 0)
