@@ -27,6 +27,7 @@ async def create_once(
     after its lifetime.
     """
     # Not to be cancelled halfway: the vendor would go on, and nobody would know the id.
+    sandbox_id = ""
     with anyio.CancelScope(shield=True):
         try:
             sandbox_id = await create()

@@ -105,6 +105,7 @@ class _Running:
                     what="run a command",
                     sandbox_id=self._machine.id,
                 )
+            status = 0
             async with anyio.create_task_group() as group:
                 if has_input:
                     group.start_soon(self._feed, wrapped.head)

@@ -112,15 +112,11 @@ class Worker:
             self.selector.unregister(end)
         if not data:
             del process.outputs[stream]
-            if end != process.stdin:
-                os.close(end)
+            os.close(end)
 
     def flush(self, process: Process) -> None:
         """Write as much of the input as the process takes now."""
-        if (
-            process.stdin in self.selector.get_map()
-            and process.stdin not in process.outputs.values()
-        ):
+        if process.stdin in self.selector.get_map():
             self.selector.unregister(process.stdin)
         while process.pending and process.stdin >= 0:
             try:
@@ -144,7 +140,9 @@ class Worker:
             self.close_stdin(process)
 
     def close_stdin(self, process: Process) -> None:
-        if process.stdin >= 0 and process.stdin not in process.outputs.values():
+        if process.stdin >= 0:
+            if process.stdin in self.selector.get_map():
+                self.selector.unregister(process.stdin)
             os.close(process.stdin)
             process.stdin = -1
 
@@ -159,7 +157,8 @@ class Worker:
         if pty:
             ours, theirs = os.openpty()
             fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *pty, 0, 0))
-            ends, stdin, outputs = (theirs, theirs, theirs), ours, {b"o": ours}
+            # Two descriptors, because a selector takes each once.
+            ends, stdin, outputs = (theirs, theirs, theirs), os.dup(ours), {b"o": ours}
             os.set_blocking(ours, False)
         else:
             (stdin_read, stdin), (out, out_write), (err, err_write) = (
