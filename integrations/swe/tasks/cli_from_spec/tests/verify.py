@@ -3,7 +3,7 @@
 import sys
 
 sys.path.insert(0, "/tests")
-import guard  # noqa: E402
+import guard
 
 PROGRAM = ["python3", "/workspace/topwords.py"]
 TEXT = "The cat's hat. THE dog's 'tis; the Élan élan x2y — cat's\n"

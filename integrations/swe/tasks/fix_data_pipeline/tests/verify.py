@@ -5,7 +5,7 @@ import os
 import sys
 
 sys.path.insert(0, "/tests")
-import guard  # noqa: E402
+import guard
 
 CASES = [
     (

@@ -4,7 +4,7 @@ import json
 import sys
 
 sys.path.insert(0, "/tests")
-import guard  # noqa: E402
+import guard
 
 EXPECTED = json.loads("""
 {

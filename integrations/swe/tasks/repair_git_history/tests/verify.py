@@ -5,7 +5,7 @@ import shutil
 import sys
 
 sys.path.insert(0, "/tests")
-import guard  # noqa: E402
+import guard
 
 MAIN = "56d029e9475f6161de9666bf4374419b9c3a8442"
 CHECKOUT = "25b9b57a80a0e2bf3cc83b8ed2a66dea4f7fcfb0"
