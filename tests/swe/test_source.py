@@ -1,6 +1,9 @@
 """Where tasks come from, and what is said of those that cannot be read."""
 
 import io
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -101,3 +104,26 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     write(folder, **{"task.toml": "verifier = 3"})
     with pytest.raises(ConfigurationError, match=r"\[verifier\] is not a table"):
         load_task(folder)
+
+
+def test_a_repository_is_read_from_its_snapshot(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "datasets--someone--tasks"
+    write(repository / "snapshots" / commit / "tasks" / "one")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    code = (
+        "from sandboxkit import ConfigurationError\n"
+        "from sandboxkit.integrations.swe import load_tasks\n"
+        "print(*load_tasks('hf:someone/tasks'))\n"
+        "try:\n    load_tasks('hf:someone/others@v1')\n"
+        "except ConfigurationError as error:\n    print(str(error)[:38])\n"
+    )
+    # Of its own process: huggingface_hub reads the environment when it is imported.
+    hub = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | hub, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["one", "hf:someone/others@v1 cannot be fetched"], (
+        done.stderr
+    )
