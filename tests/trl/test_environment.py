@@ -94,9 +94,11 @@ def test_failed_environments_are_masked_and_the_others_keep_their_advantages(
 
 
 def test_too_many_failed_rollouts_raise(tmp_path: Path) -> None:
-    with EnvironmentPool(lines, provider=FailingProvider(1), window=4) as pool:
-        with pytest.raises(TooManyFailuresError, match="4 of the last 4"):
-            run(tmp_path, pool, steps=1)
+    with (
+        EnvironmentPool(lines, provider=FailingProvider(1), window=4) as pool,
+        pytest.raises(TooManyFailuresError, match="4 of the last 4"),
+    ):
+        run(tmp_path, pool, steps=1)
 
 
 @pytest.fixture(params=["fake", "local"])

@@ -164,9 +164,11 @@ def test_trl_itself_counts_a_none_among_numbers_as_zero(tmp_path: Path) -> None:
 
 
 def test_a_whole_failed_group_raises() -> None:
-    with SandboxReward(Length(), provider=FailingProvider(1), extract=same) as reward:
-        with pytest.raises(TooManyFailuresError, match="whole group"):
-            reward(prompts=["p", "p"], completions=["a", "b"])
+    with (
+        SandboxReward(Length(), provider=FailingProvider(1), extract=same) as reward,
+        pytest.raises(TooManyFailuresError, match="whole group"),
+    ):
+        reward(prompts=["p", "p"], completions=["a", "b"])
 
 
 def test_too_high_a_rate_of_failures_raises() -> None:
