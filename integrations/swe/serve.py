@@ -106,19 +106,22 @@ class SweServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: SweServer
+    @property
+    def _swe(self) -> SweServer:
+        assert isinstance(self.server, SweServer)
+        return self.server
 
     def do_GET(self) -> None:
         match self.path:
             case "/health":
                 self._send(200, {"status": "healthy"})
             case "/state":
-                self._send(200, self.server.state())
+                self._send(200, self._swe.state())
             case _:
                 self._send(404, {"error": f"no such path {self.path[:80]!r}"})
 
     def do_POST(self) -> None:
-        routes = {"/reset": self.server.reset, "/step": self.server.step}
+        routes = {"/reset": self._swe.reset, "/step": self._swe.step}
         if self.path not in routes:
             self._send(404, {"error": f"no such path {self.path[:80]!r}"})
             return
