@@ -7,13 +7,13 @@ from intervals import merge, subtract
 
 class IntervalTests(unittest.TestCase):
     def test_overlapping(self):
-        self.assertEqual(merge([(1, 3), (2, 5)]), [(1, 5)])
+        assert merge([(1, 3), (2, 5)]) == [(1, 5)]
 
     def test_touching(self):
-        self.assertEqual(merge([(1, 2), (2, 3)]), [(1, 3)])
+        assert merge([(1, 2), (2, 3)]) == [(1, 3)]
 
     def test_behind_the_last_cut(self):
-        self.assertEqual(subtract([(0, 10)], [(2, 3)]), [(0, 2), (3, 10)])
+        assert subtract([(0, 10)], [(2, 3)]) == [(0, 2), (3, 10)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""Episodes: budgets, penalties, failures of the infrastructure, the pool and the plain loop."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards import Outcome
+from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
+
+pytestmark = pytest.mark.anyio
+RIGHT = {"command": "echo right > answer"}
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session("local") as session:
+        yield session
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        (tmp_path / name / "tests").mkdir(parents=True)
+        (tmp_path / name / "instruction.md").write_text(f"task {name}")
+        test = 'test "$(cat answer)" = right && test ! -e /tmp/agent-was-here\n'
+        (tmp_path / name / "tests" / "test.sh").write_text(test)
+    return tmp_path
+
+
+@pytest.fixture
+def tasks(folder: Path) -> dict[str, Task]:
+    return load_tasks(folder)
+
+
+async def test_tests_come_after_the_agent_and_to_another_sandbox(
+    session: Session, tasks: dict[str, Task]
+) -> None:
+    async with SweEnv(session, tasks) as env:
+        await env.reset("a")
+        seen = await env.step("bash", {"command": "ls -d /tests; touch /tmp/agent-was-here"})
+        assert "No such file" in seen.observation
+        await env.step("bash", RIGHT)
+        end = await env.step("submit", "{}")
+        assert (end.done, end.reward) == (True, 1.0)
+        with pytest.raises(ConfigurationError, match="reset"):
+            await env.step("bash", RIGHT)
+
+
+async def test_in_place_the_tests_see_all_that_the_agent_left(
+    session: Session, folder: Path
+) -> None:
+    (folder / "a" / "task.toml").write_text("[sandboxkit]\nin_place = true\n")
+    async with SweEnv(session, load_tasks(folder)) as env:
+        await env.reset("a")
+        await env.step("bash", {"command": "echo right > answer; touch /tmp/agent-was-here"})
+        assert (await env.step("submit", "{}")).reward == 0.0
+
+
+async def test_the_last_step_is_announced_and_the_budget_ends_the_episode(
+    session: Session, tasks: dict[str, Task]
+) -> None:
+    config = SweConfig(max_steps=3, error_penalty=0.1, unsubmitted_penalty=0.25)
+    async with SweEnv(session, tasks, config) as env:
+        await env.reset("a")
+        assert "the last" not in (await env.step("bash", RIGHT)).observation
+        assert "the next call is the last" in (await env.step("nonsense", "{}")).observation
+        end = await env.step("bash", {"command": "true"})
+        assert end.done
+        assert end.verdict is not None
+        assert end.verdict.score == 1.0
+        assert end.reward == pytest.approx(1 - 0.1 - 0.25)
+
+
+async def test_the_token_budget_ends_the_episode(session: Session, tasks: dict[str, Task]) -> None:
+    async with SweEnv(session, tasks, SweConfig(max_tokens=100)) as env:
+        await env.reset("a")
+        assert not (await env.step("bash", RIGHT, tokens=99)).done
+        assert (await env.step("bash", RIGHT, tokens=1)).done
+
+
+async def test_a_setup_that_fails_is_tried_again_and_then_masked(
+    session: Session, folder: Path
+) -> None:
+    (folder / "a" / "setup.sh").write_text("echo broken >&2; exit 3")
+    async with SweEnv(session, load_tasks(folder), SweConfig(setup_retries=1)) as env:
+        step = await env.reset("a")
+        assert (step.done, step.reward) == (True, None)
+        assert step.verdict is not None
+        assert step.verdict.outcome is Outcome.INFRA_ERROR
+        assert "status 3: broken" in step.verdict.detail
+        assert (env.metrics.setup_failures, env.metrics.masked) == (2, 1)
+        assert not (await env.reset("b")).done
+
+
+async def test_a_sandbox_that_dies_masks_its_episode(
+    session: Session, tasks: dict[str, Task]
+) -> None:
+    async with SweEnv(session, tasks) as env:
+        await env.reset("a")
+        for info in await session.list():
+            if info.tags.get("sandboxkit.session") == session.id:
+                await (await session.from_id(info.id)).stop()
+        step = await env.step("bash", RIGHT)
+        assert (step.done, step.reward) == (True, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "1.5", "-1", "1.0.0", "", "inf", "x" * 1000])
+async def test_a_reward_file_without_a_reward_is_tampering(
+    session: Session, folder: Path, text: str
+) -> None:
+    (folder / "a" / "tests" / "test.sh").write_text(f"printf '{text}' > /logs/verifier/reward.txt")
+    async with SweEnv(session, load_tasks(folder)) as env:
+        await env.reset("a")
+        step = await env.step("submit", "{}")
+        assert step.reward == 0.0
+        assert step.verdict is not None
+        assert step.verdict.outcome is Outcome.TAMPERED
+
+
+async def test_the_plain_loop_runs_a_policy_in_a_pool(
+    session: Session, tasks: dict[str, Task]
+) -> None:
+    live = most = 0
+
+    async def policy(messages: Sequence[dict[str, Any]], tools: object) -> dict[str, Any]:
+        nonlocal live, most
+        assert len(tools) == 3  # type: ignore[arg-type]  # a tuple of schemas
+        if len(messages) > 1:
+            return {"role": "assistant", "content": "done"}
+        call = {"name": "bash", "arguments": '{"command": "echo right > answer"}'}
+        return {"role": "assistant", "tool_calls": [{"id": "1", "function": call}]}
+
+    pool = SwePool(session, tasks, size=2, starts=1)
+
+    async def rollout(task_id: str) -> float | None:
+        nonlocal live, most
+        async with pool.episode(task_id) as (env, first):
+            live += 1
+            most = max(most, live)
+            episode = await run_episode(env, first, policy)
+            live -= 1
+        roles = [message["role"] for message in episode.messages]
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        return episode.reward
+
+    assert await asyncio.gather(*map(rollout, ["a", "b", "a", "b"])) == [1.0] * 4
+    assert most == 2
+    assert (pool.metrics.episodes, pool.metrics.passed, pool.metrics.submitted) == (4, 4, 0)

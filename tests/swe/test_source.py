@@ -1,0 +1,129 @@
+"""Where tasks come from, and what is said of those that cannot be read."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.swe import bundled_tasks, load_task, load_tasks
+
+
+def write(folder: Path, **files: str) -> Path:
+    """A task folder with these files."""
+    for name, text in {"instruction.md": "do", "tests/test.sh": "exit 0", **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_six_tasks_come_with_sandboxkit() -> None:
+    assert sorted(bundled_tasks()) == [
+        "cli_from_spec",
+        "fix_c_build",
+        "fix_data_pipeline",
+        "fix_intervals",
+        "parse_logs",
+        "repair_git_history",
+    ]
+
+
+def test_a_folder_holds_tasks_and_is_a_task(tmp_path: Path) -> None:
+    write(tmp_path / "all" / "one", **{"image.txt": "python:3.12\n", "setup.sh": "true"})
+    seeded = write(tmp_path / "all" / "two", **{"environment/seeds/a.txt": "a"})
+    tasks = load_tasks(tmp_path / "all")
+    assert list(tasks) == ["one", "two"]
+    assert (tasks["one"].image, tasks["one"].setup, tasks["one"].seeds) == (
+        "python:3.12",
+        "true",
+        None,
+    )
+    assert tasks["two"].seeds == seeded / "environment" / "seeds"
+    assert list(load_tasks(seeded)) == ["two"]
+
+
+def test_harbor_s_layout_is_read(tmp_path: Path) -> None:
+    toml = (
+        "version = '1.0'\n[verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 2\n"
+        "memory_mb = 512\n[sandboxkit]\nin_place = true\nartefacts = ['/app/out']\n"
+    )
+    dockerfile = "# a task\nFROM debian:bookworm\nWORKDIR /app\n"
+    files = {"task.toml": toml, "environment/Dockerfile": dockerfile}
+    task = load_task(write(tmp_path / "harbor", **files))
+    assert (task.image, task.workdir, task.test_timeout) == ("debian:bookworm", "/app", 900.0)
+    assert (task.cpus, task.memory_mb, task.in_place) == (2, 512, True)
+    assert task.artefacts == ("/app/out",)
+
+
+def test_a_dockerfile_that_needs_a_build_needs_an_image_as_well(tmp_path: Path) -> None:
+    dockerfile = {"environment/Dockerfile": "FROM debian\nRUN apt-get update && \\\n  true\n"}
+    folder = write(tmp_path / "built", **dockerfile)
+    with pytest.raises(ConfigurationError, match=r"needs a build.*RUN.*docker_image"):
+        load_task(folder)
+    write(folder, **{"task.toml": "[environment]\ndocker_image = 'mine:1'\n"})
+    assert load_task(folder).image == "mine:1"
+
+
+def test_an_archive_is_unpacked_once_and_stays_in_its_folder(tmp_path: Path, cache: Path) -> None:
+    write(tmp_path / "src" / "one")
+    archive = tmp_path / "tasks.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "src", "tasks")
+    assert list(load_tasks(archive)) == ["one"]
+    before = sorted(cache.rglob("*"))
+    assert list(load_tasks(archive)) == ["one"]
+    assert sorted(cache.rglob("*")) == before
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
+    with pytest.raises(ConfigurationError, match="no archive of tasks"):
+        load_tasks(archive)
+    assert not list(tmp_path.rglob("outside"))
+    assert sorted(cache.rglob("*")) == before
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no folder or archive"):
+        load_tasks(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match=r"no folder with an instruction\.md"):
+        load_tasks(tmp_path)
+    folder = write(tmp_path / "bare")
+    (folder / "tests" / "test.sh").unlink()
+    with pytest.raises(ConfigurationError, match=r"task 'bare': there is no .*test\.sh"):
+        load_task(folder)
+    write(folder, **{"task.toml": "verifier = 3"})
+    with pytest.raises(ConfigurationError, match=r"\[verifier\] is not a table"):
+        load_task(folder)
+
+
+def test_a_repository_is_read_from_its_snapshot(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "datasets--someone--tasks"
+    write(repository / "snapshots" / commit / "tasks" / "one")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    code = (
+        "from sandboxkit import ConfigurationError\n"
+        "from sandboxkit.integrations.swe import load_tasks\n"
+        "print(*load_tasks('hf:someone/tasks'))\n"
+        "try:\n    load_tasks('hf:someone/others@v1')\n"
+        "except ConfigurationError as error:\n    print(str(error)[:38])\n"
+    )
+    # Of its own process: huggingface_hub reads the environment when it is imported.
+    hub = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | hub, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["one", "hf:someone/others@v1 cannot be fetched"], (
+        done.stderr
+    )
