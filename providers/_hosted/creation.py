@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
+import anyio.lowlevel
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError

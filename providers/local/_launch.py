@@ -82,7 +82,6 @@ class Launched:
         if self._monitor < 0:
             return
         self._loop.remove_reader(self._monitor)
-        anyio.notify_closing(self._info)
         for descriptor in (self._monitor, self._info, self._errors, self._init):
             if descriptor is not None:
                 os.close(descriptor)
@@ -120,11 +119,9 @@ class Launched:
         """End it, and return when no process of it is left."""
         if not self.exited.is_set() and not self.find_init():
             # It is between its start and its first word: an end in there could leave PID 1 behind.
-            with anyio.move_on_after(_KILL_PATIENCE), suppress(anyio.ClosedResourceError):
-                # It ends at the latest with the processes that could say something.
-                await anyio.wait_readable(self._info)
+            with anyio.move_on_after(_KILL_PATIENCE):
                 while not self.find_init() and not self.exited.is_set():  # noqa: ASYNC110
-                    await anyio.sleep(0.001)  # it is writing the rest
+                    await anyio.sleep(0.001)
         if self._init is not None:
             _state.kill(self._init)
             with anyio.move_on_after(_KILL_PATIENCE):
