@@ -45,14 +45,18 @@ class Canary:
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission. Raises ConfigurationError for tests that cannot be mutated."""
         setup, items = _items(task)
-        cases: list[Case] = []
+        real: list[Case] = [_case(item, passes=True) for item in items]
+        cases = list(real)
         for item in items:
-            cases.append(_case(item, passes=True))
             mutants = _mutation.mutants(item, self.canaries, _RANDOM)
             cases += [_case(mutant, passes=False) for mutant in mutants]
         _RANDOM.shuffle(cases)
         code = Submission(submission, setup, str(task.get("module", "solution")))
         verdict = await evaluate_all(session, code, cases, self.limits, judge=_judge)
+        if verdict.outcome is Outcome.TAMPERED:
+            # Code that is merely wrong may pass a mutant, but not what it should pass.
+            alone = await evaluate_all(session, code, real, self.limits, judge=_judge)
+            return verdict if alone.outcome is Outcome.PASSED else alone
         if verdict.outcome is not Outcome.PASSED:
             return verdict
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{len(items)} tests")
