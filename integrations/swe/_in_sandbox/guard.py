@@ -34,21 +34,24 @@ def run(
     env: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """Run a program of the submission: its exit status and standard output."""
-    try:
-        done = subprocess.run(
-            argv,
-            input=stdin.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
-            timeout=timeout,
-            env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", **(env or {})},
-        )
-    except subprocess.TimeoutExpired:
-        raise Wrong(f"{argv[0]} ran past {timeout:g} s") from None
-    except OSError as error:
-        raise Wrong(f"{argv[0]} cannot be run: {error}") from None
-    return done.returncode, done.stdout[:_MAX_OUTPUT].decode(errors="replace")
+    # Not a pipe: a process that it leaves behind could hold one open.
+    with open(os.memfd_create("stdout"), "w+b") as output:
+        try:
+            done = subprocess.run(
+                argv,
+                input=stdin.encode(),
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                cwd=cwd,
+                timeout=timeout,
+                env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", **(env or {})},
+            )
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"{argv[0]} ran past {timeout:g} s") from None
+        except OSError as error:
+            raise Wrong(f"{argv[0]} cannot be run: {error}") from None
+        output.seek(0)
+        return done.returncode, output.read(_MAX_OUTPUT).decode(errors="replace")
 
 
 def equal(observed: object, expected: object, what: str) -> None:
