@@ -2,8 +2,8 @@
 
 import os
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -36,13 +36,16 @@ class DownloadLimits:
     max_files: int
 
 
-async def pack(local: str, name: str | None) -> AsyncIterator[bytes]:
+async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
     """Stream a tar of a local file, called `name`, or of a folder's contents when it is None."""
     send, receive = anyio.create_memory_object_stream[bytes](8)
-    async with anyio.create_task_group() as group, receive:
-        group.start_soon(_run_pack, local, name, send)
-        async for chunk in receive:
-            yield chunk
+    try:
+        async with anyio.create_task_group() as group, receive:
+            group.start_soon(_run_pack, local, name, send)
+            async for chunk in receive:
+                yield chunk
+    except BaseExceptionGroup as errors:
+        raise _only(errors) from None
 
 
 async def unpack(
@@ -87,7 +90,8 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _run_pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> None:
-    with send:
+    # When nobody reads on, the reader has its own reason.
+    with send, suppress(anyio.BrokenResourceError):
         await anyio.to_thread.run_sync(_pack, local, name, send)
 
 

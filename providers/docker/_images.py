@@ -80,11 +80,7 @@ class Images:
                 raise
             if is_status(error, 404):
                 return None
-            raise ConfigurationError(
-                f"image {reference!r} is not a valid reference: {explanation(error)}; "
-                "write it as in python:3.11-slim",
-                provider="docker",
-            ) from error
+            raise _invalid(reference, error) from error
         config: dict[str, Any] = said.get("Config") or {}
         return Image(
             reference=reference,
@@ -99,11 +95,13 @@ class Images:
             await self._daemon.call(
                 lambda api: self._pull_in_thread(api, reference, stop),
                 what=f"pull the image {reference!r}",
-                allow=lambda error: is_status(error, 401, 403, 404, 500) or _timed_out(error),
+                allow=lambda error: is_status(error, 400, 401, 403, 404, 500) or _timed_out(error),
             )
         except SandboxError:
             raise
         except Exception as error:
+            if is_status(error, 400):
+                raise _invalid(reference, error) from error
             said = "the registry does not answer" if _timed_out(error) else explanation(error)
             raise self._not_found(reference, said) from error
         finally:
@@ -160,6 +158,14 @@ class Images:
             "another with image= or SANDBOXKIT_DOCKER_IMAGE",
             provider="docker",
         )
+
+
+def _invalid(reference: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"image {reference!r} is not a valid reference: {explanation(error)}; "
+        "write it as in python:3.11-slim",
+        provider="docker",
+    )
 
 
 def _timed_out(error: BaseException) -> bool:

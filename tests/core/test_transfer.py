@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import Operation, SandboxFileError
-from sandboxkit._transfer import DownloadLimits, Transfer, unpack
+from sandboxkit import ConfigurationError, Operation, SandboxFileError
+from sandboxkit._transfer import DownloadLimits, Transfer, pack, unpack
 
 Build = Callable[[tarfile.TarFile], None]
 
@@ -121,3 +121,25 @@ def test_a_broken_archive_is_an_error(tmp_path: Path) -> None:
         Operation(
             unpack(stream(), os.fspath(tmp_path), single=False, limits=DownloadLimits(10, 10))
         ).result(10)
+
+
+def test_a_packing_that_is_given_up_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(os.urandom(20_000_000))
+
+    async def first_chunk() -> int:
+        packing = pack(str(tmp_path), None)
+        size = len(await anext(packing))
+        await packing.aclose()
+        return size
+
+    assert Operation(first_chunk()).result(30) > 0
+
+
+def test_what_cannot_be_packed_is_one_typed_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    async def everything() -> int:
+        return sum([len(chunk) async for chunk in pack(str(tmp_path), None)])
+
+    with pytest.raises(ConfigurationError, match="pipe"):
+        Operation(everything()).result(30)
