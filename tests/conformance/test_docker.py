@@ -1,30 +1,20 @@
 """The docker provider shows every behaviour."""
 
 import os
-import subprocess
 
 import pytest
 
 from sandboxkit.provider import Provider
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.testing.conformance import ProviderConformance
+from tests.docker_here import TEST_IMAGE, require_docker
 
-IMAGE = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", "sandboxkit/python:3.11")
+IMAGE = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
 
 
 @pytest.fixture(scope="class", autouse=True)
 def daemon() -> None:
-    """A daemon that answers and has the image."""
-    try:
-        command = ["docker", "image", "inspect", IMAGE]
-        found = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        found = False
-    if not found:
-        reason = f"no Docker daemon with the image {IMAGE}"
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require_docker()
 
 
 class TestDocker(ProviderConformance):

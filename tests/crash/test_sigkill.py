@@ -1,6 +1,5 @@
 """kill -9 of a client with twenty sandboxes on a provider: all gone in seconds, nothing is left."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import time
 import pytest
 
 from sandboxkit import Operation, Session, _cleanup, _registry
-from tests.examples.docker_here import TEST_IMAGE, docker_problem
+from tests.docker_here import require_docker
 
 COUNT = 20
 SECONDS = 5.0
@@ -29,13 +28,9 @@ with Session(provider=sys.argv[1], tags=("crash:" + sys.argv[2],)) as session:
 
 
 @pytest.mark.parametrize("provider", ["local", "docker"])
-def test_a_killed_client_leaves_nothing(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_client_leaves_nothing(provider: str) -> None:
     if provider == "docker":
-        if problem := docker_problem():
-            required = os.environ.get("SANDBOXKIT_REQUIRE_DOCKER") == "1"
-            (pytest.fail if required else pytest.skip)(f"docker: {problem}")
-        if "SANDBOXKIT_DOCKER_IMAGE" not in os.environ:
-            monkeypatch.setenv("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
+        require_docker()
     run = f"{provider}-{time.time_ns()}"
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, provider, run], stdout=subprocess.PIPE, text=True

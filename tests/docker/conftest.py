@@ -1,6 +1,5 @@
 """A real Docker daemon and the test image, or no test at all."""
 
-import os
 import secrets
 import subprocess
 import sys
@@ -14,32 +13,15 @@ from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec
 from tests.docker.tcp_bridge import TcpBridge
+from tests.docker_here import require_docker
 
-TEST_IMAGE = "sandboxkit/python:3.11"
 SOCKET = "/var/run/docker.sock"
-
-
-def _docker_problem() -> str:
-    image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
-    try:
-        done = subprocess.run(
-            ["docker", "image", "inspect", image], capture_output=True, text=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return done.stderr.strip() if done.returncode else ""
 
 
 @pytest.fixture(scope="session")
 def daemon() -> None:
     """Docker and the image are there. Without them: skipped, or failed where CI requires them."""
-    problem = _docker_problem()
-    if problem:
-        remedy = f"{problem}; run scripts/dockerd.sh and scripts/test-image.sh"
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-            pytest.fail(remedy)
-        pytest.skip(remedy)
-    os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
+    require_docker()
 
 
 @pytest.fixture

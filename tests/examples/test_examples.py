@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.docker_here import docker_problem
+from tests.docker_here import docker_problem, require_docker
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -21,10 +21,8 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(params=PROVIDERS)
 def provider(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
-    if name == "docker" and (problem := docker_problem()):
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-            pytest.fail(problem)
-        pytest.skip(problem)
+    if name == "docker":
+        require_docker()
     return name
 
 

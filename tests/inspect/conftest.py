@@ -1,13 +1,12 @@
 """Inspect's view of a sandbox, on each backend."""
 
-import os
 from collections.abc import AsyncIterator
 
 import pytest
 from inspect_ai.util import SandboxEnvironment
 
 from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitEnvironment
-from tests.examples.docker_here import TEST_IMAGE, docker_problem
+from tests.docker_here import require_docker
 
 
 @pytest.fixture
@@ -16,16 +15,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["local", "docker"])
-def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def provider(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
     if name == "docker":
-        monkeypatch.setenv(
-            "SANDBOXKIT_DOCKER_IMAGE", os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
-        )
-        if problem := docker_problem():
-            if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-                pytest.fail(problem)
-            pytest.skip(problem)
+        require_docker()
     return name
 
 

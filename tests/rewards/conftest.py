@@ -1,7 +1,6 @@
 """What the tests of graders share: the providers, and many gradings at once."""
 
 import asyncio
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,23 +9,17 @@ import pytest
 
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import Grader, Verdict
-from tests.examples.docker_here import TEST_IMAGE, docker_problem
+from tests.docker_here import require_docker
 
 CONCURRENCY = 4
 
 
 @pytest.fixture(params=["local", "docker"])
-def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def provider(request: pytest.FixtureRequest) -> str:
     """Each backend on which graders must hold."""
     name = str(request.param)
     if name == "docker":
-        monkeypatch.setenv(
-            "SANDBOXKIT_DOCKER_IMAGE", os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
-        )
-        if problem := docker_problem():
-            if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-                pytest.fail(problem)
-            pytest.skip(problem)
+        require_docker()
     return name
 
 

@@ -1,6 +1,6 @@
 """The tasks that come with sandboxkit: the reference passes, doing nothing and cheating do not."""
 
-import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks
+from tests.docker_here import require_docker
 
 pytestmark = pytest.mark.anyio
 TASKS = bundled_tasks()
@@ -21,10 +22,11 @@ RUNS = [
 
 
 @pytest.fixture
-def on(provider: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def on(provider: str, task: str) -> Iterator[Session]:
+    if task == "fix_c_build" and not shutil.which("cc"):
+        pytest.skip("its sandbox takes the C compiler of this machine, which has none")
     if provider == "docker":
-        image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", "sandboxkit/python:3.11")
-        monkeypatch.setenv("SANDBOXKIT_DOCKER_IMAGE", image)
+        require_docker()
     with Session(provider, tags=("swe-tests",)) as session:
         yield session
 

@@ -1,10 +1,21 @@
-"""Whether examples can run on Docker here."""
+"""A Docker daemon with the image of the tests, or no test at all."""
 
 import functools
 import os
 import subprocess
 
+import pytest
+
 TEST_IMAGE = "sandboxkit/python:3.11"
+
+
+def require_docker() -> str:
+    """The image to use. Without it the test is skipped, or fails where CI requires Docker."""
+    if problem := docker_problem():
+        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    return os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
 
 
 @functools.cache
