@@ -31,6 +31,7 @@ async def grade_in_fresh(
     max_bytes: int = MAX_BYTES,
     max_files: int = MAX_FILES,
     retries: int = 2,
+    deadline: float = 3600.0,
 ) -> Verdict:
     """Export `artefacts` from the agent's sandbox, stop it, and grade them in a pristine one.
 
@@ -39,16 +40,36 @@ async def grade_in_fresh(
     as `lambda: session.sandbox(profile="strict")`; `grade` gets it with the artefacts in
     place, and brings tests only then. The agent's sandbox is stopped before, and the new one
     after, whatever happens. Failures of the infrastructure while grading are tried again in a
-    new sandbox; past `retries` the verdict is INFRA_ERROR. An artefact that is missing fails.
+    new sandbox; past `retries` the verdict is INFRA_ERROR, and so it is after `deadline`
+    seconds for all of it. An artefact that is missing fails.
     """
+    if deadline <= 0:
+        raise ConfigurationError(f"deadline={deadline!r} is not a positive number of seconds")
     for path in artefacts:
         if not path.startswith("/") or posixpath.normpath(path) in ("/", "//"):
             raise ConfigurationError(
                 f"artefact {path!r} is not an absolute path of a file or folder"
             )
+    try:
+        async with asyncio.timeout(deadline) as limit:
+            return await _grade(agent, artefacts, fresh, grade, (max_bytes, max_files), retries)
+    except TimeoutError:
+        if not limit.expired():
+            raise  # the caller's own
+        return masked(f"not graded within deadline={deadline:g} s")
+
+
+async def _grade(
+    agent: Sandbox,
+    artefacts: Sequence[str],
+    fresh: Callable[[], Sandbox],
+    grade: Callable[[Sandbox], Awaitable[Verdict]],
+    limits: tuple[int, int],
+    retries: int,
+) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="sandboxkit-artefacts-") as folder:
         try:
-            copies = await _export(agent, artefacts, Path(folder), max_bytes, max_files)
+            copies = await _export(agent, artefacts, Path(folder), *limits)
         except SandboxFileNotFoundError as error:
             return failed(f"artefact {error.path!r} is missing")
         except SandboxFileError as error:

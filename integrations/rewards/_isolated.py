@@ -32,12 +32,20 @@ class Limits:
     """For the whole sandbox; None for the provider's own limit."""
     retries: int = 2
     """How often a run is tried again after a failure of the infrastructure."""
+    deadline: float = 900.0
+    """Seconds for one run with all its retries and its waiting for a sandbox, also for room in
+    the session; past them the infrastructure has failed."""
     python: str = "python3"
 
     def __post_init__(self) -> None:
         if self.timeout <= 0 or self.output_limit <= 0 or self.retries < 0:
             raise ConfigurationError(
                 f"{self!r}: timeout and output_limit are positive, retries >= 0"
+            )
+        if self.deadline <= self.timeout:
+            raise ConfigurationError(
+                f"deadline={self.deadline!r} is not above timeout={self.timeout!r}; it also "
+                "covers waiting for a sandbox"
             )
 
 
@@ -50,6 +58,20 @@ async def run(
     files: Mapping[str, bytes] | None = None,
 ) -> ProcessResult | Verdict:
     """Run a program to its end; a Verdict where it came to none that can be graded."""
+    try:
+        async with asyncio.timeout(limits.deadline):
+            return await _run(session, argv, limits, stdin, files or {})
+    except TimeoutError:
+        return masked(f"no answer within deadline={limits.deadline:g} s")
+
+
+async def _run(
+    session: Session,
+    argv: Sequence[str],
+    limits: Limits,
+    stdin: bytes,
+    files: Mapping[str, bytes],
+) -> ProcessResult | Verdict:
     for attempt in range(limits.retries + 1):
         try:
             result = await session.run(
@@ -58,7 +80,7 @@ async def run(
                 timeout=limits.timeout,
                 output_limit=limits.output_limit,
                 command=None,
-                files=files or {},
+                files=files,
                 network="none",
                 profile="strict",
                 memory_mb=limits.memory_mb,

@@ -1,5 +1,6 @@
 """SweEnv: one task at a time, step by step, from a seeded sandbox to a reward."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class SweConfig:
     """Seconds for each call, on the environment's clock."""
     observation_limit: int = 16_000
     """Characters of each observation; the middle goes first."""
+    start_timeout: float = 600.0
+    """Seconds for a sandbox to start, waiting for room in the session included."""
     setup_retries: int = 2
     error_penalty: float = 0.0
     """Off the score for each call that was an error."""
@@ -91,11 +94,11 @@ class SweEnv:
         for _ in range(self.config.setup_retries + 1):
             sandbox = make_sandbox(self.session, task)
             try:
-                await _prepare(sandbox, task)
+                await _prepare(sandbox, task, self.config.start_timeout)
             except ConfigurationError:
                 await sandbox.stop()
                 raise
-            except SandboxError as error:
+            except (SandboxError, TimeoutError) as error:
                 self.metrics.setup_failures += 1
                 problem = f"{type(error).__name__} in the setup: {error}"
                 await _stop(sandbox)
@@ -185,8 +188,12 @@ class SweEnv:
         return Step("the sandbox failed", True, None, verdict)
 
 
-async def _prepare(sandbox: Sandbox, task: Task) -> None:
-    await sandbox.start()
+async def _prepare(sandbox: Sandbox, task: Task, start_timeout: float) -> None:
+    try:
+        async with asyncio.timeout(start_timeout):
+            await sandbox.start()
+    except TimeoutError:
+        raise TimeoutError(f"the sandbox did not start within {start_timeout:g} s") from None
     if task.seeds is not None:
         await sandbox.upload(task.seeds, task.workdir)
     if task.setup is not None:

@@ -19,6 +19,7 @@ _TESTS = "/tests"
 _REWARD = "/logs/verifier/reward.txt"
 _GUARD = resources.files("sandboxkit.integrations.swe").joinpath("_in_sandbox/guard.py")
 _KILLED = 128
+_FILES_SECONDS = 900  # for the sandboxes, and for what is copied from one to the other
 
 
 async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 2) -> Verdict:
@@ -34,7 +35,12 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
     if task.in_place:
         return await _in_place(agent, task)
     return await grade_in_fresh(
-        agent, task.artefacts, lambda: make_sandbox(session, task), test, retries=retries
+        agent,
+        task.artefacts,
+        lambda: make_sandbox(session, task),
+        test,
+        retries=retries,
+        deadline=_FILES_SECONDS + (retries + 1) * task.test_timeout,
     )
 
 

@@ -1,5 +1,6 @@
 """Environments for `environment_factory`: one sandbox a rollout, with tools to work in it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from sandboxkit import (
     CommandTimeoutError,
     ConfigurationError,
     Operation,
+    ProviderUnavailableError,
     Sandbox,
     SandboxError,
     SandboxFileError,
@@ -14,62 +16,66 @@ from sandboxkit import (
 )
 from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
+from sandboxkit.integrations.trl._told import told, told_killed
 from sandboxkit.provider import Provider
-
-__all__ = ["SandboxEnvironment", "SandboxEnvironments"]
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
 """Grades what a rollout left in its sandbox; gets the data set's row."""
+_GRACE = 30.0
+"""Seconds past its timeout in which a call must have an answer."""
 
 
-class SandboxEnvironments:
-    """Makes a rollout's environment when TRL asks for one, and closes them all in the end.
+class SandboxEnvironments(Environments):
+    """The `environment_factory` of a run: environments with a sandbox and tools to work in it.
 
         with SandboxEnvironments(judge, provider="docker") as environments:
-            GRPOTrainer(environment_factory=environments, ...).train()
+            GRPOTrainer(
+                environment_factory=environments, reward_funcs=EnvironmentReward(), ...
+            ).train()
 
-    TRL makes as many as a batch has rollouts, reuses them for the next and never closes one; so
-    this owns the session and what runs in it. `timeout` bounds each tool call in seconds,
-    `observation_limit` what a tool says, in characters, its middle left out. A row's `files`
-    (paths to contents) are there when a rollout begins.
+    `timeout` bounds each tool call and `start_timeout` a sandbox's start, waiting for room in
+    the session included, in seconds; `observation_limit` is what a tool says at most, in
+    characters, its middle left out. A row's `files` (paths to contents) are there when a rollout
+    begins. A rollout's sandbox lives until the next one begins in the same environment: leave
+    `max_concurrency` above the number of rollouts in a batch.
+
+    With `get_reward` the environments have TRL's method of that name, and no reward function
+    is needed; but TRL calls it for one rollout after the other, and does not log the failures
+    of the infrastructure or stop when they are too many.
     """
 
     def __init__(
         self,
-        judge: Judge | None = None,
+        judge: Judge,
         *,
         timeout: float = 30.0,
+        start_timeout: float = 300.0,
         observation_limit: int = 4000,
+        get_reward: bool = False,
         provider: str | Provider | None = None,
         max_concurrency: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
-        if timeout <= 0 or observation_limit < 100:
+        if min(timeout, start_timeout) <= 0 or observation_limit < 100:
             raise ConfigurationError(
-                f"timeout={timeout!r}, observation_limit={observation_limit!r}: give seconds "
-                "above 0 and 100 characters or more"
+                f"timeout={timeout!r}, start_timeout={start_timeout!r}, "
+                f"observation_limit={observation_limit!r}: give seconds above 0 and 100 "
+                "characters or more"
             )
         self.session = Session(provider, max_concurrency=max_concurrency, **options)
         self.judge = judge
         self.timeout = timeout
+        self.start_timeout = start_timeout
         self.observation_limit = observation_limit
+        self._made = RewardedSandboxEnvironment if get_reward else SandboxEnvironment
 
     def __call__(self) -> "SandboxEnvironment":
         """A new environment, without a sandbox until it is reset."""
-        return SandboxEnvironment(self)
-
-    def close(self) -> None:
-        """Stop every sandbox of every environment."""
-        self.session.close().result()
-
-    def __enter__(self) -> "SandboxEnvironments":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        return self._made(self)
 
 
-class SandboxEnvironment:
+class SandboxEnvironment(RolloutEnvironment):
     """One rollout's sandbox. Its public methods are what the model may call, and no others.
 
     TRL calls `reset` and the tools one after the other over all rollouts of a batch, so `reset`
@@ -105,10 +111,8 @@ class SandboxEnvironment:
             try:
                 result = await sandbox.exec(["bash", "-c", command], timeout=self._owner.timeout)
             except CommandTimeoutError as error:
-                said = error.result.stdout + error.result.stderr
-                return f"{said}\n[killed: it ran longer than {self._owner.timeout:g} seconds]"
-            said = result.stdout + result.stderr
-            return said if result.returncode == 0 else f"{said}\n[exit status {result.returncode}]"
+                return told_killed(error, self._owner.timeout)
+            return told(result)
 
         return self._tool(run)
 
@@ -160,45 +164,67 @@ class SandboxEnvironment:
 
         return self._tool(run)
 
-    def get_reward(self) -> float | None:
-        """The judge's score of what is in the sandbox; None for a failure that is ours."""
-        verdict = self._verdict()
-        return None if verdict is None else verdict.reward
+    async def _grade(self) -> tuple[Verdict, float | None]:
+        verdict = await self._verdict()
+        return verdict, verdict.reward
 
-    def _verdict(self) -> Verdict | None:
-        judge, sandbox = self._owner.judge, self._sandbox
-        if judge is None or sandbox is None:
-            return None
+    async def _verdict(self) -> Verdict:
+        if self._sandbox is None:
+            raise ConfigurationError("the environment was not reset before it was graded")
         if self._failure is not None:
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(self._failure))
+        try:
+            await self._started(self._sandbox)
+            return await self._owner.judge(self._sandbox, self._row)
+        except CommandTimeoutError as error:
+            return Verdict(Outcome.TIMEOUT, 0.0, "policy", str(error))
+        except SandboxFileError as error:  # what was asked for is not there
+            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
+        except ConfigurationError:
+            raise
+        except SandboxError as error:
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(error))
 
-        async def run() -> Verdict:
-            try:
-                return await judge(sandbox, self._row)
-            except CommandTimeoutError as error:
-                return Verdict(Outcome.TIMEOUT, 0.0, "policy", str(error))
-            except SandboxFileError as error:  # what was asked for is not there
-                return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
-            except ConfigurationError:
-                raise
-            except SandboxError as error:
-                return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(error))
-
-        return Operation(run()).result()
+    async def _started(self, sandbox: Sandbox) -> None:
+        seconds = self._owner.start_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                await sandbox.start()
+        except TimeoutError:
+            raise ProviderUnavailableError(
+                f"the sandbox did not start within start_timeout={seconds:g} s; is "
+                "max_concurrency below the number of rollouts in a batch?",
+                provider=sandbox.provider_name,
+            ) from None
 
     def _tool(self, run: Callable[[Sandbox], Awaitable[str]]) -> str:
-        async def call() -> str:
-            assert self._sandbox is not None
+        async def call(sandbox: Sandbox) -> str:
             try:
-                return await run(self._sandbox)
-            except (SandboxFileError, UnicodeDecodeError) as error:
+                await self._started(sandbox)
+                async with asyncio.timeout(self._owner.timeout + _GRACE):
+                    return await run(sandbox)
+            except (SandboxFileError, UnicodeError) as error:
                 return f"error: {error}"
             except ConfigurationError as error:
                 return f"error: {error}"  # such as a path that is not absolute: the model's
             except SandboxError as error:
                 self._failure = error
-                return "error: the sandbox has failed; this rollout does not count"
+            except TimeoutError:
+                self._failure = ProviderUnavailableError(
+                    f"no answer to a tool call within {self._owner.timeout + _GRACE:g} s",
+                    provider=sandbox.provider_name,
+                )
+            return "error: the sandbox has failed; this rollout does not count"
 
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
-        return truncate_middle(Operation(call()).result(), self._owner.observation_limit)
+        said = Operation(call(self._sandbox)).result()
+        return truncate_middle(said, self._owner.observation_limit)
+
+
+class RewardedSandboxEnvironment(SandboxEnvironment):
+    """One that TRL asks for the reward."""
+
+    def get_reward(self) -> float | None:
+        """The judge's score of what is in the sandbox; None for a failure that is ours."""
+        return self._reward()

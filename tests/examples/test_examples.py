@@ -26,12 +26,12 @@ def provider(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def run_example(path: Path, provider: str, *arguments: str) -> str:
+def run_example(path: Path, provider: str, *arguments: str, warnings: str = "error") -> str:
     """Run an example as a user would, warnings being errors; return what it printed."""
     environment = {"SANDBOXKIT_DOCKER_IMAGE": "sandboxkit/python:3.11", **os.environ}
     environment["SANDBOXKIT_PROVIDER"] = provider
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(path), *arguments],
+        [sys.executable, "-W", warnings, str(path), *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -92,8 +92,9 @@ def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) 
         assert path not in INTEGRATIONS or not under(name, "examples")
 
 
-def test_training_libraries_stay_in_integrations() -> None:
-    for path in (*CORE, *CLI, *TESTING, *PROVIDERS, *EXAMPLES):
+def test_training_libraries_stay_in_integrations_and_one_example() -> None:
+    trainers = {ROOT / "examples" / "rl_training" / "trl_grpo.py"}
+    for path in {*CORE, *CLI, *TESTING, *PROVIDERS, *EXAMPLES} - trainers:
         assert not {"torch", "vllm", "trl", "transformers", "tests"} & third_party(path), path
 
 

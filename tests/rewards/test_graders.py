@@ -1,11 +1,12 @@
 """What graders say about tasks, failures of the infrastructure, and their own weaknesses."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.integrations.rewards import (
     Canary,
     ExitCode,
@@ -15,8 +16,10 @@ from sandboxkit.integrations.rewards import (
     Outcome,
     PassRate,
     Verdict,
+    grade_in_fresh,
 )
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.rewards.cheats import HONEST, TESTS
 from tests.rewards.conftest import grade_all
@@ -121,6 +124,7 @@ def test_bad_options_are_refused() -> None:
     for make in (
         lambda: Limits(timeout=0),
         lambda: Limits(retries=-1),
+        lambda: Limits(timeout=10, deadline=10),
         lambda: Canary(canaries=0),
         lambda: HostCompare(partial=True, together=True),
     ):
@@ -151,3 +155,52 @@ def test_the_infrastructure_is_retried_and_then_masked(failures: int, outcome: O
     verdict = asyncio.run(run())
     assert verdict.outcome is outcome
     assert (verdict.reward is None) == (outcome is Outcome.INFRA_ERROR)
+
+
+class Hanging(FakeProvider):
+    """A provider that never finishes to make a sandbox."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starting = 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.starting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.starting -= 1
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("grader", [HostCompare, Canary, ExitCode, PassRate])
+def test_a_start_that_hangs_is_given_up_and_undone(grader: Callable[[Limits], Grader]) -> None:
+    provider = Hanging()
+
+    async def run() -> Verdict:
+        async with Session(provider) as session:
+            limits = Limits(timeout=0.1, deadline=0.3)
+            return await grader(limits).grade(session, HONEST, {"test_list": TESTS[:1]})
+
+    verdict = asyncio.run(run())
+    assert verdict.outcome is Outcome.INFRA_ERROR
+    assert verdict.detail == "no answer within deadline=0.3 s"
+    assert provider.starting == 0
+
+
+def test_a_pristine_sandbox_that_does_not_start_is_given_up() -> None:
+    provider = Hanging()
+
+    async def main() -> Verdict:
+        async with Session(FakeProvider()) as ours, Session(provider) as theirs:
+            agent = ours.sandbox(files={"/workspace/a": b""})
+
+            async def grade(sandbox: Sandbox) -> Verdict:
+                raise AssertionError("there is no sandbox")
+
+            return await grade_in_fresh(
+                agent, ["/workspace/a"], theirs.sandbox, grade, deadline=0.5
+            )
+
+    assert asyncio.run(main()).reward is None
+    assert provider.starting == 0

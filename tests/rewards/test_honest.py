@@ -1,6 +1,7 @@
-"""No honest solution is refused: 500 reference solutions of MBPP."""
+"""No honest solution is refused: reference solutions of MBPP."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,16 @@ PROBLEMS = [
     json.loads(line)
     for line in Path(__file__).with_name("data").joinpath("mbpp_500.jsonl").read_text().splitlines()
 ]
+# Every fifth; all of them with SANDBOXKIT_MBPP_ALL=1, which takes minutes.
+CHOSEN = PROBLEMS if os.environ.get("SANDBOXKIT_MBPP_ALL") else PROBLEMS[::5]
 
 
 def test_no_reference_solution_is_refused(provider: str) -> None:
     assert len(PROBLEMS) == 500
     # On Docker a sandbox costs ten times as much; there each submission has one for all cases.
-    grader = HostCompare(Limits(timeout=60), together=provider == "docker")
+    grader = HostCompare(Limits(timeout=60, deadline=1500), together=provider == "docker")
     verdicts = grade_all(
-        provider, grader, [(str(each["task_id"]), each["code"], each) for each in PROBLEMS]
+        provider, grader, [(str(each["task_id"]), each["code"], each) for each in CHOSEN]
     )
     assert {
         name: each for name, each in verdicts.items() if each.outcome is not Outcome.PASSED

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, Session
+from sandboxkit import ConfigurationError, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
+from sandboxkit.testing import FakeProvider
 
 pytestmark = pytest.mark.anyio
 RIGHT = {"command": "echo right > answer"}
@@ -94,6 +95,20 @@ async def test_a_setup_that_fails_is_tried_again_and_then_masked(
         assert "status 3: broken" in step.verdict.detail
         assert (env.metrics.setup_failures, env.metrics.masked) == (2, 1)
         assert not (await env.reset("b")).done
+
+
+async def test_a_sandbox_that_never_starts_masks_its_episode(tasks: dict[str, Task]) -> None:
+    class Hanging(FakeProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    config = SweConfig(start_timeout=0.1, setup_retries=1)
+    async with Session(Hanging()) as session, SweEnv(session, tasks, config) as env:
+        step = await env.reset("a")
+        assert (step.done, step.reward) == (True, None)
+        assert step.verdict is not None
+        assert "did not start within 0.1 s" in step.verdict.detail
 
 
 async def test_a_sandbox_that_dies_masks_its_episode(

@@ -57,10 +57,10 @@ def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTra
         )
     )
     settings: dict[str, Any] = {"max_steps": 1, "max_completion_length": 16, "beta": 0.0}
+    settings["per_device_train_batch_size"] = 16
     settings |= options.pop("config", {})
     config = GRPOConfig(
         str(folder),
-        per_device_train_batch_size=16,
         num_generations=8,
         logging_steps=1,
         save_strategy="no",

@@ -1,0 +1,78 @@
+"""The reward function of environments: all rollouts of a batch graded at once, and logged."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sandboxkit import ConfigurationError, Operation
+from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, log, refuse_broken
+from sandboxkit.integrations.trl._rollout import RolloutEnvironment
+
+
+class EnvironmentReward:
+    """Grades the rollouts of `SandboxEnvironments`, `SweEnvironments` and `SandboxRollouts`.
+
+    As with `SandboxReward` a failure of the infrastructure is None, `infra_failed_rate` and the
+    outcomes are logged, and a batch in which more than `max_infra_failed_rate` failed, or a
+    whole prompt, raises ProviderUnavailableError. A rollout that is not graded after `deadline`
+    seconds has failed so, too.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "environment_reward",
+        deadline: float = 600.0,
+        max_infra_failed_rate: float = 0.5,
+    ) -> None:
+        if deadline <= 0 or not 0 <= max_infra_failed_rate <= 1:
+            raise ConfigurationError(
+                f"deadline={deadline!r}, max_infra_failed_rate={max_infra_failed_rate!r}: "
+                "give seconds above 0 and a share from 0 to 1"
+            )
+        self.__name__ = name  # what TRL logs it as
+        self._deadline = deadline
+        self._most = max_infra_failed_rate
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        environments: Sequence[RolloutEnvironment] = (),
+        log_metric: LogMetric | None = None,
+        log_extra: LogExtra | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Rewards of a batch in its order, None where the infrastructure failed. Blocks."""
+        if len(environments) != len(completions):
+            raise ConfigurationError(
+                f"{len(completions)} completions and {len(environments)} environments: "
+                "EnvironmentReward needs environment_factory= or rollout_func= of the trainer"
+            )
+        if hasattr(environments[0], "get_reward"):
+            raise ConfigurationError(
+                "these environments tell TRL their reward themselves, and it would count "
+                "twice: leave out get_reward=True, or EnvironmentReward"
+            )
+        graded = Operation(self._all(environments)).result()
+        verdicts = [verdict for verdict, _ in graded]
+        rate = refuse_broken(prompts, verdicts, self._most, self.__name__)
+        log(verdicts, rate, log_metric, log_extra)
+        return [reward for _, reward in graded]
+
+    async def _all(
+        self, environments: Sequence[RolloutEnvironment]
+    ) -> list[tuple[Verdict, float | None]]:
+        return await asyncio.gather(*[self._one(each) for each in environments])
+
+    async def _one(self, environment: RolloutEnvironment) -> tuple[Verdict, float | None]:
+        try:
+            async with asyncio.timeout(self._deadline) as limit:
+                return await environment._grade()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the judge's own
+            detail = f"not graded within deadline={self._deadline:g} s"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), None

@@ -1,0 +1,199 @@
+"""A `rollout_func` whose rollouts use their tools at the same time."""
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl.chat_template_utils import (
+    add_response_schema,
+    get_training_chat_template,
+    is_chat_template_prefix_preserving,
+    parse_response,
+)
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.trl._rollout import RolloutEnvironment, tools_of
+from sandboxkit.integrations.trl._rows import RowsByPrompt
+
+# Any: messages as TRL has them.
+Message = dict[str, Any]
+
+
+@dataclass
+class _Rollout:
+    """One rollout: its tokens, and which of them the model wrote."""
+
+    environment: RolloutEnvironment
+    prompt_ids: list[int]
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    calls: list[Message] = field(default_factory=list)
+    """The tool calls of the last turn."""
+
+    def add(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
+        self.ids += ids
+        self.mask += [mask] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+
+
+class SandboxRollouts:
+    """Rollouts in environments, a turn of all at a time: generated together, then acted on at once.
+
+        with SandboxEnvironments(judge, provider="docker") as environments:
+            GRPOTrainer(
+                rollout_func=SandboxRollouts(environments), reward_funcs=EnvironmentReward(), ...
+            ).train()
+
+    With `environment_factory` TRL makes the tool calls of a batch one after the other; here a
+    turn lasts as long as its slowest call. All else is the same: the chat template and its
+    tools, `max_completion_length` for a completion with all that the tools say (which is not
+    trained on), `max_tool_calling_iterations`. TRL hands over the prompts alone, so the row of
+    each is looked up in the trainer's data sets; where prompts are not unique there, `row` finds
+    the row of a prompt. Prompts must be messages, without images.
+    """
+
+    def __init__(
+        self,
+        environments: Callable[[], RolloutEnvironment],
+        *,
+        row: Callable[[Any], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._environments = environments
+        self._row = row
+        self._pool: list[RolloutEnvironment] = []
+        self._dialogue: _Dialogue | None = None
+
+    # Any: TRL's trainer, whose types are incomplete, and what it takes.
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """Roll out every prompt once, as TRL repeats them itself."""
+        dialogue = self._dialogue = self._dialogue or _Dialogue(trainer)
+        self._row = self._row or RowsByPrompt(trainer)
+        while len(self._pool) < len(prompts):
+            self._pool.append(self._environments())
+        rollouts: list[_Rollout] = []
+        for prompt, environment in zip(prompts, self._pool, strict=False):
+            environment.reset(**self._row(prompt))
+            rollouts.append(_Rollout(environment, dialogue.opening(prompt, environment)))
+        has_logprobs = self._run(rollouts, dialogue)
+        return {
+            "prompt_ids": [each.prompt_ids for each in rollouts],
+            "completion_ids": [each.ids for each in rollouts],
+            "logprobs": [each.logprobs for each in rollouts] if has_logprobs else None,
+            "env_mask": [each.mask for each in rollouts],
+            "environments": [each.environment for each in rollouts],
+        }
+
+    def _run(self, rollouts: list[_Rollout], dialogue: "_Dialogue") -> bool:
+        """All turns of all rollouts; whether the model told its log probabilities."""
+        has_logprobs = dialogue.turn(rollouts)
+        active = [each for each in rollouts if each.calls]
+        turns = 0
+        with ThreadPoolExecutor(len(rollouts), "sandbox-rollouts") as threads:
+            while active and turns < dialogue.max_turns:
+                said = list(threads.map(_act, active))
+                active = [
+                    each
+                    for each, answers in zip(active, said, strict=True)
+                    if dialogue.hear(each, answers)
+                ]
+                if active:
+                    dialogue.turn(active)
+                active = [each for each in active if each.calls]
+                turns += 1
+        return has_logprobs
+
+
+def _act(rollout: _Rollout) -> list[Message]:
+    """Make the calls of a rollout's last turn, one after the other."""
+    tools = {tool.__name__: tool for tool in tools_of(rollout.environment)}
+    return [_answer(tools, call) for call in rollout.calls]
+
+
+def _answer(tools: Mapping[str, Callable[..., str]], call: Message) -> Message:
+    function = call.get("function") or {}
+    name, arguments = str(function.get("name")), function.get("arguments") or {}
+    if name not in tools:
+        content = f"error: there is no tool {name[:80]!r}; there are {', '.join(tools)}"
+    else:
+        try:
+            content = tools[name](
+                **(json.loads(arguments) if isinstance(arguments, str) else arguments)
+            )
+        except Exception as error:  # noqa: BLE001 - as TRL does: the model sees what its call raised
+            content = f"error: {error}"
+    return {"role": "tool", "name": name, "content": content}
+
+
+class _Dialogue:
+    """A trainer's model, tokenizer and chat template."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._limit: int = trainer.max_completion_length
+        self._context: int = getattr(trainer.model.config, "max_position_embeddings", 1 << 30)
+        self.max_turns: int = trainer.max_tool_calling_iterations
+        words = copy.deepcopy(trainer.processing_class)  # TRL's own parsing is left as it is
+        if getattr(words, "response_template", None) is None:
+            words = add_response_schema(words)
+        if not is_chat_template_prefix_preserving(words):
+            words.chat_template = get_training_chat_template(words)
+        self._words = words
+
+    def opening(self, prompt: Any, environment: RolloutEnvironment) -> list[int]:
+        """A prompt's tokens, the tools of its environment told to the model."""
+        if isinstance(prompt, str):
+            raise ConfigurationError(
+                "SandboxRollouts needs prompts that are messages, such as "
+                '[{"role": "user", "content": "..."}], not text'
+            )
+        return self._render(prompt, tools_of(environment))
+
+    def turn(self, rollouts: list[_Rollout]) -> bool:
+        """Let the model go on with each; whether it told the log probabilities."""
+        # The one way to generate, with whichever engine TRL has been told to use. It is not
+        # public; TRL's examples of rollout_func reach for the engine itself, which is neither.
+        said, logprobs = self._trainer._generate_single_turn(
+            [each.prompt_ids + each.ids for each in rollouts], None, {}, num_generations=1
+        )
+        for number, rollout in enumerate(rollouts):
+            room = max(self._limit - len(rollout.ids), 0)
+            before = rollout.prompt_ids + rollout.ids
+            ids = list(said[number])[:room]
+            rollout.add(ids, 1, None if logprobs is None else list(logprobs[number])[:room])
+            tools = tools_of(rollout.environment)
+            message = parse_response(self._words, ids, prefix=before, tools=tools) if ids else {}
+            rollout.calls = message.get("tool_calls") or []
+        return logprobs is not None
+
+    def hear(self, rollout: _Rollout, answers: list[Message]) -> bool:
+        """Add what the tools said; False, and nothing is added, where there is no room for it."""
+        called = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ""}]
+        called[1]["tool_calls"] = rollout.calls
+        before = self._render(called, None, more=False)
+        after = self._render([*called, *answers], None)
+        # Templates write a line break after the token that ends a turn; the model did not.
+        ends = [at + 1 for at, token in enumerate(before) if token == self._words.eos_token_id]
+        end = ends[-1] if ends else len(before)
+        if after[:end] != before[:end]:
+            raise ConfigurationError("the chat template writes a turn anew once others follow it")
+        suffix = after[end:]
+        length = len(rollout.ids) + len(suffix)
+        if length > self._limit or len(rollout.prompt_ids) + length >= self._context:
+            return False
+        rollout.add(suffix, 0, None)
+        return True
+
+    def _render(self, messages: Any, tools: Any, more: bool = True) -> list[int]:
+        ids: list[int] = self._words.apply_chat_template(
+            messages,
+            tools=tools,
+            add_generation_prompt=more,
+            tokenize=True,
+            return_dict=False,
+            **self._trainer.chat_template_kwargs,
+        )
+        return ids

@@ -1,0 +1,49 @@
+"""The data set's row of a prompt, for TRL's `rollout_func`, which is told prompts alone."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxkit import ConfigurationError
+
+
+# Any: TRL's trainer, and rows of somebody's data set.
+class RowsByPrompt:
+    """Looks rows up in a trainer's data sets. Remembers where they are, not what they hold."""
+
+    def __init__(self, trainer: Any) -> None:
+        evaluated = trainer.eval_dataset
+        others = evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]
+        self._places: dict[bytes, tuple[Any, int]] = {}
+        for dataset in (trainer.train_dataset, *others):
+            if dataset is not None:
+                self._add(dataset)
+
+    def __call__(self, prompt: Any) -> dict[str, Any]:
+        """The row with this prompt. Raises ConfigurationError if there is none."""
+        place = self._places.get(_key(prompt))
+        if place is None:
+            raise ConfigurationError(
+                f"no row of the data sets has the prompt {str(prompt)[:80]}; give "
+                "SandboxRollouts a function row= that finds it"
+            )
+        dataset, index = place
+        return dict(dataset[index])
+
+    def _add(self, dataset: Any) -> None:
+        if not hasattr(dataset, "__getitem__"):
+            raise ConfigurationError(
+                "rows of a streamed data set cannot be looked up by their prompt; give "
+                "SandboxRollouts a function row= that finds them"
+            )
+        for index, row in enumerate(dataset):
+            known, at = self._places.setdefault(_key(row["prompt"]), (dataset, index))
+            if dict(known[at]) != dict(row):
+                raise ConfigurationError(
+                    f"two rows differ and have the same prompt {str(row['prompt'])[:80]}; give "
+                    "SandboxRollouts a function row=, or prompts that differ"
+                )
+
+
+def _key(prompt: Any) -> bytes:
+    return hashlib.blake2b(repr(prompt).encode(errors="surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,173 @@
+"""SWE tasks as environments: a shell, an editor and submit, graded in a fresh sandbox."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.swe import Metrics, Step, SweConfig, SweEnv, Task
+from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
+from sandboxkit.provider import Provider
+
+_OVER = "error: the episode is over"
+
+
+class SweEnvironments(Environments):
+    """The `environment_factory` of a run on SWE tasks, such as `bundled_tasks()` gives.
+
+        with SweEnvironments(tasks, provider="docker") as environments:
+            GRPOTrainer(
+                train_dataset=Dataset.from_list(environments.rows()),
+                environment_factory=environments,  # or rollout_func=SandboxRollouts(environments)
+                reward_funcs=EnvironmentReward(), ...
+            ).train()
+
+    A row's `task_id` says what an environment is reset to. `config` has the budgets and
+    penalties, `metrics` the counts of all episodes. `get_reward` is as in `SandboxEnvironments`.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        config: SweConfig | None = None,
+        *,
+        get_reward: bool = False,
+        provider: str | Provider | None = None,
+        max_concurrency: int | None = None,
+        **options: Any,  # SandboxSpec's, as Session takes them
+    ) -> None:
+        if not tasks:
+            raise ConfigurationError("there are no tasks")
+        self.session = Session(provider, max_concurrency=max_concurrency, **options)
+        self.tasks = tasks
+        self.config = config or SweConfig()
+        self.metrics = Metrics()
+        self._made = RewardedSweEnvironment if get_reward else SweEnvironment
+
+    def __call__(self) -> "SweEnvironment":
+        """A new environment, without a sandbox until it is reset."""
+        return self._made(self)
+
+    # Any: rows of a data set.
+    def rows(self) -> list[dict[str, Any]]:
+        """A data set's rows: each task's instruction as the prompt, and its id."""
+        return [
+            {"prompt": [{"role": "user", "content": task.instruction}], "task_id": name}
+            for name, task in self.tasks.items()
+        ]
+
+
+class SweEnvironment(RolloutEnvironment):
+    """One rollout of a task. `reset` does not wait for the sandbox; the first tool call does."""
+
+    def __init__(self, owner: SweEnvironments) -> None:
+        self._owner = owner
+        self._env = SweEnv(owner.session, owner.tasks, owner.config, metrics=owner.metrics)
+        self._first: Operation[Step] | None = None
+        self._last: Step | None = None
+        self._submitted = False
+
+    # Any: a row of somebody's data set.
+    def reset(self, *, task_id: str = "", **row: Any) -> None:
+        """Begin a task; the sandbox of the one before is stopped."""
+        if task_id not in self._owner.tasks:
+            raise ConfigurationError(
+                f"a row's task_id={task_id!r} is no task; there are {', '.join(self._owner.tasks)}"
+            )
+        self._last, self._submitted = None, False
+        self._first = Operation(self._begin(self._first, task_id))
+
+    def bash(self, command: str) -> str:
+        """
+        Run a bash script. The working directory and exported variables last from call to call.
+
+        Args:
+            command: The script to run.
+        """
+        return self._tool("bash", command=command)
+
+    def str_replace_editor(
+        self,
+        command: str,
+        path: str,
+        view_range: list[int] | None = None,
+        file_text: str | None = None,
+        old_str: str | None = None,
+        new_str: str | None = None,
+        insert_line: int | None = None,
+    ) -> str:
+        """
+        View and edit files.
+
+        Args:
+            command: view shows a file with line numbers, or a folder; create writes a whole file; str_replace replaces text that occurs exactly once; insert adds lines after a line; undo_edit takes back the last edit of a file. (choices: ["view", "create", "str_replace", "insert", "undo_edit"])
+            path: Absolute path of the file or folder.
+            view_range: For view: first and last line, counted from 1; -1 is the last line.
+            file_text: For create: the file's whole text.
+            old_str: For str_replace: the text to replace.
+            new_str: For str_replace: the new text. For insert: the lines to insert.
+            insert_line: For insert: the line after which to insert; 0 for the beginning.
+        """
+        return self._tool(
+            "str_replace_editor",
+            command=command,
+            path=path,
+            view_range=view_range,
+            file_text=file_text,
+            old_str=old_str,
+            new_str=new_str,
+            insert_line=insert_line,
+        )
+
+    def submit(self) -> str:
+        """
+        Declare that the task is done. Nothing can be changed afterwards.
+        """
+        # Graded with all others of the batch, not here, where they would wait for it.
+        if self._last is not None or self._submitted:
+            return _OVER
+        self._submitted = True
+        return "submitted"
+
+    async def _begin(self, before: Operation[Step] | None, task_id: str) -> Step:
+        if before is not None:
+            before.cancel()
+        return await self._env.reset(task_id)
+
+    def _tool(self, name: str, **arguments: Any) -> str:
+        if self._first is None:
+            raise ConfigurationError("the environment was not reset before a tool was called")
+        if self._submitted:
+            return _OVER
+        return Operation(self._step(self._first, name, arguments)).result()
+
+    async def _step(self, first: Operation[Step], name: str, arguments: dict[str, Any]) -> str:
+        if self._last is None:
+            step = await first
+            if not step.done:
+                step = await self._env.step(name, arguments)
+            self._last = step if step.done else None
+            return step.observation
+        return _OVER
+
+    async def _grade(self) -> tuple[Verdict, float | None]:
+        if self._first is None:
+            raise ConfigurationError("the environment was not reset before it was graded")
+        if self._last is None:
+            first = await self._first
+            if first.done:
+                self._last = first
+            elif self._submitted:
+                self._last = await self._env.step("submit", {})
+            else:
+                self._last = await self._env.finish()
+        assert self._last.verdict is not None
+        return self._last.verdict, self._last.reward
+
+
+class RewardedSweEnvironment(SweEnvironment):
+    """One that TRL asks for the reward."""
+
+    def get_reward(self) -> float | None:
+        """The task's grade less its penalties; None for a failure that is ours."""
+        return self._reward()

@@ -1,0 +1,193 @@
+"""Environments in TRL's own trainer, and by themselves."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, SandboxSpec
+from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments
+from sandboxkit.testing import FakeProvider
+from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
+from tests.trl.tiny import trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+GRADED: dict[str, Any] = {"reward_funcs": [EnvironmentReward()], "config": LONG}
+
+
+def test_environments_give_the_tools_and_the_reward(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider="local") as environments:
+        training = trainer(tmp_path, CHAT, environment_factory=environments, **GRADED)
+        script(training, *TURNS)
+        training.train()
+        assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
+        said = json.dumps(training._logs["completion"][0])
+        assert "wrote 2 bytes to /workspace/answer" in said
+        assert "edited /workspace/answer" in said
+        assert "42" in said
+        listed = environments.session.list().result()
+        mine = [i for i in listed if i.tags["sandboxkit.session"] == environments.session.id]
+        assert len(mine) == 16, "one sandbox a rollout"
+    left = [i.id for i in mine if i.id in {info.id for info in _listed()}]
+    assert left == []
+
+
+def _listed() -> list[Any]:
+    return Sandbox.list(provider="local").result()
+
+
+def test_pooled_environments_begin_each_rollout_afresh(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider="local") as environments:
+        training = trainer(
+            tmp_path,
+            CHAT,
+            environment_factory=environments,
+            reward_funcs=[EnvironmentReward()],
+            config={**LONG, "max_steps": 2},
+        )
+        script(training, call("bash", command="ls; echo 42 > answer"), "done")
+        training.train()
+        observed = [said[1]["content"] for said in training._logs["completion"]]
+        assert observed == [""] * 16, "no rollout sees the answer of the one before"
+        assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
+
+
+class Full(FakeProvider):
+    """Refuses every third sandbox, and whatever is tried again."""
+
+    def __init__(self, refused: int = 3) -> None:
+        super().__init__()
+        self._made, self._every = 0, refused
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self._made += 1
+        if self._made > 16 or self._made % self._every == 0:
+            raise ProviderUnavailableError("no capacity today", provider=self.name)
+        return await super().create(spec)
+
+
+def test_a_sandbox_that_cannot_be_made_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=Full()) as environments:
+        training = trainer(tmp_path, CHAT, environment_factory=environments, **GRADED)
+        script(training, call("bash", command="echo 42 > answer"), "done")
+        training.train()
+        rewards = list(training._logs["rewards"]["environment_reward"])
+        assert sum(math.isnan(value) for value in rewards) == 5
+        advantages = list(training._logs["advantages"])
+        assert advantages == [0.0] * 16, "all that were graded are equal"
+        logged = training.state.log_history[0]
+        assert logged["infra_failed_rate"] == pytest.approx(5 / 16)
+        assert logged["outcome/passed"] == pytest.approx(11 / 16)
+
+
+def test_a_whole_group_without_sandboxes_ends_the_training(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=Full(1)) as environments:
+        reward = EnvironmentReward(max_infra_failed_rate=1.0)
+        training = trainer(
+            tmp_path, CHAT, environment_factory=environments, reward_funcs=[reward], config=LONG
+        )
+        script(training, call("bash", command="true"), "done")
+        with pytest.raises(ProviderUnavailableError, match="all 16 completions of the prompt"):
+            training.train()
+
+
+def test_too_many_rollouts_without_sandboxes_end_the_training(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=Full()) as environments:
+        reward = EnvironmentReward(max_infra_failed_rate=0.3)
+        training = trainer(
+            tmp_path, CHAT, environment_factory=environments, reward_funcs=[reward], config=LONG
+        )
+        script(training, call("bash", command="true"), "done")
+        with pytest.raises(ProviderUnavailableError, match=r"31% of 16 samples.*no capacity"):
+            training.train()
+
+
+def test_environments_may_tell_trl_their_reward_themselves(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=FakeProvider(), get_reward=True) as environments:
+        training = trainer(tmp_path, CHAT, environment_factory=environments, config=LONG)
+        script(training, call("bash", command="echo 42 > answer"), "done")
+        training.train()
+        assert list(training._logs["rewards"]["RewardedSandboxEnvironment"]) == [1.0] * 16
+        with pytest.raises(ConfigurationError, match="count twice"):
+            EnvironmentReward()(["p"], ["c"], environments=[environments()])
+
+
+def test_a_sandbox_that_never_starts_does_not_stop_the_trainer() -> None:
+    class Hanging(FakeProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    with SandboxEnvironments(judge, provider=Hanging(), start_timeout=0.1) as environments:
+        rollouts = [environments(), environments()]
+        for rollout in rollouts:
+            rollout.reset(want="42")
+        assert "does not count" in rollouts[0].bash("true")
+        reward = EnvironmentReward(max_infra_failed_rate=1.0)
+        assert reward(["p", "q"], ["c", "c"], environments=rollouts) == [None, None]
+
+
+def test_a_judge_that_hangs_is_given_up() -> None:
+    async def hangs(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    with SandboxEnvironments(hangs, provider=FakeProvider()) as environments:
+        rollout = environments()
+        rollout.reset()
+        reward = EnvironmentReward(deadline=0.2, max_infra_failed_rate=1.0)
+        assert reward(["p"], ["c"], environments=[rollout]) == [None]
+
+
+def test_the_reward_needs_environments() -> None:
+    with pytest.raises(ConfigurationError, match="1 completions and 0 environments"):
+        EnvironmentReward()(["p"], ["c"])
+
+
+def test_an_answer_that_is_not_there_is_the_models_failure() -> None:
+    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
+        rollout = environments()
+        rollout.reset(want="42")
+        assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
+        assert rollout.read_file("/workspace/nothing").startswith("error: ")
+        rollout.write_file("/workspace/twice", "a a")
+        assert "occurs 2 times" in rollout.edit("/workspace/twice", "a", "b")
+        assert rollout.read_file("relative").startswith("error: ")
+
+
+def test_a_long_observation_loses_its_middle_and_a_long_command_is_killed() -> None:
+    environments = SandboxEnvironments(
+        judge, provider=FakeProvider(), observation_limit=100, timeout=0.5
+    )
+    with environments:
+        rollout = environments()
+        rollout.reset()
+        said = rollout.bash("seq 1000; exit 3")
+        assert said.startswith("1\n2\n")
+        assert said.endswith("1000\n\n[exit status 3]")
+        assert "characters left out" in said
+        assert "[killed: it ran longer than 0.5 seconds]" in rollout.bash("echo so far; sleep 60")
+
+
+def test_resetting_does_not_wait_for_the_sandbox(tmp_path: Path) -> None:
+    class Slow(FakeProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            await asyncio.sleep(0.5)
+            return await super().create(spec)
+
+    with SandboxEnvironments(judge, provider=Slow()) as environments:
+        rollouts = [environments() for _ in range(8)]
+        started = time.monotonic()
+        for rollout in rollouts:
+            rollout.reset(want="42")
+        assert time.monotonic() - started < 0.4
+        for rollout in rollouts:
+            assert rollout.bash("echo 42 > answer") == ""
+        rewards = EnvironmentReward()(["p"] * 8, ["c"] * 8, environments=rollouts)
+        assert rewards == [1.0] * 8

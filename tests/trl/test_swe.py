@@ -1,0 +1,131 @@
+"""SWE tasks as environments, in TRL's own trainer and by direct calls."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, SandboxSpec
+from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
+from sandboxkit.testing import FakeProvider
+from tests.trl.scripted import LONG, call, script
+from tests.trl.tiny import trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+TURNS = (
+    call("str_replace_editor", command="create", path="/workspace/answer", file_text="left"),
+    call(
+        "str_replace_editor",
+        command="str_replace",
+        path="/workspace/answer",
+        old_str="left",
+        new_str="right",
+    ),
+    call("bash", command="cat answer; ls -d /tests"),
+    call("submit"),
+    "done",
+)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> dict[str, Task]:
+    for name in ("a", "b"):
+        folder = tmp_path / "tasks" / name
+        (folder / "tests").mkdir(parents=True)
+        (folder / "instruction.md").write_text(f"task {name}")
+        (folder / "tests" / "test.sh").write_text('test "$(cat answer)" = right\n')
+    return load_tasks(tmp_path / "tasks")
+
+
+@pytest.fixture
+def environments(tasks: dict[str, Task]) -> Iterator[SweEnvironments]:
+    with SweEnvironments(tasks, SweConfig(error_penalty=0.25), provider="local") as made:
+        yield made
+
+
+def graded(*rollouts: Any) -> list[float | None]:
+    count = len(rollouts)
+    reward = EnvironmentReward(max_infra_failed_rate=1.0)
+    prompts = [str(number) for number in range(count)]
+    return reward(prompts, ["c"] * count, environments=rollouts)
+
+
+@pytest.mark.parametrize("mode", ["environment_factory", "rollout_func"])
+def test_a_trainer_works_on_tasks(environments: SweEnvironments, tmp_path: Path, mode: str) -> None:
+    factory = environments if mode == "environment_factory" else SandboxRollouts(environments)
+    training = trainer(
+        tmp_path,
+        environments.rows() * 8,
+        reward_funcs=[EnvironmentReward()],
+        config={**LONG, "max_completion_length": 3000},
+        **{mode: factory},
+    )
+    script(training, *TURNS)
+    training.train()
+    # One call is an error: there are no tests where the agent works.
+    assert list(training._logs["rewards"]["environment_reward"]) == [0.75] * 16
+    assert training.state.log_history[0]["infra_failed_rate"] == 0.0
+    assert (environments.metrics.submitted, environments.metrics.passed) == (16, 16)
+    said = str(training._logs["completion"][0])
+    assert "created /workspace/answer" in said
+    assert "No such file" in said
+
+
+def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None:
+    right, wrong, early, unasked = (environments() for _ in range(4))
+    for rollout in (right, wrong, early, unasked):
+        rollout.reset(task_id="a", prompt="unused")
+    assert right.bash("echo right > answer") == "(no output)"
+    assert right.submit() == "submitted"
+    assert right.bash("echo wrong > answer") == "error: the episode is over"
+    assert right.submit() == "error: the episode is over"
+    wrong.bash("echo wrong > answer")  # and stops without submitting
+    early.bash("echo right > answer")
+    ended = early.bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    assert ended == "submitted"
+    assert early.bash("true") == "error: the episode is over"
+    assert graded(right, wrong, early, unasked) == [1.0, 0.0, 1.0, 0.0]
+    right.reset(task_id="b")
+    assert "No such file" in right.bash("cat answer")
+
+
+def test_a_sandbox_that_never_starts_gives_no_reward(tasks: dict[str, Task]) -> None:
+    class Hanging(FakeProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    config = SweConfig(start_timeout=0.1, setup_retries=0)
+    with SweEnvironments(tasks, config, provider=Hanging()) as environments:
+        rollout, idle = environments(), environments()
+        rollout.reset(task_id="a")
+        idle.reset(task_id="a")
+        assert rollout.bash("true") == "the sandbox failed"
+        assert graded(rollout, idle) == [None, None]
+        rollout.reset(task_id="b")
+        rollout.reset(task_id="a")  # while the other is still being started
+
+
+def test_rewards_may_be_told_to_trl(tasks: dict[str, Task]) -> None:
+    with SweEnvironments(tasks, provider="local", get_reward=True) as environments:
+        rollout: Any = environments()
+        rollout.reset(task_id="a")
+        rollout.bash("echo right > answer")
+        assert rollout.get_reward() == 1.0
+        assert rollout.get_reward() == 1.0
+
+
+def test_a_row_without_a_task_is_refused(
+    environments: SweEnvironments, tasks: dict[str, Task]
+) -> None:
+    rollout = environments()
+    with pytest.raises(ConfigurationError, match="not reset"):
+        rollout.bash("true")
+    for row in ({}, {"task_id": "c"}):
+        with pytest.raises(ConfigurationError, match="is no task; there are a, b"):
+            rollout.reset(**row)
+    with pytest.raises(ConfigurationError, match="no tasks"):
+        SweEnvironments({}, provider="local")

@@ -1,0 +1,100 @@
+"""Functions for `tools=` in TRL's own trainer, and by themselves."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxSpec,
+    SandboxStartError,
+)
+from sandboxkit.integrations.trl import SandboxReward, SandboxTools
+from sandboxkit.testing import FakeProvider
+from tests.trl.graders import Length, whole
+from tests.trl.scripted import CHAT, LONG, call, script
+from tests.trl.tiny import trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+
+
+def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
+    reward = SandboxReward(Length(), provider=FakeProvider(), extract=whole)
+    with SandboxTools(provider="local") as tools:
+        training = trainer(
+            tmp_path,
+            CHAT,
+            tools=tools.functions,
+            reward_funcs=[reward],
+            config={**LONG, "max_steps": 5},
+        )
+        script(
+            training,
+            call("python", code="import os; print(6 * 7, os.listdir())"),
+            call("bash", command="touch left; cat nothing; exit 3"),
+            "42!!",
+        )
+        try:
+            training.train()
+        finally:
+            reward.close()
+        answers = [m["content"] for m in training._logs["completion"][0] if m["role"] == "tool"]
+        assert answers[0] == "42 []\n"
+        assert answers[1].endswith("[exit status 3]")
+        # What the assistant says, the empty turns of the calls with it, has an even length.
+        assert list(training._logs["rewards"]["sandbox_reward"]) == [1.0] * 16
+        steps = training.state.log_history[:5]
+        assert [each["infra_failed_rate"] for each in steps] == [0.0] * 5
+        assert [each["tools/call_frequency"] for each in steps] == [2.0] * 5
+        assert [each["tools/failure_frequency"] for each in steps] == [0.0] * 5
+        session = tools.session.id
+    listed = Sandbox.list(provider="local").result()
+    assert [info for info in listed if info.tags.get("sandboxkit.session") == session] == []
+
+
+def test_a_long_answer_loses_its_middle_and_a_long_program_is_killed() -> None:
+    with SandboxTools(provider=FakeProvider(), observation_limit=100, timeout=0.5) as tools:
+        assert "characters left out" in tools.bash("seq 1000")
+        late = tools.bash("echo so far; sleep 60")
+        assert late == "so far\n\n[killed: it ran longer than 0.5 seconds]"
+
+
+def test_a_failure_is_tried_again_and_then_raised() -> None:
+    class Failing(FakeProvider):
+        tries = 0
+
+        async def create(self, spec: SandboxSpec) -> str:
+            self.tries += 1
+            if self.tries in (1, 2, 4, 5, 6):
+                raise ProviderUnavailableError("no answer", provider=self.name)
+            return await super().create(spec)
+
+    with SandboxTools(provider=Failing()) as tools:
+        assert tools.bash("echo here") == "here\n"
+        with pytest.raises(ProviderUnavailableError, match="no answer"):
+            tools.bash("echo here")
+
+
+def test_a_sandbox_that_never_starts_is_given_up() -> None:
+    class Hanging(FakeProvider):
+        async def create(self, spec: SandboxSpec) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    with (
+        SandboxTools(provider=Hanging(), timeout=0.1, start_timeout=0.1) as tools,
+        pytest.raises(SandboxStartError, match="no sandbox"),
+    ):
+        tools.python("pass")
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"start_timeout": 0}, {"observation_limit": 9}]
+)
+def test_limits_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        SandboxTools(provider=FakeProvider(), **options)
