@@ -6,7 +6,8 @@ socket, and read no dotenv file.
 
 import json
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypedDict, TypeVar
 
 import aiohttp
@@ -21,7 +22,7 @@ from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, Sand
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError, bounded
 from sandboxkit.providers._hosted.http_errors import from_status
 
-__all__ = ["KEY_VARIABLE", "NAME", "Account", "ConflictError", "said", "status_error"]
+__all__ = ["KEY_VARIABLE", "NAME", "Account", "ConflictError", "said", "status_error", "translated"]
 
 _T = TypeVar("_T")
 
@@ -48,6 +49,7 @@ class Account:
         self.timeout = timeout
         """Seconds that any one call may take."""
         self._client: ApiClient | None = None
+        self._closed = False
 
     @property
     def url(self) -> str:
@@ -114,42 +116,23 @@ class Account:
 
         OutcomeUnknownError where the call may have been carried out.
         """
-        where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
-        try:
+        with translated(what, sandbox_id):
             return await bounded(
                 call, self.timeout, provider=NAME, what=what, sandbox_id=sandbox_id
             )
-        except (ApiException, ToolboxException) as error:
-            headers = {k.lower(): v for k, v in (error.headers or {}).items()}
-            raise status_error(
-                error.status or 500, said(error.body), headers, what=what, sandbox_id=sandbox_id
-            ) from None
-        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            raise ProviderUnavailableError(
-                f"daytona cannot be reached to {what}: {error}; check the network and "
-                "DAYTONA_API_URL",
-                **where,
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise OutcomeUnknownError(
-                f"the connection to daytona broke while it was to {what}: "
-                f"{error or type(error).__name__}; try again",
-                **where,
-            ) from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise OutcomeUnknownError(
-                f"what answered to {what} does not speak Daytona's protocol "
-                f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
-                **where,
-            ) from error
 
     async def aclose(self) -> None:
-        """Close the connections; the next call opens others."""
+        """Close the connections; no call works after that."""
+        self._closed = True
         client, self._client = self._client, None
         if client is not None:
             await client.close()  # type: ignore[no-untyped-call]  # the generated code has no types
 
     def _open(self) -> ApiClient:
+        if self._closed:
+            raise ConfigurationError(
+                "this provider is closed; make a new DaytonaProvider", provider=NAME
+            )
         if self._client is None:
             headers = self.headers()
             self._client = ApiClient(Configuration(host=self.url))
@@ -163,6 +146,41 @@ class Account:
         key = self._api_key or os.environ.get(KEY_VARIABLE, "")
         token = os.environ.get("DAYTONA_JWT_TOKEN", "")
         return ("DAYTONA_JWT_TOKEN", token) if token and not key else (KEY_VARIABLE, key)
+
+
+@contextmanager
+def translated(what: str, sandbox_id: str | None) -> Iterator[None]:
+    """Raise sandboxkit's errors in place of the clients'."""
+    where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
+    try:
+        yield
+    except (ApiException, ToolboxException) as error:
+        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
+        raise status_error(
+            error.status or 500, said(error.body), headers, what=what, sandbox_id=sandbox_id
+        ) from None
+    except aiohttp.WSServerHandshakeError as error:
+        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
+        raise status_error(
+            error.status, error.message, headers, what=what, sandbox_id=sandbox_id
+        ) from error
+    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+        raise ProviderUnavailableError(
+            f"daytona cannot be reached to {what}: {error}; check the network and DAYTONA_API_URL",
+            **where,
+        ) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise OutcomeUnknownError(
+            f"the connection to daytona broke while it was to {what}: "
+            f"{error or type(error).__name__}; try again",
+            **where,
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise OutcomeUnknownError(
+            f"what answered to {what} does not speak Daytona's protocol "
+            f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
+            **where,
+        ) from error
 
 
 def status_error(

@@ -3,14 +3,17 @@
 import json
 import math
 import shlex
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlencode
 
 import aiohttp
+import anyio
 from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
-from sandboxkit.providers.daytona._account import NAME, Account, status_error
+from sandboxkit.providers.daytona._account import NAME, Account, said, status_error, translated
 from sandboxkit.types import PtySize
 
 __all__ = ["Machine", "Terminal", "TerminalEnded"]
@@ -18,6 +21,7 @@ __all__ = ["Machine", "Terminal", "TerminalEnded"]
 _LARGEST_SIDE = 1000
 _PIECE = 32768
 """Daytona takes messages of at most 64 KiB."""
+_UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
 
 
@@ -79,21 +83,65 @@ class Machine:
             timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
             max_msg_size=0,
         )
-        try:
-            socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)
-        except OutcomeUnknownError as error:
-            refused = error.__cause__
-            if isinstance(refused, aiohttp.WSServerHandshakeError):
-                headers = {k.lower(): v for k, v in (refused.headers or {}).items()}
-                raise status_error(
-                    refused.status,
-                    refused.message,
-                    headers,
-                    what="run a command",
-                    sandbox_id=self.id,
-                ) from refused
-            raise
+        socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)
         return Terminal(self, socket)
+
+    async def upload(self, path: str, data: AsyncIterable[bytes]) -> None:
+        """Write a file; as long as pieces are taken, it may last."""
+        with self._moving("upload a file") as scope:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                async for piece in data:
+                    scope.deadline = anyio.current_time() + self.timeout
+                    yield piece
+                scope.deadline = anyio.current_time() + self.timeout
+
+            headers = {**self._account.headers(), "Content-Type": "application/octet-stream"}
+            async with self._account.http().post(
+                f"{self._url}/files/upload-v2",
+                params={"path": path},
+                data=pieces(),
+                headers=headers,
+                timeout=_UNLIMITED,
+            ) as answer:
+                await self._check(answer, "upload a file")
+
+    async def download(self, path: str, most: int) -> bytes:
+        """Read a file's first `most` bytes; as long as pieces come, it may last."""
+        data = bytearray()
+        with self._moving("download a file") as scope:
+            async with self._account.http().get(
+                f"{self._url}/files/download",
+                params={"path": path},
+                headers=self._account.headers(),
+                timeout=_UNLIMITED,
+            ) as answer:
+                await self._check(answer, "download a file")
+                async for piece in answer.content.iter_any():
+                    scope.deadline = anyio.current_time() + self.timeout
+                    data += piece
+                    if len(data) >= most:
+                        break
+        return bytes(data[:most])
+
+    @contextmanager
+    def _moving(self, what: str) -> Iterator[anyio.CancelScope]:
+        """The errors of a transfer, and its deadline, which whoever sees progress puts off."""
+        try:
+            with anyio.fail_after(self.timeout) as scope, translated(what, self.id):
+                yield scope
+        except TimeoutError as error:
+            raise OutcomeUnknownError(
+                f"daytona did not {what} for {self.timeout:g} s; check the network",
+                provider=NAME,
+                sandbox_id=self.id,
+            ) from error
+
+    async def _check(self, answer: aiohttp.ClientResponse, what: str) -> None:
+        if answer.status >= 400:
+            headers = {k.lower(): v for k, v in answer.headers.items()}
+            message = said(await answer.text())
+            raise status_error(answer.status, message, headers, what=what, sandbox_id=self.id)
 
 
 class Terminal:

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import datetime
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ from sandboxkit.providers._hosted import main
 from sandboxkit.providers._hosted.creation import create_once
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
 from sandboxkit.providers._hosted.lifetime import Heartbeats
-from sandboxkit.providers.daytona import _exec, _spec
+from sandboxkit.providers.daytona import _exec, _files, _spec
 from sandboxkit.providers.daytona._account import NAME, Account, ConflictError
 from sandboxkit.providers.daytona._ends import Ends
 from sandboxkit.providers.daytona._machine import Machine
@@ -172,6 +172,20 @@ class DaytonaProvider(Provider):
             except SandboxError as failure:
                 error.add_note(f"and whether the sandbox still runs is not known: {failure}")
             raise
+
+    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
+        return await _files.read(self, await self._machine(sandbox_id), path, max_bytes)
+
+    async def write_file(
+        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
+    ) -> None:
+        if len(data) <= _files.SMALL:
+            await super().write_file(sandbox_id, path, data, mode=mode)
+        else:
+            await _files.write(self, await self._machine(sandbox_id), path, data, mode)
+
+    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
+        await _files.unpack(self, await self._machine(sandbox_id), path, tar)
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         wanted = {**tags, _spec.MARKER: "1"}

@@ -96,7 +96,10 @@ class Emulator:
 
 async def serve() -> None:
     emulator = Emulator()
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+    # Of TCP by name: only then does asyncio send small pieces at once, as the real servers do.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(512)
         config = uvicorn.Config(
             emulator,
             log_level="critical",

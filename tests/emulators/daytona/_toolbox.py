@@ -8,10 +8,7 @@ or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what
 import asyncio
 import contextlib
 import json
-import struct
 import urllib.parse
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 from daytona_toolbox_api_client_async import (
     ExecuteRequest,
@@ -33,10 +30,8 @@ from tests.emulators.daytona._answers import (
     refusal,
 )
 from tests.emulators.daytona._boxes import Box, Boxes, Pty
+from tests.emulators.daytona._files import download, upload
 
-HEADER = struct.Struct(">cI")
-"""As in the shell's script: kind, length."""
-_SHELL = Path(__file__).with_name("_shell_on_pty.py")
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _QUEUE = 256
 _LARGEST_MESSAGE = 64 * 1024
@@ -52,9 +47,18 @@ class Toolbox:
         """What goes on for terminals that nobody is connected to."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        body = await body_of(receive)
+        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
         try:
             box, path = self._box(scope)
+            if path[:1] == ["files"] and query.keys() != {"path"}:
+                self._violation(f"files have no {sorted(query)}")
+            if (scope["method"], path) == ("GET", ["files", "download"]):
+                await download(box, query["path"], send)
+                return
+            if (scope["method"], path) == ("POST", ["files", "upload-v2"]):
+                await answer(send, *await upload(box, query["path"], scope, receive))
+                return
+            body = await body_of(receive)
             status, content = await self._route(box, scope["method"], path, body)
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
@@ -121,7 +125,7 @@ class Toolbox:
                 if pty is None:
                     raise RefusedError(404, "PTY session not found")
                 pty.rows, pty.cols = asked.rows, asked.cols
-                await _order(pty, b"z", struct.pack(">HH", asked.rows, asked.cols))
+                await pty.process.resize(asked.rows, asked.cols)
                 return 200, _info(name, pty).to_dict()
         self._violation(f"unknown request {method} {path}")
         raise RefusedError(404, "not found")
@@ -134,9 +138,10 @@ class Toolbox:
             raise RefusedError(400, "invalid size")
         assert box.machine is not None
         process = await box.machine.spawn(
-            ("python3", "-I", "-S", "-c", _SHELL.read_text(), str(rows), str(cols)),
+            ("bash", "-i", "-l"),
             env={"TERM": "xterm-256color", "SHELL": "/bin/bash"},
             cwd=query.get("cwd", "/"),
+            pty=(rows, cols),
         )
         pty = box.ptys[name] = Pty(process, rows, cols)
         return name, pty
@@ -144,7 +149,7 @@ class Toolbox:
     async def _end(self, box: Box, name: str, pty: Pty) -> int:
         try:
             code = await pty.process.wait()
-            return -1 if code in (255, -9) else code
+            return code if code >= 0 else -1
         except MachineEnded:
             return 137
         finally:
@@ -175,28 +180,24 @@ async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
 
 
 async def _outputs(pty: Pty, send: Send) -> None:
-    queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE)
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def fill(stream: AsyncIterator[bytes]) -> None:
-        async for chunk in stream:
+    async def fill() -> None:
+        async for chunk in pty.process.stdout:
+            if queue.qsize() >= _QUEUE:
+                break
             queue.put_nowait(chunk)
+        else:
+            await asyncio.Event().wait()  # the terminal's end is said elsewhere
+        queue.put_nowait(b"")
 
-    filling = asyncio.create_task(fill(pty.process.stdout))
-    taking: asyncio.Task[bytes] | None = None
+    filling = asyncio.create_task(fill())
     try:
-        while True:
-            taking = asyncio.create_task(queue.get())
-            waiting = {taking} if filling.done() else {taking, filling}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if filling.done() and filling.exception() is not None:
-                closing = {"code": 1008, "reason": "slow consumer"}
-                await send({"type": "websocket.close", **closing})
-                return
-            await send({"type": "websocket.send", "bytes": await taking})
+        while chunk := await queue.get():
+            await send({"type": "websocket.send", "bytes": chunk})
+        await send({"type": "websocket.close", "code": 1008, "reason": "slow consumer"})
     finally:
         filling.cancel()
-        if taking is not None:
-            taking.cancel()
 
 
 async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
@@ -209,11 +210,7 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
             await send({"type": "websocket.close", "code": 1009, "reason": ""})
             return
         with contextlib.suppress(BrokenPipeError, MachineEnded):
-            await _order(pty, b"i", data)
-
-
-async def _order(pty: Pty, kind: bytes, data: bytes) -> None:
-    await pty.process.write(HEADER.pack(kind, len(data)) + data)
+            await pty.process.write(data)
 
 
 async def _drain(pty: Pty) -> None:
