@@ -118,25 +118,3 @@ def test_deleting_twice_is_no_error(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.kill_sandboxes()
     assert outcome(sandbox.stop()) is None
-
-
-def test_one_request_starts_and_ends_each_thing(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.clear()
-    assert sandbox.exec(["sh", "-c", "cat; echo err >&2"], stdin=b"in").result(30).stdout == "in"
-    assert [request.split()[0] for request in server.requests] == ["WS"]
-    server.clear()
-    process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"])
-    assert next(iter(process.stdout.lines())) == "up"
-    process.cancel()
-    assert outcome_of_cancelled(process)
-    assert [request.split()[0] for request in server.requests] == ["WS", "POST"]
-
-
-def outcome_of_cancelled(operation: Operation[T]) -> bool:
-    """Wait for the end of what was cancelled."""
-    try:
-        operation.result(30)
-    except BaseException:  # noqa: BLE001 - the cancellation, of whatever kind
-        return True
-    return False
