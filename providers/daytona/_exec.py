@@ -185,8 +185,15 @@ class _Running:
                     provider=NAME,
                     sandbox_id=self._machine.id,
                 ) from None
-            except TerminalEnded as end:  # somebody has killed the shell around the command
-                raise ShellEnded(end.status if 0 < end.status <= 255 else _KILLED) from None
+            except TerminalEnded as end:
+                if 0 <= end.status < 128:  # it gave up; where it was killed, Daytona says -1
+                    raise ProviderUnavailableError(
+                        f"the shell around a command ended with status {end.status}; the sandbox "
+                        "may be out of memory, processes or disk space",
+                        provider=NAME,
+                        sandbox_id=self._machine.id,
+                    ) from None
+                raise ShellEnded(_KILLED) from None
             for kind, piece in self._channel.feed(data):
                 if kind == "record":
                     status = await self._obey(terminal, piece)

@@ -110,7 +110,7 @@ class Boxes:
             return
         network = "none" if box.asked.network_block_all else "internet"
         env = {**BASE_ENV, **(box.asked.env or {})}
-        machine = await Machine.start(self._session, network=network, env=env)
+        machine = await Machine.start(self._session, network=network, env=env, pids=4096)
         if box.id not in self.alive:
             await machine.stop()
             return

@@ -214,8 +214,9 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
 
 
 async def _drain(pty: Pty) -> None:
-    async for _ in pty.process.stdout:
-        pass  # nobody is connected: what is said is lost
+    with contextlib.suppress(MachineEnded):
+        async for _ in pty.process.stdout:
+            pass  # nobody is connected: what is said is lost
 
 
 async def _control(send: Send, **said: object) -> None:
