@@ -160,6 +160,12 @@ def translated(what: str, sandbox_id: str | None) -> Iterator[None]:
             error.status or 500, said(error.body), headers, what=what, sandbox_id=sandbox_id
         ) from None
     except aiohttp.WSServerHandshakeError as error:
+        if error.status < 400:
+            raise OutcomeUnknownError(
+                f"what answered to {what} opens no WebSocket ({error.status}); check "
+                "DAYTONA_API_URL and any proxy",
+                **where,
+            ) from error
         headers = {k.lower(): v for k, v in (error.headers or {}).items()}
         raise status_error(
             error.status, error.message, headers, what=what, sandbox_id=sandbox_id

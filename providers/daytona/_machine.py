@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import anyio
-from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest
+from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest, UploadedFile
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
@@ -105,6 +105,7 @@ class Machine:
                 timeout=_UNLIMITED,
             ) as answer:
                 await self._check(answer, "upload a file")
+                UploadedFile.model_validate_json(await answer.text())
 
     async def download(self, path: str, most: int) -> bytes:
         """Read a file's first `most` bytes; as long as pieces come, it may last."""

@@ -9,7 +9,7 @@ from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.server import emulator as emulator_in_use
 from tests.emulators._server import Server
 
-TIMEOUT = 2.5
+TIMEOUT = 2.0
 """Seconds that the provider of these tests gives Daytona for an answer."""
 
 
@@ -39,7 +39,8 @@ def provider(server: Server) -> Iterator[DaytonaProvider]:
 
 
 @pytest.fixture
-def session(provider: DaytonaProvider) -> Iterator[Session]:
+def session(server: Server, provider: DaytonaProvider) -> Iterator[Session]:
     """A session on it."""
     with Session(provider) as session:
         yield session
+        server.clear()  # what a test has planned must not meet the cleaning up
