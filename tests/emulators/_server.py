@@ -45,6 +45,10 @@ class Server:
         """End every sandbox, as the vendor does when it has to."""
         self._ask("kill")
 
+    def break_connections(self) -> None:
+        """Abort every connection that a terminal has, where the emulator knows of them."""
+        self._ask("break")
+
     @property
     def alive(self) -> list[str]:
         """The ids of the sandboxes that live."""

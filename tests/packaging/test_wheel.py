@@ -74,7 +74,7 @@ def python(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("fresh")
     run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     interpreter = folder / "venv" / "bin" / "python"
-    wanted = f"sandboxkit-sdk[local,docker,e2b,modal,cli] @ {built[1].as_uri()}"
+    wanted = f"sandboxkit-sdk[local,docker,daytona,e2b,modal,cli] @ {built[1].as_uri()}"
     run(
         interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted, cwd=folder
     )
@@ -85,7 +85,7 @@ def test_every_entry_point_loads_from_the_installed_wheel(python: Path, tmp_path
     said = json.loads(run(python, "-I", "-c", LOAD_EVERYTHING, cwd=tmp_path))
     assert said["outside"] == []
     assert all(name == declared for name, declared in said["names"].items())
-    assert {"docker", "e2b", "local", "modal"} <= set(said["names"])
+    assert {"daytona", "docker", "e2b", "local", "modal"} <= set(said["names"])
     assert said["typed"]
     assert min(said["agents"]) > 500_000
     assert said["version"] == said["package_version"]

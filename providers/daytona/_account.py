@@ -1,0 +1,225 @@
+"""Calls to Daytona: its generated clients, a deadline for each call, and its errors as ours.
+
+The clients under the SDK's facade make one request a call: they do not retry, hold no event
+socket, and read no dotenv file.
+"""
+
+import json
+import os
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypedDict, TypeVar
+
+import aiohttp
+from daytona_api_client_async import ApiClient, Configuration, SandboxApi
+from daytona_api_client_async.exceptions import ApiException
+from daytona_toolbox_api_client_async import ApiClient as ToolboxClient
+from daytona_toolbox_api_client_async import Configuration as ToolboxConfiguration
+from daytona_toolbox_api_client_async import ProcessApi
+from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
+
+from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxError
+from sandboxkit.providers._hosted.deadline import OutcomeUnknownError, bounded
+from sandboxkit.providers._hosted.http_errors import from_status
+
+__all__ = ["KEY_VARIABLE", "NAME", "Account", "ConflictError", "said", "status_error", "translated"]
+
+_T = TypeVar("_T")
+
+NAME = "daytona"
+KEY_VARIABLE = "DAYTONA_API_KEY"
+_DEFAULT_URL = "https://app.daytona.io/api"
+_CONNECTIONS = 250
+
+
+class _Where(TypedDict):
+    provider: str
+    sandbox_id: str | None
+
+
+class ConflictError(OutcomeUnknownError):
+    """The name is taken, or the sandbox is changing its state."""
+
+
+class Account:
+    """The account that DAYTONA_API_KEY names, at DAYTONA_API_URL."""
+
+    def __init__(self, api_key: str | None, timeout: float) -> None:
+        self._api_key = api_key
+        self.timeout = timeout
+        """Seconds that any one call may take."""
+        self._client: ApiClient | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return os.environ.get("DAYTONA_API_URL", "") or _DEFAULT_URL
+
+    @property
+    def target(self) -> str | None:
+        """The region that DAYTONA_TARGET names."""
+        return os.environ.get("DAYTONA_TARGET") or None
+
+    def check(self) -> None:
+        """Raise ConfigurationError when no call could succeed."""
+        variable, credential = self._credential()
+        if not credential:
+            raise ConfigurationError(
+                f"provider 'daytona' needs an API key: set {KEY_VARIABLE} (keys are made on the "
+                "dashboard of app.daytona.io)",
+                provider=NAME,
+            )
+        if not (credential.isascii() and credential.isprintable()) or " " in credential:
+            raise ConfigurationError(
+                f"{variable} is not a key: it has spaces, line breaks or other characters that "
+                "keys do not have",
+                provider=NAME,
+            )
+        if variable != KEY_VARIABLE and not os.environ.get("DAYTONA_ORGANIZATION_ID"):
+            raise ConfigurationError(
+                "DAYTONA_JWT_TOKEN needs DAYTONA_ORGANIZATION_ID beside it", provider=NAME
+            )
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"DAYTONA_API_URL={self.url!r} is not an http or https address", provider=NAME
+            )
+
+    def sandboxes(self) -> SandboxApi:
+        """The API of all sandboxes."""
+        return SandboxApi(self._open())
+
+    def headers(self) -> dict[str, str]:
+        """What says who asks."""
+        self.check()
+        variable, credential = self._credential()
+        headers = {"Authorization": f"Bearer {credential}"}
+        if variable != KEY_VARIABLE:
+            headers["X-Daytona-Organization-ID"] = os.environ["DAYTONA_ORGANIZATION_ID"]
+        return headers
+
+    def toolbox(self, url: str) -> ProcessApi:
+        """The processes of the sandbox whose toolbox is at `url`."""
+        client = ToolboxClient(ToolboxConfiguration(host=url))
+        client.default_headers.update(self.headers())
+        client.rest_client.pool_manager = self.http()
+        return ProcessApi(client)
+
+    def http(self) -> aiohttp.ClientSession:
+        """The connections, which all clients share."""
+        session = self._open().rest_client.pool_manager
+        assert session is not None
+        return session
+
+    async def call(self, call: Awaitable[_T], *, what: str, sandbox_id: str | None = None) -> _T:
+        """Await a call of a generated client; raises sandboxkit's errors.
+
+        OutcomeUnknownError where the call may have been carried out.
+        """
+        with translated(what, sandbox_id):
+            return await bounded(
+                call, self.timeout, provider=NAME, what=what, sandbox_id=sandbox_id
+            )
+
+    async def aclose(self) -> None:
+        """Close the connections; no call works after that."""
+        self._closed = True
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()  # type: ignore[no-untyped-call]  # the generated code has no types
+
+    def _open(self) -> ApiClient:
+        if self._closed:
+            raise ConfigurationError(
+                "this provider is closed; make a new DaytonaProvider", provider=NAME
+            )
+        if self._client is None:
+            headers = self.headers()
+            self._client = ApiClient(Configuration(host=self.url))
+            self._client.default_headers.update(headers)
+            self._client.rest_client.pool_manager = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS), trust_env=True
+            )
+        return self._client
+
+    def _credential(self) -> tuple[str, str]:
+        key = self._api_key or os.environ.get(KEY_VARIABLE, "")
+        token = os.environ.get("DAYTONA_JWT_TOKEN", "")
+        return ("DAYTONA_JWT_TOKEN", token) if token and not key else (KEY_VARIABLE, key)
+
+
+@contextmanager
+def translated(what: str, sandbox_id: str | None) -> Iterator[None]:
+    """Raise sandboxkit's errors in place of the clients'."""
+    where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
+    try:
+        yield
+    except (ApiException, ToolboxException) as error:
+        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
+        raise status_error(
+            error.status or 500, said(error.body), headers, what=what, sandbox_id=sandbox_id
+        ) from None
+    except aiohttp.WSServerHandshakeError as error:
+        if error.status < 400:
+            raise OutcomeUnknownError(
+                f"what answered to {what} opens no WebSocket ({error.status}); check "
+                "DAYTONA_API_URL and any proxy",
+                **where,
+            ) from error
+        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
+        raise status_error(
+            error.status, error.message, headers, what=what, sandbox_id=sandbox_id
+        ) from error
+    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+        raise ProviderUnavailableError(
+            f"daytona cannot be reached to {what}: {error}; check the network and DAYTONA_API_URL",
+            **where,
+        ) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise OutcomeUnknownError(
+            f"the connection to daytona broke while it was to {what}: "
+            f"{error or type(error).__name__}; try again",
+            **where,
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise OutcomeUnknownError(
+            f"what answered to {what} does not speak Daytona's protocol "
+            f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
+            **where,
+        ) from error
+
+
+def status_error(
+    status: int,
+    message: str,
+    headers: Mapping[str, str],
+    *,
+    what: str,
+    sandbox_id: str | None,
+) -> SandboxError:
+    """The error for an HTTP status of 400 and above."""
+    if status == 409:
+        return ConflictError(
+            f"daytona could not {what}: {message[:500]}", provider=NAME, sandbox_id=sandbox_id
+        )
+    return from_status(
+        status,
+        message,
+        headers,
+        provider=NAME,
+        what=what,
+        key_variable=KEY_VARIABLE,
+        sandbox_id=sandbox_id,
+    )
+
+
+def said(body: str | None) -> str:
+    """What an answer that is an error says, as text."""
+    try:
+        answer = json.loads(body or "")
+    except ValueError:
+        return body or ""
+    if not isinstance(answer, dict):
+        return str(answer)
+    message = answer.get("message", answer.get("error", answer))
+    return ", ".join(map(str, message)) if isinstance(message, list) else str(message)

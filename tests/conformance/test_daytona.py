@@ -1,0 +1,39 @@
+"""The contract on Daytona: its unmodified clients against the emulator."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.provider import Provider
+from sandboxkit.providers.daytona import DaytonaProvider
+from sandboxkit.testing.conformance import ProviderConformance
+from tests.daytona.server import emulator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _emulator() -> Iterator[None]:
+    with emulator():
+        yield
+
+
+class TestDaytona(ProviderConformance):
+    """Daytona gives every sandbox the limits of its snapshot: those cannot be asked for."""
+
+    spec = "sandboxkit.providers.daytona:DaytonaProvider"
+
+    @classmethod
+    def make_provider(cls) -> Provider:
+        return DaytonaProvider()
+
+    def test_pids_bounds_the_processes(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+
+    def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+
+    def test_memory_is_bounded(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="memory_mb=128"):
+            session.sandbox(memory_mb=128)

@@ -1,0 +1,1 @@
+"""Tests of the daytona provider, through Daytona's own clients against the emulator."""

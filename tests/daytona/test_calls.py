@@ -1,0 +1,61 @@
+"""What each thing costs in calls to Daytona."""
+
+import time
+
+import pytest
+
+from sandboxkit import CommandTimeoutError, Session
+from tests.daytona.conftest import TIMEOUT
+from tests.emulators._server import Server
+
+TERMINAL, EXECUTE = "WS process/pty/create-connect", "POST process/execute"
+
+
+def asked(server: Server, sandbox_id: str) -> list[str]:
+    """The requests, without what leads to the sandbox."""
+    return [request.replace(f"/toolbox/{sandbox_id}/", "") for request in server.requests]
+
+
+def test_a_command_with_input_is_one_call(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.clear()
+    result = sandbox.exec(["sh", "-c", "cat; echo err >&2"], stdin=b"in").result(30)
+    assert (result.stdout, result.stderr) == ("in", "err\n")
+    assert asked(server, sandbox.id) == [TERMINAL]
+
+
+def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.clear()
+    with pytest.raises(CommandTimeoutError):
+        sandbox.exec(["sleep", "1000"], timeout=1).result(30)
+    assert asked(server, sandbox.id) == [TERMINAL, EXECUTE]
+
+
+def test_a_small_file_is_one_call_and_a_large_one_two(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    for size, write, read in (
+        (1000, [TERMINAL], [TERMINAL]),
+        (1 << 20, ["POST files/upload-v2", TERMINAL], [TERMINAL, "GET files/download"]),
+    ):
+        server.clear()
+        sandbox.write_file("/workspace/file", b"x" * size).result(30)
+        assert asked(server, sandbox.id) == write
+        server.clear()
+        assert sandbox.read_file("/workspace/file").result(30) == b"x" * size
+        assert asked(server, sandbox.id) == read
+
+
+def test_a_stop_is_one_call(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.clear()
+    sandbox.stop().result(30)
+    assert server.requests == [f"DELETE /api/sandbox/{sandbox.id}"]
+
+
+def test_a_quiet_command_outlives_the_deadline_of_calls(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    seconds = 2 * TIMEOUT
+    started = time.monotonic()
+    assert sandbox.exec(["sleep", str(seconds)]).result(60).returncode == 0
+    assert time.monotonic() - started >= seconds

@@ -1,0 +1,117 @@
+"""The sandboxes of the emulated account: each a real machine that ends with its time."""
+
+import asyncio
+import datetime
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from daytona_api_client_async import CreateSandbox, SandboxState
+
+from sandboxkit import Session
+from tests.emulators._engine import Machine, Process
+
+BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"}
+_START_SECONDS = 0.02
+
+
+@dataclass
+class Pty:
+    """A terminal, known until its shell ends; it outlives the connection that made it."""
+
+    process: Process
+    rows: int
+    cols: int
+
+
+@dataclass
+class Box:
+    """One sandbox."""
+
+    id: str
+    asked: CreateSandbox
+    labels: dict[str, str]
+    created: datetime.datetime
+    destroy_at: datetime.datetime | None = None
+    state: SandboxState = SandboxState.CREATING
+    error: str | None = None
+    machine: Machine | None = None
+    timer: asyncio.TimerHandle | None = None
+    ptys: dict[str, Pty] = field(default_factory=dict)
+
+
+class Boxes:
+    """All sandboxes that are alive."""
+
+    def __init__(self) -> None:
+        self._session = Session(provider="local")
+        self.alive: dict[str, Box] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.minute = 60.0
+        """Seconds in a minute of lifetime; tests shorten it."""
+
+    def create(self, asked: CreateSandbox) -> Box:
+        """Begin; it starts a little later."""
+        now = datetime.datetime.now(datetime.UTC)
+        box = Box(str(uuid.uuid4()), asked, dict(asked.labels or {}), now)
+        self.alive[box.id] = box
+        self.set_ttl(box, asked.ttl_minutes or 0)
+        self._spawn(self._start(box))
+        return box
+
+    def find(self, id_or_name: str) -> Box | None:
+        box = self.alive.get(id_or_name)
+        named = (box for box in self.alive.values() if box.asked.name == id_or_name)
+        return box or next(named, None)
+
+    def set_ttl(self, box: Box, minutes: float) -> None:
+        """Let it live so many minutes from now; 0 is for ever."""
+        if box.timer is not None:
+            box.timer.cancel()
+        box.timer, box.destroy_at = None, None
+        if minutes:
+            now = datetime.datetime.now(datetime.UTC)
+            box.destroy_at = now + datetime.timedelta(minutes=minutes)
+            box.timer = asyncio.get_running_loop().call_later(
+                minutes * self.minute, lambda: self._spawn(self.kill(box.id))
+            )
+
+    async def kill(self, sandbox_id: str) -> None:
+        box = self.alive.pop(sandbox_id, None)
+        if box is None:
+            return
+        if box.timer is not None:
+            box.timer.cancel()
+        if box.machine is not None:
+            await box.machine.stop()
+
+    async def kill_all(self) -> None:
+        for sandbox_id in list(self.alive):
+            await self.kill(sandbox_id)
+
+    async def aclose(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.kill_all()
+        await self._session.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, box: Box) -> None:
+        await asyncio.sleep(_START_SECONDS)
+        build = box.asked.build_info
+        if build is not None and "missing" in build.dockerfile_content:
+            box.state = SandboxState.BUILD_FAILED
+            box.error = "failed to pull image: manifest unknown"
+            return
+        network = "none" if box.asked.network_block_all else "internet"
+        env = {**BASE_ENV, **(box.asked.env or {})}
+        machine = await Machine.start(self._session, network=network, env=env, pids=4096)
+        if box.id not in self.alive:
+            await machine.stop()
+            return
+        box.machine, box.state = machine, SandboxState.STARTED

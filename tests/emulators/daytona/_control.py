@@ -1,0 +1,145 @@
+"""Daytona's control API, each request and answer checked with its clients' own models."""
+
+import json
+import urllib.parse
+from typing import Any
+
+from daytona_api_client_async import (
+    CreateSandbox,
+    ListSandboxesResponse,
+    Sandbox,
+    SandboxListItem,
+    SandboxState,
+)
+
+from tests.emulators._faults import Message, Receive, Send
+from tests.emulators.daytona._answers import (
+    Answer,
+    RefusedError,
+    Violation,
+    answer,
+    body_of,
+    check_key,
+    read,
+    refusal,
+)
+from tests.emulators.daytona._boxes import Box, Boxes
+
+PAGE = 3
+"""Sandboxes a page at most, whatever the limit asked for."""
+SNAPSHOTS = (None, "daytona-small")
+TARGETS = (None, "us", "eu")
+USERS = (None, "daytona", "root")
+MAX_MINUTES = 30 * 24 * 60
+MAX_LABEL = 4096
+
+
+class Control:
+    """An ASGI application under /api."""
+
+    def __init__(self, boxes: Boxes, violation: Violation) -> None:
+        self._boxes, self._violation = boxes, violation
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = await body_of(receive)
+        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
+        try:
+            check_key(scope)
+            host = dict(scope["headers"])[b"host"].decode()
+            status, content = await self._route(scope, query, body, f"http://{host}/toolbox")
+        except RefusedError as error:
+            status, content = error.status, refusal(error, scope["path"])
+        await answer(send, status, content)
+
+    async def _route(
+        self, scope: Message, query: dict[str, str], body: bytes, proxy: str
+    ) -> Answer:
+        match scope["method"], scope["path"].strip("/").split("/")[1:]:
+            case "POST", ["sandbox"]:
+                return self._create(read(CreateSandbox, body, self._violation), proxy)
+            case "GET", ["sandbox"]:
+                return self._list(query, proxy)
+            case "GET", ["sandbox", name]:
+                return 200, _sandbox(self._box(name), proxy).to_dict()
+            case "DELETE", ["sandbox", name]:
+                box = self._box(name)
+                if box.state is SandboxState.CREATING:
+                    raise RefusedError(409, "Sandbox state change in progress")
+                await self._boxes.kill(box.id)
+                box.state = SandboxState.DESTROYING
+                return 200, _sandbox(box, proxy).to_dict()
+            case "POST", ["sandbox", name, "ttl", minutes]:
+                box = self._box(name)
+                self._boxes.set_ttl(box, float(minutes))
+                return 200, _sandbox(box, proxy).to_dict()
+        self._violation(f"unknown request {scope['method']} {scope['path']}")
+        raise RefusedError(404, "Cannot find that")
+
+    def _box(self, id_or_name: str) -> Box:
+        box = self._boxes.find(id_or_name)
+        if box is None:
+            raise RefusedError(404, f"Sandbox with ID or name {id_or_name} not found")
+        return box
+
+    def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
+        sizes = (asked.cpu, asked.memory, asked.disk)
+        if asked.snapshot not in SNAPSHOTS:
+            raise RefusedError(400, f"Snapshot {asked.snapshot} not found. Did you add it?")
+        if asked.build_info is None and any(size is not None for size in sizes):
+            raise RefusedError(400, "Cannot specify Sandbox resources when using a snapshot")
+        if asked.target not in TARGETS:
+            raise RefusedError(400, f"Region {asked.target} not found")
+        if asked.user not in USERS:
+            raise RefusedError(400, f"User {asked.user} does not exist")
+        if asked.name is not None and self._boxes.find(asked.name) is not None:
+            raise RefusedError(409, f"Sandbox with name {asked.name} already exists")
+        if any(len(text) > MAX_LABEL for pair in (asked.labels or {}).items() for text in pair):
+            raise RefusedError(400, "labels must be shorter")
+        if not 0 <= (asked.ttl_minutes or 0) <= MAX_MINUTES:
+            raise RefusedError(400, f"ttlMinutes must not be greater than {MAX_MINUTES}")
+        return 200, _sandbox(self._boxes.create(asked), proxy).to_dict()
+
+    def _list(self, query: dict[str, str], proxy: str) -> Answer:
+        if unknown := query.keys() - {"labels", "limit", "cursor"}:
+            self._violation(f"listing has no parameter {sorted(unknown)}")
+        wanted = json.loads(query.get("labels", "{}"))
+        found = [box for box in self._boxes.alive.values() if wanted.items() <= box.labels.items()]
+        start, size = int(query.get("cursor", "0")), min(PAGE, int(query.get("limit", "100")))
+        return 200, ListSandboxesResponse(
+            items=[SandboxListItem(**_facts(box, proxy)) for box in found[start : start + size]],
+            next_cursor=str(start + size) if len(found) > start + size else None,
+        ).to_dict()
+
+
+def _facts(box: Box, proxy: str) -> dict[str, Any]:
+    asked = box.asked
+    return {
+        "id": box.id,
+        "organization_id": "emulator",
+        "name": asked.name or box.id,
+        "target": asked.target or "us",
+        "state": box.state,
+        "snapshot": asked.snapshot,
+        "user": asked.user or "daytona",
+        "error_reason": box.error,
+        "public": False,
+        "network_block_all": bool(asked.network_block_all),
+        "cpu": asked.cpu or 1,
+        "gpu": 0,
+        "memory": asked.memory or 1,
+        "disk": asked.disk or 3,
+        "labels": box.labels,
+        "auto_stop_interval": asked.auto_stop_interval,
+        "auto_delete_interval": asked.auto_delete_interval,
+        "auto_destroy_at": _text(box.destroy_at),
+        "created_at": _text(box.created),
+        "toolbox_proxy_url": proxy,
+    }
+
+
+def _sandbox(box: Box, proxy: str) -> Sandbox:
+    return Sandbox(**_facts(box, proxy), env=box.asked.env or {}, kvm=False)
+
+
+def _text(moment: Any) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

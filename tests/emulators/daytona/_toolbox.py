@@ -1,0 +1,245 @@
+"""The toolbox in each sandbox, with the behaviours of the real daemon.
+
+A command is a line for a shell's standard input; its outputs come merged, as text, at its end. A
+terminal runs a login shell that outlives its connection; a reader who falls 256 messages behind,
+or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what it said last.
+"""
+
+import asyncio
+import contextlib
+import json
+import urllib.parse
+
+from daytona_toolbox_api_client_async import (
+    ExecuteRequest,
+    ExecuteResponse,
+    PtyResizeRequest,
+    PtySessionInfo,
+)
+
+from tests.emulators._engine import MachineEnded
+from tests.emulators._faults import Message, Receive, Send
+from tests.emulators.daytona._answers import (
+    Answer,
+    RefusedError,
+    Violation,
+    answer,
+    body_of,
+    check_key,
+    read,
+    refusal,
+)
+from tests.emulators.daytona._boxes import Box, Boxes, Pty
+from tests.emulators.daytona._files import download, upload
+
+_EXITS = "X-Daytona-Pty-Exit-Control"
+_QUEUE = 256
+_LARGEST_MESSAGE = 64 * 1024
+_DEFAULT_TIMEOUT = 360
+
+
+class Toolbox:
+    """An ASGI application under /toolbox/{sandbox}."""
+
+    def __init__(self, boxes: Boxes, violation: Violation) -> None:
+        self._boxes, self._violation = boxes, violation
+        self._left: set[asyncio.Task[None] | asyncio.Task[int]] = set()
+        """What goes on for terminals that nobody is connected to."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
+        try:
+            box, path = self._box(scope)
+            if path[:1] == ["files"] and query.keys() != {"path"}:
+                self._violation(f"files have no {sorted(query)}")
+            if (scope["method"], path) == ("GET", ["files", "download"]):
+                await download(box, query["path"], send)
+                return
+            if (scope["method"], path) == ("POST", ["files", "upload-v2"]):
+                await answer(send, *await upload(box, query["path"], scope, receive))
+                return
+            body = await body_of(receive)
+            status, content = await self._route(box, scope["method"], path, body)
+        except RefusedError as error:
+            status, content = error.status, refusal(error, scope["path"])
+        except MachineEnded:
+            gone = RefusedError(502, "sandbox is not reachable")
+            status, content = 502, refusal(gone, scope["path"])
+        await answer(send, status, content)
+
+    async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        """A terminal."""
+        await receive()
+        try:
+            box, path = self._box(scope)
+            if path != ["process", "pty", "create-connect"]:
+                self._violation(f"unknown terminal {scope['path']}")
+                raise RefusedError(404, "not found")
+            query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
+            if unknown := query.keys() - {"id", "cols", "rows", "cwd"}:
+                self._violation(f"a terminal has no {sorted(unknown)}")
+            name, pty = await self._open(box, query)
+        except (RefusedError, MachineEnded) as error:
+            status = error.status if isinstance(error, RefusedError) else 502
+            start = {"status": status, "headers": [(b"content-length", b"0")]}
+            await send({"type": "websocket.http.response.start", **start})
+            await send({"type": "websocket.http.response.body", "body": b""})
+            return
+        offered = _EXITS in scope.get("subprotocols", ())
+        await send({"type": "websocket.accept", "subprotocol": _EXITS if offered else None})
+        await _control(send, status="connected")
+        ending = asyncio.create_task(self._end(box, name, pty))
+        work = [
+            asyncio.create_task(_outputs(pty, send)),
+            asyncio.create_task(_inputs(pty, receive, send)),
+            ending,
+        ]
+        await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        for task in work[:2]:
+            task.cancel()
+        await asyncio.gather(*work[:2], return_exceptions=True)
+        if ending.done():
+            await _close(send, ending.result(), offered)
+        else:
+            for task in (ending, asyncio.create_task(_drain(pty))):
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)
+
+    def _box(self, scope: Message) -> tuple[Box, list[str]]:
+        check_key(scope)
+        _, sandbox_id, *path = scope["path"].strip("/").split("/")
+        box = self._boxes.alive.get(sandbox_id)
+        if box is None:
+            raise RefusedError(404, f"Sandbox with ID {sandbox_id} not found")
+        if box.machine is None:
+            raise RefusedError(400, "Sandbox is not started")
+        return box, path
+
+    async def _route(self, box: Box, method: str, path: list[str], body: bytes) -> Answer:
+        match method, path:
+            case "POST", ["process", "execute"]:
+                return await _execute(box, read(ExecuteRequest, body, self._violation))
+            case "POST", ["process", "pty", name, "resize"]:
+                asked = read(PtyResizeRequest, body, self._violation)
+                pty = box.ptys.get(name)
+                if pty is None:
+                    raise RefusedError(404, "PTY session not found")
+                pty.rows, pty.cols = asked.rows, asked.cols
+                await pty.process.resize(asked.rows, asked.cols)
+                return 200, _info(name, pty).to_dict()
+        self._violation(f"unknown request {method} {path}")
+        raise RefusedError(404, "not found")
+
+    async def _open(self, box: Box, query: dict[str, str]) -> tuple[str, Pty]:
+        name, rows, cols = query["id"], int(query.get("rows", 24)), int(query.get("cols", 80))
+        if name in box.ptys:
+            raise RefusedError(409, f"PTY session with ID '{name}' already exists")
+        if not (1 <= rows <= 1000 and 1 <= cols <= 1000):
+            raise RefusedError(400, "invalid size")
+        assert box.machine is not None
+        process = await box.machine.spawn(
+            ("bash", "-i", "-l"),
+            env={"TERM": "xterm-256color", "SHELL": "/bin/bash"},
+            cwd=query.get("cwd", "/"),
+            pty=(rows, cols),
+        )
+        pty = box.ptys[name] = Pty(process, rows, cols)
+        return name, pty
+
+    async def _end(self, box: Box, name: str, pty: Pty) -> int:
+        try:
+            code = await pty.process.wait()
+            return code if code >= 0 else -1
+        except MachineEnded:
+            return 137
+        finally:
+            del box.ptys[name]
+
+
+async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
+    assert box.machine is not None
+    process = await box.machine.spawn(
+        ("sh", "-c", 'cd -- "$1" || exit 200; exec 2>&1; exec bash', "sh", asked.cwd or "/"),
+        env=asked.envs or {},
+    )
+
+    async def run() -> tuple[int, bytes]:
+        with contextlib.suppress(BrokenPipeError):
+            await process.write(asked.command.encode() + b"\n")
+        await process.close_stdin()
+        said = b"".join([chunk async for chunk in process.stdout])
+        return await process.wait(), said
+
+    try:
+        code, said = await asyncio.wait_for(run(), asked.timeout or _DEFAULT_TIMEOUT)
+    except TimeoutError:
+        await process.kill()
+        raise RefusedError(408, "command execution timeout") from None
+    text = said.decode(errors="replace")
+    return 200, ExecuteResponse(exit_code=-1 if code in (200, -9) else code, result=text).to_dict()
+
+
+async def _outputs(pty: Pty, send: Send) -> None:
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def fill() -> None:
+        async for chunk in pty.process.stdout:
+            if queue.qsize() >= _QUEUE:
+                break
+            queue.put_nowait(chunk)
+        else:
+            await asyncio.Event().wait()  # the terminal's end is said elsewhere
+        queue.put_nowait(b"")
+
+    filling = asyncio.create_task(fill())
+    try:
+        while chunk := await queue.get():
+            await send({"type": "websocket.send", "bytes": chunk})
+        await send({"type": "websocket.close", "code": 1008, "reason": "slow consumer"})
+    finally:
+        filling.cancel()
+
+
+async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        data = message.get("bytes") or (message.get("text") or "").encode()
+        if len(data) > _LARGEST_MESSAGE:
+            await send({"type": "websocket.close", "code": 1009, "reason": ""})
+            return
+        with contextlib.suppress(BrokenPipeError, MachineEnded):
+            await pty.process.write(data)
+
+
+async def _drain(pty: Pty) -> None:
+    with contextlib.suppress(MachineEnded):
+        async for _ in pty.process.stdout:
+            pass  # nobody is connected: what is said is lost
+
+
+async def _control(send: Send, **said: object) -> None:
+    await send({"type": "websocket.send", "text": json.dumps({"type": "control", **said})})
+
+
+async def _close(send: Send, code: int, offered: bool) -> None:
+    said = {"exitCode": code} if code == 0 else {"exitCode": code, "exitReason": "non-zero exit"}
+    closing = {"code": 1000 if code == 0 else 1011, "reason": json.dumps(said)}
+    with contextlib.suppress(Exception):  # the client may have gone first
+        if offered:
+            await _control(send, status="exited", **said)
+        await send({"type": "websocket.close", **closing})
+
+
+def _info(name: str, pty: Pty) -> PtySessionInfo:
+    return PtySessionInfo(
+        active=True,
+        cols=pty.cols,
+        rows=pty.rows,
+        created_at="2026-01-01T00:00:00Z",
+        cwd="/",
+        envs={},
+        id=name,
+        lazy_start=False,
+    )
