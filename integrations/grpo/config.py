@@ -33,6 +33,8 @@ class Run:
     """Steps between passes over the held-out rows; 0 for only before the first and after the last."""
     timeout: float = 1800.0
     """Seconds that a step's rollouts, or the other ranks, may take."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where training computes; with cuda each rank has a device of its own."""
     threads: int = 0
     """torch's, in each process; 0 leaves torch's default."""
 

@@ -6,10 +6,14 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Completion", "Engine", "Request", "Weights"]
+__all__ = ["Completion", "Engine", "EngineError", "Request", "Weights"]
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 """Names as in the model's state_dict, whole tensors, each made when it is asked for."""
+
+
+class EngineError(RuntimeError):
+    """The engine cannot sample: the run stops, for no rollout can go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Engine(Protocol):
     """
 
     async def generate(self, request: Request) -> Completion:
-        """Sample one completion. Cancelling gives it up."""
+        """Sample one completion. Cancelling gives it up. Raises EngineError."""
         ...
 
     def pause(self) -> None:

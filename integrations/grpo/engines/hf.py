@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.engines import Completion, Request, Weights
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
 
 __all__ = ["HFEngine"]
 
@@ -78,14 +78,15 @@ class HFEngine:
                 self._thread.submit(self._answer, batch)
             except RuntimeError as error:  # closed meanwhile
                 for _, future in batch:
-                    future.set_exception(error)
+                    future.set_exception(EngineError(str(error)))
 
     def _answer(self, batch: Sequence[tuple[Request, Future[Completion]]]) -> None:
         try:
             done = self._sample([request for request, _ in batch])
         except Exception as error:  # noqa: BLE001 - who asked gets it
+            failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
             for _, future in batch:
-                future.set_exception(error)
+                future.set_exception(failed)
             return
         for (_, future), completion in zip(batch, done, strict=True):
             future.set_result(completion)
@@ -107,7 +108,7 @@ class HFEngine:
         version = self._version
         for step in range(steps):
             if self._closed:
-                raise RuntimeError("the engine was closed")
+                raise EngineError("the engine was closed")
             with self._between_tokens:
                 output: Any = self._model(  # Any: transformers' outputs are untyped here
                     input_ids=inputs,
