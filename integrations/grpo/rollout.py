@@ -18,6 +18,8 @@ from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_co
 
 __all__ = ["Group", "Rollout", "Rollouts"]
 
+_UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
+
 
 @dataclass(slots=True)
 class Rollout:
@@ -30,7 +32,7 @@ class Rollout:
     logp: list[float] = field(default_factory=list)
     version: int = -1
     """Of the oldest weights that wrote a part."""
-    verdict: Verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
+    verdict: Verdict = _UNGRADED
     grader_raised: bool = False
     tool_calls: int = 0
     sandbox_seconds: float = 0.0
@@ -105,15 +107,15 @@ class Rollouts:
             ]
         return Group(number, tuple(task.result() for task in tasks))
 
-    async def one(self, row: Row, seed: str, *, greedy: bool = False) -> Rollout:
+    async def one(self, row: Row, seed: str) -> Rollout:
         """One rollout; sampling depends on `seed` and the weights alone."""
         rollout = Rollout(row)
         numbers = random.Random(seed)
         if self._answers is None:
-            await self._turn(rollout, numbers, greedy)
+            await self._turn(rollout, numbers)
             submission: str | Verdict | None = self._submission(rollout)
         else:
-            submission = await self._episode(rollout, numbers, greedy)
+            submission = await self._episode(rollout, numbers)
         if submission is None:
             rollout.verdict = Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
         elif isinstance(submission, Verdict):
@@ -133,27 +135,25 @@ class Rollouts:
         for task in self._graded.values():
             task.cancel()
 
-    async def _turn(self, rollout: Rollout, numbers: random.Random, greedy: bool) -> str:
+    async def _turn(self, rollout: Rollout, numbers: random.Random) -> str:
         """Sample one turn and return its text, special tokens and all."""
         done = await self._engine.generate(
             Request(
                 rollout.row.prompt + tuple(rollout.completion),
                 self._config.max_completion_tokens - len(rollout.completion),
-                0.0 if greedy else self._config.temperature,
+                self._config.temperature,
                 numbers.getrandbits(63),
             )
         )
         rollout.wrote(done.ids, done.logp, done.version)
         return str(self._tokenizer.decode(done.ids, skip_special_tokens=False))
 
-    async def _episode(
-        self, rollout: Rollout, numbers: random.Random, greedy: bool
-    ) -> str | Verdict | None:
+    async def _episode(self, rollout: Rollout, numbers: random.Random) -> str | Verdict | None:
         """All turns in a sandbox of the rollout's own; it is gone before its work is graded."""
         files = {p: str(t).encode() for p, t in dict(rollout.row.task.get("files") or {}).items()}
         try:
             async with self._session.sandbox(files=files) as sandbox:
-                await self._turns(rollout, sandbox, numbers, greedy)
+                await self._turns(rollout, sandbox, numbers)
                 if not self._config.artefact:
                     return self._submission(rollout)
                 async with asyncio.timeout(self._config.deadline):
@@ -169,13 +169,11 @@ class Rollouts:
             detail = f"{type(error).__name__}: {error}"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
 
-    async def _turns(
-        self, rollout: Rollout, sandbox: Sandbox, numbers: random.Random, greedy: bool
-    ) -> None:
+    async def _turns(self, rollout: Rollout, sandbox: Sandbox, numbers: random.Random) -> None:
         assert self._answers is not None
         toolbox = Toolbox(sandbox, timeout=self._config.tool_timeout)
         for turn in range(self._config.max_turns):
-            text = await self._turn(rollout, numbers, greedy)
+            text = await self._turn(rollout, numbers)
             begun = time.monotonic()
             async with asyncio.timeout(self._config.deadline):
                 results = await call(toolbox, text)

@@ -93,12 +93,12 @@ class Sampling:
         return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
 
     def evaluate(self) -> float:
-        """The share of held-out rows whose greedy completion has the full reward; NaN for none."""
+        """The share of held-out rows for which one sample has the full reward; NaN without rows."""
 
         async def run() -> list[Rollout]:
             async with asyncio.TaskGroup() as running:
                 tasks = [
-                    running.create_task(self._rollouts.one(row, "held out", greedy=True))
+                    running.create_task(self._rollouts.one(row, f"held out {row.number}"))
                     for row in self._held_out
                 ]
             return [task.result() for task in tasks]

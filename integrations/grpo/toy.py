@@ -1,6 +1,6 @@
-"""A coding task small enough for a model of 0.4 M parameters: "add 3 then mul 2" as Python.
+"""A toy: a coding task small enough for a model of 0.4 M parameters: "add 3 then mul 2" as Python.
 
-The model writes the body of f(x); its warm start knows the form and nothing of which word means
+The model writes the body of f(x). Its warm start knows the form, and little of which word means
 which line. Some compositions of two steps are held out: only who has learned the words solves them.
 """
 
@@ -23,7 +23,6 @@ WORDS = [
     *SIGNS.values(),
     *("2", "3", "5"),
 ]
-
 Program = tuple[tuple[str, int], ...]
 
 
@@ -73,8 +72,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def warm_model(steps: int = 200, batch: int = 64) -> Qwen3ForCausalLM:
-    """A model that writes programs of the right form, with random steps."""
+def warm_model(right: float, steps: int = 200, batch: int = 64) -> Qwen3ForCausalLM:
+    """A model that learnt the form of programs; of those it saw a share of `right` did as asked.
+
+    The others had random steps, so it gets few right when it samples.
+    """
+    torch.set_num_threads(1)  # it is too small for two to be faster
     torch.manual_seed(0)
     numbers, words = random.Random(0), tokenizer()
     model = Qwen3ForCausalLM(
@@ -97,9 +100,13 @@ def warm_model(steps: int = 200, batch: int = 64) -> Qwen3ForCausalLM:
     programs, _ = splits()
     for step in range(steps):
         asked = [numbers.choice(programs) for _ in range(batch)]
-        pairs = [
-            (words(prompt(p))["input_ids"], words(body(tuple(numbers.choice(STEPS) for _ in p))))
+        told = [
+            p if numbers.random() < right else tuple(numbers.choice(STEPS) for _ in p)
             for p in asked
+        ]
+        pairs = [
+            (words(prompt(p))["input_ids"], words(body(t)))
+            for p, t in zip(asked, told, strict=True)
         ]
         rows = [(question, [*answer["input_ids"], 1]) for question, answer in pairs]
         longest = max(len(question) + len(answer) for question, answer in rows)
@@ -118,10 +125,13 @@ def warm_model(steps: int = 200, batch: int = 64) -> Qwen3ForCausalLM:
     return model.eval()
 
 
-def write(folder: Path, warm_steps: int = 200) -> None:
+def write(folder: Path, *, right: float = 0.3, singles_only: bool = False) -> None:
     """The model, its tokenizer and the two data sets, in a folder."""
-    warm_model(warm_steps).save_pretrained(folder / "model")
+    warm_model(right).save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
-    for name, programs in zip(("train", "held_out"), splits(), strict=True):
+    train, held_out = splits()
+    if singles_only:  # few and quick to learn
+        train = train[: len(STEPS)]
+    for name, programs in (("train", train), ("held_out", held_out)):
         lines = [json.dumps(row(program)) for program in programs]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")

@@ -275,7 +275,8 @@ def _evaluated(
     """False when a signal came meanwhile."""
 
     def run() -> bool:
-        assert sampling is not None and console is not None
+        assert sampling is not None
+        assert console is not None
         if not config.data.held_out:
             return True
         try:
