@@ -54,7 +54,11 @@ def save(
         partial.mkdir(parents=True)
     _barrier()
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=partial / "shards")
+    dcp.save(
+        {"model": weights, "optimizer": moments},
+        checkpoint_id=partial / "shards",
+        no_dist=not dist.is_initialized(),
+    )
     torch.save(
         {"torch": torch.get_rng_state(), "python": random.getstate()},
         partial / f"random-{_rank()}.pt",
@@ -96,7 +100,7 @@ def restore(
         )
     weights, moments = get_state_dict(model, optimizer)
     loaded = {"model": weights, "optimizer": moments}
-    dcp.load(loaded, checkpoint_id=folder / "shards")
+    dcp.load(loaded, checkpoint_id=folder / "shards", no_dist=not dist.is_initialized())
     set_state_dict(
         model,
         optimizer,

@@ -70,11 +70,13 @@ def train_step(
     max_tokens_per_row: int,
     max_grad_norm: float = 1.0,
     temperature: float = 1.0,
+    reference: PreTrainedModel | None = None,
 ) -> StepReport:
     """Update the model once from `samples`, the same list on every rank.
 
     Each rank takes its share of them, in packed rows. All ranks do as many passes as the busiest
     one, for FSDP's collectives are matched: who has no row left repeats one without a loss.
+    `reference` is the model of the KL term, sharded as the other is.
     A batch with no sample, or none of whose tokens carries a loss, is refused with
     ConfigurationError.
     """
@@ -91,7 +93,7 @@ def train_step(
     for number in range(passes):
         idle = number >= len(rows[rank])
         row = [samples[index] for index in ([0] if idle else rows[rank][number])]
-        sums += _backward(model, row, objective, totals, ranks, temperature, idle)
+        sums += _backward(model, row, objective, totals, ranks, temperature, idle, reference)
     if ranks > 1:
         dist.all_reduce(sums)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
@@ -118,6 +120,7 @@ def _backward(
     ranks: int,
     temperature: float,
     idle: bool,
+    reference: PreTrainedModel | None,
 ) -> torch.Tensor:
     """Accumulate one row's gradient; returns its sums in the order `train_step` takes them apart."""
     packed = Sequences(
@@ -125,7 +128,11 @@ def _backward(
         [len(sample.prompt) for sample in row],
     )
     logp, entropy = logp_of(model, packed, temperature=temperature)
-    tokens = _tokens(row, logp)
+    known = None
+    if reference is not None:
+        with torch.no_grad():
+            known, _ = logp_of(reference, packed, temperature=temperature)
+    tokens = _tokens(row, logp, known)
     value, seen = loss(objective, tokens, totals)
     if idle:
         (value * 0.0).backward()
@@ -137,7 +144,7 @@ def _backward(
     return torch.tensor(sums, dtype=torch.float64, device=logp.device)
 
 
-def _tokens(row: Sequence[Sample], logp: torch.Tensor) -> Tokens:
+def _tokens(row: Sequence[Sample], logp: torch.Tensor, reference: torch.Tensor | None) -> Tokens:
     def flat(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logp.device)
 
@@ -153,4 +160,5 @@ def _tokens(row: Sequence[Sample], logp: torch.Tensor) -> Tokens:
         mask=flat([float(value) for sample in row for value in sample.mask]),
         sequence=numbers.repeat_interleave(torch.tensor(sizes, device=logp.device)),
         sequences=len(row),
+        reference=reference,
     )

@@ -1,0 +1,7 @@
+"""`python -m sandboxkit.integrations.grpo`: see program.py."""
+
+import sys
+
+from sandboxkit.integrations.grpo.program import main
+
+sys.exit(main())

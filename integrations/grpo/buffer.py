@@ -1,0 +1,106 @@
+"""The buffer: groups of rollouts made ahead of training, so many and so old at most."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.rollout import Group
+
+__all__ = ["Batch", "Buffer"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step trains on, and what was made for it."""
+
+    groups: list[Group] = field(default_factory=list)
+    """To train on, in the order of their numbers; fewer than asked for after all refills."""
+    finished: list[Group] = field(default_factory=list)
+    """All that finished for this step, those without a signal included."""
+    stale: int = 0
+    """Groups dropped because their weights were too old."""
+    equal: int = 0
+    """Groups dropped because their rewards were equal, or fewer than two were known."""
+    failed: int = 0
+    """Rollouts without a reward."""
+
+
+class Buffer:
+    """Starts groups, and hands them out when they have something to teach.
+
+    For the step of version v at most (v + lag + 1) x prompts_per_step groups, and the refills,
+    have been started: with lag 0 none before the last step's weights are there. Runs on one
+    event loop. `position` is the number of the next group to start.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Awaitable[Group]], config: Config, position: int = 0
+    ) -> None:
+        self._make = make
+        self._size, self._lag = config.rollout.prompts_per_step, config.buffer.lag
+        self._drop_equal = config.buffer.drop_equal
+        self._refills = int(config.buffer.max_refill * self._size)
+        self._quota = config.grading.max_infra_failed_rate
+        self._running: set[asyncio.Task[Group]] = set()
+        self._ready: list[Group] = []
+        self.position = position
+
+    async def take(self, version: int, last: int) -> Batch:
+        """The batch for the step of this version; `last` is the version of the run's last step.
+
+        Raises ProviderUnavailableError when too large a share of its rollouts had no verdict.
+        """
+        batch, refills = Batch(), self._refills
+        ahead = min(self._lag, last - version)
+        while True:
+            usable = []
+            for group in self._ready:
+                if version - group.version > self._lag:
+                    batch.stale += 1
+                elif self._drop_equal and not group.teaches:
+                    batch.equal += 1
+                else:
+                    usable.append(group)
+            self._ready = sorted(usable, key=lambda group: group.number)
+            wanted = self._size * (ahead + 1) - len(self._ready) - len(self._running)
+            # The first fill of a step is its own; what replaces dropped groups is a refill.
+            dropped = batch.stale + batch.equal
+            wanted -= max(0, dropped - refills)
+            self._start(max(0, wanted))
+            if len(self._ready) >= self._size or not self._running:
+                break
+            enough = asyncio.FIRST_COMPLETED if self._lag else asyncio.ALL_COMPLETED
+            done, self._running = await asyncio.wait(self._running, return_when=enough)
+            groups = sorted([task.result() for task in done], key=lambda group: group.number)
+            batch.finished += groups
+            self._ready += groups
+            self._refuse_broken(batch)
+        batch.groups, self._ready = self._ready[: self._size], self._ready[self._size :]
+        return batch
+
+    async def aclose(self) -> None:
+        """Give up all groups that are being made."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running.clear()
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            made = asyncio.ensure_future(self._make(self.position))
+            self._running.add(made)
+            self.position += 1
+
+    def _refuse_broken(self, batch: Batch) -> None:
+        rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
+        broken = [rollout for rollout in rollouts if rollout.verdict.reward is None]
+        batch.failed = len(broken)
+        # Judged over a step's worth: of a few the share says little.
+        if len(batch.finished) >= min(self._size, 4) and len(broken) > self._quota * len(rollouts):
+            raise ProviderUnavailableError(
+                f"{len(broken)} of {len(rollouts)} rollouts had no verdict, more than "
+                f"grading.max_infra_failed_rate={self._quota:g}; the first: "
+                f"{broken[0].verdict.detail}"
+            )

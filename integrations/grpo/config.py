@@ -1,0 +1,323 @@
+"""A run's configuration: a TOML file and `--set a.b=c`, checked before anything starts."""
+
+import dataclasses
+import importlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations import rewards
+from sandboxkit.integrations.grpo.advantages import Scale
+from sandboxkit.integrations.grpo.objective import Objective
+
+__all__ = ["Config", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where a run writes, how long it is."""
+
+    folder: str = "runs/grpo"
+    steps: int = 100
+    seed: int = 0
+    checkpoint_every: int = 20
+    """Steps; one is also written at the end and on SIGTERM."""
+    evaluate_every: int = 0
+    """Steps between passes over the held-out rows; 0 for only before the first and after the last."""
+    timeout: float = 1800.0
+    """Seconds that a step's rollouts, or the other ranks, may take."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where training computes; with cuda each rank has a device of its own."""
+    threads: int = 0
+    """torch's, in each process; 0 leaves torch's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The policy."""
+
+    name: str = ""
+    """A folder or a hub's name, in Hugging Face's format."""
+    bf16: bool = False
+    """Compute in bfloat16, reduce in float32; needs more than one rank."""
+    checkpointing: bool = False
+    """Activation checkpointing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """JSON lines: `prompt` (text, or messages), perhaps `prefix`, and what the grader reads."""
+
+    train: str = ""
+    held_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What samples."""
+
+    kind: Literal["hf", "vllm"] = "hf"
+    device: str = "cpu"
+    max_batch: int = 256
+    """Sequences sampled together; of the hf engine."""
+    max_model_tokens: int = 2048
+    """Prompt and completion together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How completions are made."""
+
+    prompts_per_step: int = 8
+    group_size: int = 8
+    max_completion_tokens: int = 256
+    """Of all turns together, the tools' tokens included."""
+    temperature: float = 1.0
+    max_turns: int = 1
+    """More than 1: the model may call tools in a sandbox, so often."""
+    artefact: str = ""
+    """Absolute path of the file in the sandbox that is graded; else the completion is."""
+    submission: Literal["block", "text"] = "block"
+    """Of a completion: the fenced code block, or all of it after the row's `prefix`."""
+    tool_timeout: float = 30.0
+    """Seconds for a tool call."""
+    deadline: float = 300.0
+    """Seconds for a sandbox's start and a tool call, and for grading with all its retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """The reward: a grader of `integrations.rewards`, and the sandboxes in which it runs."""
+
+    grader: str = "HostCompare"
+    """A class of integrations.rewards, or `module:Class` of one's own."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # Any: the class's own arguments
+    remember: int = 10_000
+    """Equal submissions for equal rows are graded once; so many verdicts are kept. 0: none."""
+    provider: str = ""
+    image: str = ""
+    max_concurrency: int = 8
+    """Sandboxes at a time."""
+    max_infra_failed_rate: float = 0.5
+    """A step in which more of the rollouts had no verdict stops the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Between rollouts and training."""
+
+    lag: int = 0
+    """Steps by which a rollout's weights may be older than the trainer's; 0 is synchronous."""
+    drop_equal: bool = True
+    """Leave out groups of equal rewards, which teach nothing, and sample others instead."""
+    max_refill: float = 1.0
+    """At most so many times prompts_per_step other groups a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """AdamW and its schedule."""
+
+    lr: float = 1e-6
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 0
+    """Steps."""
+    betas: Sequence[float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    max_tokens_per_row: int = 4096
+    """Sequences are packed into rows of so many tokens, one forward pass each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """See advantages.py."""
+
+    scale: Scale = "group"
+    center: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All of it. Raises ConfigurationError, on construction, that names the field and the remedy."""
+
+    run: Run = field(default_factory=Run)
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    engine: Engine = field(default_factory=Engine)
+    rollout: Rollout = field(default_factory=Rollout)
+    grading: Grading = field(default_factory=Grading)
+    buffer: Buffer = field(default_factory=Buffer)
+    objective: Objective = field(default_factory=Objective)
+    advantage: Advantage = field(default_factory=Advantage)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = self._at(name)
+            if not value >= least:
+                raise ConfigurationError(f"{name}={value!r}: give {least} or more")
+        for name in _POSITIVE:
+            if not 0 < self._at(name) < math.inf:
+                raise ConfigurationError(f"{name}={self._at(name)!r}: give a number above 0")
+        for name, remedy in _NEEDED.items():
+            if not self._at(name):
+                raise ConfigurationError(f"{name} is not set: give {remedy}")
+        if not 0 <= self.grading.max_infra_failed_rate <= 1:
+            raise ConfigurationError(
+                f"grading.max_infra_failed_rate={self.grading.max_infra_failed_rate!r}: "
+                "give a share from 0 to 1"
+            )
+        centred = self.advantage.center or self.advantage.scale == "group"
+        if self.rollout.group_size < 2 and centred:
+            raise ConfigurationError(
+                f"rollout.group_size={self.rollout.group_size}: one completion has no others to be "
+                "compared with; give 2 or more, or advantage.center=false and advantage.scale=none"
+            )
+        if self.engine.max_model_tokens > self.optimizer.max_tokens_per_row:
+            raise ConfigurationError(
+                f"optimizer.max_tokens_per_row={self.optimizer.max_tokens_per_row} is less than one "
+                f"sequence, engine.max_model_tokens={self.engine.max_model_tokens}: raise the one "
+                "or lower the other"
+            )
+        if self.rollout.max_completion_tokens >= self.engine.max_model_tokens:
+            raise ConfigurationError(
+                f"rollout.max_completion_tokens={self.rollout.max_completion_tokens} leaves no room "
+                f"for a prompt in engine.max_model_tokens={self.engine.max_model_tokens}"
+            )
+        if self.rollout.artefact and not self.rollout.artefact.startswith("/"):
+            raise ConfigurationError(
+                f"rollout.artefact={self.rollout.artefact!r}: give an absolute path in the sandbox"
+            )
+        if len(self.optimizer.betas) != 2 or not all(0 <= b < 1 for b in self.optimizer.betas):
+            raise ConfigurationError(
+                f"optimizer.betas={self.optimizer.betas!r}: give two numbers from 0 to below 1"
+            )
+
+    def grader(self) -> rewards.Grader:
+        """A new grader. Raises ConfigurationError where there is none of that name."""
+        module, _, name = self.grading.grader.rpartition(":")
+        options = dict(self.grading.options)
+        try:
+            made = getattr(importlib.import_module(module) if module else rewards, name)
+            if "limits" in options:
+                options["limits"] = rewards.Limits(**options["limits"])
+            grader: rewards.Grader = made(**options)
+            assert callable(grader.grade)
+        except (ImportError, AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                f"grading.grader={self.grading.grader!r} with grading.options={options!r} cannot be "
+                f"made ({error}): give a class of sandboxkit.integrations.rewards or module:Class"
+            ) from error
+        return grader
+
+    def to_json(self) -> str:
+        """As it is saved with the run."""
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
+
+    def _at(self, name: str) -> Any:  # Any: fields are of many types
+        section, _, key = name.partition(".")
+        return getattr(getattr(self, section), key)
+
+
+_LEAST = {
+    "run.steps": 1,
+    "run.checkpoint_every": 1,
+    "run.evaluate_every": 0,
+    "run.threads": 0,
+    "engine.max_batch": 1,
+    "engine.max_model_tokens": 2,
+    "rollout.prompts_per_step": 1,
+    "rollout.group_size": 1,
+    "rollout.max_completion_tokens": 1,
+    "rollout.max_turns": 1,
+    "grading.remember": 0,
+    "grading.max_concurrency": 1,
+    "buffer.lag": 0,
+    "buffer.max_refill": 0,
+    "optimizer.warmup": 0,
+    "optimizer.weight_decay": 0,
+}
+_POSITIVE = (
+    "run.timeout",
+    "rollout.temperature",
+    "rollout.tool_timeout",
+    "rollout.deadline",
+    "optimizer.lr",
+    "optimizer.max_grad_norm",
+)
+_NEEDED = {
+    "run.folder": "a folder for checkpoints and metrics",
+    "model.name": "a model's folder or its name on a hub",
+    "data.train": "a file of JSON lines",
+}
+
+
+def read(path: str | Path | None, settings: Sequence[str] = ()) -> Config:
+    """The configuration in a TOML file with `settings`, such as "optimizer.lr=1e-5", over it.
+
+    A setting's value is TOML, or else taken as text. Raises ConfigurationError.
+    """
+    try:
+        values = {} if path is None else tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"configuration {str(path)!r} cannot be read: {error}") from error
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and key) or not isinstance(values.setdefault(section, {}), dict):
+            raise ConfigurationError(f"--set {setting!r}: give section.field=value")
+        try:
+            values[section].update(tomllib.loads(f"{key} = {text}"))
+        except tomllib.TOMLDecodeError:
+            values[section][key] = text.strip()
+    made: Config = _build(Config, values, "")
+    return made
+
+
+# Any: what TOML gives, and the classes above.
+def _build(kind: type[Any], values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where}={values!r}: give a table, [{where}]")
+    hints = typing.get_type_hints(kind)
+    given = {}
+    for key, value in values.items():
+        name = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise ConfigurationError(f"{name}={value!r}: no such field; there are {_list(hints)}")
+        given[key] = _checked(hints[key], value, name)
+    try:
+        return kind(**given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[{where}] {error}" if where else str(error)) from error
+
+
+def _checked(hint: Any, value: Any, name: str) -> Any:
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value, name)
+    if origin is Literal:
+        if value not in choices:
+            raise ConfigurationError(f"{name}={value!r}: use one of {_list(choices)}")
+        return value
+    if origin is types.UnionType:  # X | None
+        hint = choices[0]
+    if hint is float and type(value) is int:
+        return float(value)
+    wanted = {Mapping: dict, Sequence: list}.get(origin or hint, hint)
+    if type(value) is not wanted:
+        raise ConfigurationError(
+            f"{name}={value!r} is a {type(value).__name__}: give a {wanted.__name__}"
+        )
+    return tuple(value) if wanted is list else value
+
+
+def _list(names: typing.Iterable[object]) -> str:
+    return ", ".join(str(name) for name in names)

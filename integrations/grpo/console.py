@@ -1,0 +1,142 @@
+"""What a person sees of a run, and what it leaves in its folder: metrics, samples, a plot."""
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console as Terminal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo.config import Config
+
+__all__ = ["Console"]
+
+Sample = Mapping[str, str | float | None]
+
+_SHOWN = (
+    ("reward", "reward {:.3f}"),
+    ("pass_rate", "pass {:.0%}"),
+    ("tokens_per_second", "{:.0f} tok/s"),
+    ("wait_seconds", "wait {:.2f}s"),
+    ("train_seconds", "train {:.2f}s"),
+    ("sync_seconds", "sync {:.2f}s"),
+    ("staleness", "stale {:.1f}"),
+    ("clip_fraction", "clip {:.1%}"),
+    ("off_policy", "dlogp {:.1e}"),
+    ("infra_failed_rate", "infra {:.1%}"),
+    ("sandbox_p50", "sandbox p50 {:.2f}s"),
+    ("sandbox_p99", "p99 {:.2f}s"),
+)
+_WIDEST = 60
+
+
+class Console:
+    """Writes metrics.jsonl and samples.jsonl step by step, and shows a progress bar on a terminal.
+
+    Of a run that goes on from step `first`, what was written for later steps is taken out.
+    """
+
+    def __init__(self, config: Config, first: int) -> None:
+        self._run = Path(config.run.folder)
+        self._terminal = Terminal(highlight=False)
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeRemainingColumn(),
+            console=self._terminal,
+            disable=not self._terminal.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=config.run.steps, completed=first, shown="")
+        self._last: list[Sample] = []
+        self._begun = time.monotonic()
+        (self._run / "config.json").write_text(config.to_json())
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            _cut(self._run / name, first)
+        place = f"goes on after step {first}" if first else f"{config.run.steps} steps"
+        seed = f"seed {config.run.seed}"
+        self._say(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def step(self, metrics: Mapping[str, float]) -> None:
+        """After a step."""
+        _append(self._run / "metrics.jsonl", metrics)
+        shown = "  ".join(
+            form.format(metrics[name])
+            for name, form in _SHOWN
+            if name in metrics and not math.isnan(metrics[name])
+        )
+        self._progress.update(self._bar, completed=metrics["step"], shown=shown)
+        if not self._terminal.is_terminal:
+            self._say(f"step {metrics['step']:.0f}  {shown}")
+
+    def samples(self, step: int, rows: Iterable[Sample]) -> None:
+        """Some of a step's rollouts."""
+        self._last = list(rows)
+        for row in self._last:
+            _append(self._run / "samples.jsonl", {"step": step, **row})
+
+    def held_out(self, step: int, rate: float) -> None:
+        """After a pass over the held-out rows."""
+        _append(self._run / "metrics.jsonl", {"step": step, "held_out": rate})
+        self._say(f"step {step}  held-out pass rate {rate:.3f}")
+
+    def end(self, signalled: int) -> None:
+        """The last rollouts as a table, and the plot."""
+        self._progress.stop()
+        table = Table(title="samples of the last step")
+        for name in ("prompt", "completion", "reward", "outcome"):
+            table.add_column(name, overflow="fold")
+        for row in self._last[:6]:
+            table.add_row(
+                *(_safe(row[name]) for name in ("prompt", "completion", "reward", "outcome"))
+            )
+        if self._last:
+            self._terminal.print(table)
+        text = plot.draw(self._run)
+        if text:
+            self._terminal.print(Text(text))
+        how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
+        self._say(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
+
+    def _say(self, text: str) -> None:
+        self._terminal.print(Text(text), soft_wrap=True)
+
+
+def _append(path: Path, row: Mapping[str, str | float | None]) -> None:
+    plain = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(plain) + "\n")
+
+
+def _cut(path: Path, last: int) -> None:
+    """Take out the rows of steps after `last`, and a line that a kill cut short."""
+    kept = [line for line in plot.rows(path) if last and int(line["step"] or 0) <= last]
+    whole = path.with_name(f".{path.name}")
+    whole.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    os.replace(whole, path)
+
+
+def _safe(value: object) -> Text:
+    """Of text that a model wrote: cut short, and no control character reaches the terminal."""
+    shown = f"{value:.2f}" if isinstance(value, float) else str(value)
+    shown = shown if len(shown) <= _WIDEST * 4 else shown[: _WIDEST * 4] + "..."
+    return Text("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in shown))

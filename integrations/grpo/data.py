@@ -1,0 +1,122 @@
+"""The rows of a data set: read, checked and turned into prompt tokens before anything starts."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._tools import SCHEMAS
+from sandboxkit.integrations.grpo.config import Config
+
+__all__ = ["Row", "load_tokenizer", "read_rows", "row_of", "stop_ids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prompt and its task."""
+
+    number: int
+    prompt: tuple[int, ...]
+    text: str
+    prefix: str
+    """Comes before the completion in what is graded."""
+    task: Mapping[str, Any]  # Any: the whole row; the grader says what it reads
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside the model. Raises ConfigurationError."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"tokenizer of {name!r} cannot be loaded: {error}") from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigurationError(
+            f"tokenizer of {name!r} has no eos_token, so a completion has no end: set one"
+        )
+    return tokenizer
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, generation: object) -> set[int]:
+    """The tokens that end a completion: the tokenizer's, and the model's own if it names some."""
+    named = getattr(generation, "eos_token_id", None)
+    more = [] if named is None else [named] if isinstance(named, int) else list(named)
+    return {int(tokenizer.eos_token_id), *more}
+
+
+def read_rows(path: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> list[Row]:
+    """All rows of a file of JSON lines. Raises ConfigurationError that names the first bad line."""
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(len(rows), json.loads(line), tokenizer, config))
+        except ValueError as error:  # ConfigurationError among them
+            raise ConfigurationError(f"data {path!r}, line {number}: {error}") from error
+    if not rows:
+        raise ConfigurationError(f"data {path!r} has no rows")
+    return rows
+
+
+def row_of(rows: Sequence[Row], position: int, seed: int) -> Row:
+    """The row at a position of an endless stream: each pass over the data in another order."""
+    epoch, offset = divmod(position, len(rows))
+    order = list(range(len(rows)))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return rows[order[offset]]
+
+
+def _row(number: int, value: Any, tokenizer: PreTrainedTokenizerBase, config: Config) -> Row:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"a {type(value).__name__}, not an object")
+    prompt, prefix = value.get("prompt"), value.get("prefix", "")
+    if not isinstance(prompt, (str, list)) or not prompt:
+        raise ConfigurationError(f"prompt={str(prompt)[:80]!r}: give text, or a list of messages")
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix={str(prefix)[:80]!r}: give text")
+    if config.rollout.max_turns > 1 and isinstance(prompt, str):
+        raise ConfigurationError(
+            "prompt is text, but rollout.max_turns > 1 needs messages, which can be gone on from"
+        )
+    if isinstance(prompt, str):
+        text, ids = prompt, tokenizer(prompt)["input_ids"]
+    else:
+        text = _rendered(prompt, tokenizer, tools=config.rollout.max_turns > 1)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    room = config.engine.max_model_tokens - config.rollout.max_completion_tokens
+    if not 0 < len(ids) <= room:
+        raise ConfigurationError(
+            f"the prompt has {len(ids)} tokens, of which engine.max_model_tokens less "
+            f"rollout.max_completion_tokens leaves {room}: shorten it, or raise the one"
+        )
+    size = len(tokenizer)
+    if max(ids) >= size:
+        raise ConfigurationError(f"token {max(ids)} is beyond the tokenizer's {size}")
+    return Row(number, tuple(ids), text, prefix, value)
+
+
+def _rendered(messages: list[Any], tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
+    if not tokenizer.chat_template:
+        raise ConfigurationError(
+            "the prompt is messages, but the tokenizer has no chat template: "
+            "use a chat model, or prompts of text"
+        )
+    try:
+        text = tokenizer.apply_chat_template(
+            messages,
+            tools=list(SCHEMAS) if tools else None,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+    except Exception as error:  # a template is a program of its own
+        raise ConfigurationError(f"the chat template refuses the prompt: {error}") from error
+    return str(text)

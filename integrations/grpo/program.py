@@ -1,0 +1,60 @@
+"""The command: `python -m sandboxkit.integrations.grpo CONFIG.toml [--set a.b=c]`, or `... plot RUN`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sandboxkit import SandboxError
+from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.engines import EngineError
+
+__all__ = ["main"]
+
+USAGE, FAILED = 2, 125
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0, 2 for a wrong configuration, 125 for a failure, 128 + n for signal n."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sandboxkit.integrations.grpo",
+        description="Train a model with GRPO: rollouts and rewards in sandboxes, FSDP2 training.",
+    )
+    parser.add_argument("config", help="a TOML file, or the word plot")
+    parser.add_argument("run", nargs="?", help="after plot: the folder of a run")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="over the file; repeatable"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        if given.config == "plot":
+            if given.run is None:
+                parser.error("plot needs the folder of a run")
+            sys.stdout.write(f"{plot.draw(Path(given.run)) or 'no step yet'}\n")
+            return 0
+        if given.run is not None:
+            parser.error(f"unexpected {given.run!r}")
+        config = read(given.config, given.set)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from transformers.utils import logging
+
+        from sandboxkit.integrations.grpo.trainer import train
+
+        logging.disable_progress_bar()
+        signalled = train(config)
+    except (SandboxError, EngineError, TimeoutError, ExceptionGroup) as error:
+        errors = list(_flat(error))
+        for each in errors:
+            sys.stderr.write(f"error: {type(each).__name__}: {each}\n")
+        return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
+    return 128 + signalled if signalled else 0
+
+
+def _flat(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _flat(each)
+    else:
+        yield error

@@ -1,0 +1,221 @@
+"""Rollouts: completions of one prompt, alone or in turns with a sandbox's tools, and their rewards."""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedTokenizerBase
+
+from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
+from sandboxkit.errors import SandboxFileError
+from sandboxkit.integrations._tools import Toolbox
+from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.engines import Engine, Request
+from sandboxkit.integrations.grpo.turns import Answers, call
+from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_code
+
+__all__ = ["Group", "Rollout", "Rollouts"]
+
+_UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One completion, turn by turn; `completion`, `mask` and `logp` go token by token."""
+
+    row: Row
+    completion: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    """Whether the policy wrote it."""
+    logp: list[float] = field(default_factory=list)
+    version: int = -1
+    """Of the oldest weights that wrote a part."""
+    verdict: Verdict = _UNGRADED
+    grader_raised: bool = False
+    tool_calls: int = 0
+    sandbox_seconds: float = 0.0
+    """Spent on tools and grading, with all waiting."""
+
+    def wrote(self, ids: tuple[int, ...], logp: tuple[float, ...], version: int) -> None:
+        """The policy's tokens."""
+        self.completion += ids
+        self.mask += [True] * len(ids)
+        self.logp += logp
+        self.version = version if self.version < 0 else min(self.version, version)
+
+    def heard(self, ids: tuple[int, ...]) -> None:
+        """A tool's tokens, which carry no loss."""
+        self.completion += ids
+        self.mask += [False] * len(ids)
+        self.logp += [0.0] * len(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All rollouts of one prompt."""
+
+    number: int
+    """Its position in the stream of prompts."""
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def version(self) -> int:
+        """Of the oldest weights in it."""
+        return min(rollout.version for rollout in self.rollouts)
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """None where the infrastructure, or the grader, failed."""
+        return [rollout.verdict.reward for rollout in self.rollouts]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether two known rewards differ."""
+        return len({reward for reward in self.rewards if reward is not None}) > 1
+
+
+class Rollouts:
+    """Makes rollouts. Runs on one event loop; `close` gives up what is still being graded.
+
+    An engine's error is raised; what goes wrong with a sandbox or in the grader is the verdict
+    INFRA_ERROR, which has no reward.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: set[int],
+        engine: Engine,
+        session: Session,
+    ) -> None:
+        self._config, self._tokenizer, self._stop = config.rollout, tokenizer, stop
+        self._seed, self._remember = config.run.seed, config.grading.remember
+        self._engine, self._session = engine, session
+        self._grader: Grader = config.grader()
+        self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
+        self._graded: dict[tuple[int, str], asyncio.Task[tuple[Verdict, bool]]] = {}
+
+    async def group(self, row: Row, number: int) -> Group:
+        """The group at a position of the stream of prompts, all its rollouts at once."""
+        async with asyncio.TaskGroup() as running:
+            tasks = [
+                running.create_task(self.one(row, f"{self._seed} {number} {member}"))
+                for member in range(self._config.group_size)
+            ]
+        return Group(number, tuple(task.result() for task in tasks))
+
+    async def one(self, row: Row, seed: str) -> Rollout:
+        """One rollout; sampling depends on `seed` and the weights alone."""
+        rollout = Rollout(row)
+        numbers = random.Random(seed)
+        if self._answers is None:
+            await self._turn(rollout, numbers)
+            submission: str | Verdict | None = self._submission(rollout)
+        else:
+            submission = await self._episode(rollout, numbers)
+        if submission is None:
+            rollout.verdict = Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
+        elif isinstance(submission, Verdict):
+            rollout.verdict = submission
+        else:
+            begun = time.monotonic()
+            rollout.verdict, rollout.grader_raised = await self._grade(row, submission)
+            rollout.sandbox_seconds += time.monotonic() - begun
+        return rollout
+
+    def text(self, rollout: Rollout) -> str:
+        """What was written and heard, as text."""
+        return str(self._tokenizer.decode(rollout.completion, skip_special_tokens=True))
+
+    def close(self) -> None:
+        """Cancel what is still being graded. On the loop that runs it."""
+        for task in self._graded.values():
+            task.cancel()
+
+    async def _turn(self, rollout: Rollout, numbers: random.Random) -> str:
+        """Sample one turn and return its text, special tokens and all."""
+        done = await self._engine.generate(
+            Request(
+                rollout.row.prompt + tuple(rollout.completion),
+                self._config.max_completion_tokens - len(rollout.completion),
+                self._config.temperature,
+                numbers.getrandbits(63),
+            )
+        )
+        rollout.wrote(done.ids, done.logp, done.version)
+        return str(self._tokenizer.decode(done.ids, skip_special_tokens=False))
+
+    async def _episode(self, rollout: Rollout, numbers: random.Random) -> str | Verdict | None:
+        """All turns in a sandbox of the rollout's own; it is gone before its work is graded."""
+        files = {p: str(t).encode() for p, t in dict(rollout.row.task.get("files") or {}).items()}
+        try:
+            async with self._session.sandbox(files=files) as sandbox:
+                await self._turns(rollout, sandbox, numbers)
+                if not self._config.artefact:
+                    return self._submission(rollout)
+                async with asyncio.timeout(self._config.deadline):
+                    return (await sandbox.read_file(self._config.artefact)).decode(errors="replace")
+        except SandboxFileError as error:
+            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
+        except TimeoutError:
+            detail = f"a tool call was not over within rollout.deadline={self._config.deadline:g} s"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        except SandboxError as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            detail = f"{type(error).__name__}: {error}"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+
+    async def _turns(self, rollout: Rollout, sandbox: Sandbox, numbers: random.Random) -> None:
+        assert self._answers is not None
+        toolbox = Toolbox(sandbox, timeout=self._config.tool_timeout)
+        for turn in range(self._config.max_turns):
+            text = await self._turn(rollout, numbers)
+            begun = time.monotonic()
+            async with asyncio.timeout(self._config.deadline):
+                results = await call(toolbox, text)
+            rollout.sandbox_seconds += time.monotonic() - begun
+            rollout.tool_calls += len(results or ())
+            if results is None or results[-1].submitted or turn + 1 == self._config.max_turns:
+                return
+            answer = self._answers.ids(results)
+            left = self._config.max_completion_tokens - len(rollout.completion)
+            if rollout.completion[-1] not in self._stop or len(answer) >= left:
+                return
+            rollout.heard(answer)
+
+    def _submission(self, rollout: Rollout) -> str | None:
+        own = [i for i, m in zip(rollout.completion, rollout.mask, strict=True) if m]
+        text = str(self._tokenizer.decode(own, skip_special_tokens=True))
+        return (
+            rollout.row.prefix + text if self._config.submission == "text" else extract_code(text)
+        )
+
+    async def _grade(self, row: Row, submission: str) -> tuple[Verdict, bool]:
+        if not self._remember:
+            return await self.judge(row, submission)
+        key = (row.number, submission)
+        task = self._graded.get(key)
+        if task is None:
+            task = self._graded[key] = asyncio.create_task(self.judge(row, submission))
+        verdict, raised = await asyncio.shield(task)
+        if verdict.reward is None:
+            self._graded.pop(key, None)
+        elif len(self._graded) > self._remember:
+            self._graded.pop(next(iter(self._graded)))
+        return verdict, raised
+
+    async def judge(self, row: Row, submission: str) -> tuple[Verdict, bool]:
+        """The verdict, and whether the grader raised instead of giving one."""
+        try:
+            async with asyncio.timeout(self._config.deadline):
+                return await self._grader.grade(self._session, submission, row.task), False
+        except TimeoutError:
+            detail = f"not graded within rollout.deadline={self._config.deadline:g} s"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), False
+        except Exception as error:  # noqa: BLE001 - somebody's grader: masked, counted and shown
+            detail = f"the grader raised {type(error).__name__}: {error}"
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), True

@@ -1,0 +1,190 @@
+"""The sampling side of a run, on rank 0: engine, sandboxes and buffer, driven from the trainer."""
+
+import asyncio
+import concurrent.futures
+import math
+import signal
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Self, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations.grpo.buffer import Batch, Buffer
+from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.data import Row, read_rows, row_of
+from sandboxkit.integrations.grpo.engines import Engine, Weights
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
+
+__all__ = ["Sampling", "Stop", "Stopped", "batch_metrics"]
+
+T = TypeVar("T")
+
+_LOOK_EVERY = 0.1
+"""Seconds between looks at whether to stop, while waiting."""
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT came: finish in order."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """Notes SIGTERM and SIGINT while its context lasts; a second one is the usual end."""
+
+    signal: int = 0
+    _before: dict[int, object] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # what signal() gave back
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.signal = number
+        self.__exit__()
+
+
+class Sampling:
+    """Rollouts, ahead of training or in step with it, and passes over the held-out rows.
+
+    Raises Stopped out of every wait once `stop` has noted a signal.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_ids: set[int],
+        engine: Engine,
+        session: Session,
+        stop: Stop,
+        position: int,
+    ) -> None:
+        self._config, self._stop, self._engine = config, stop, engine
+        self._train = read_rows(config.data.train, tokenizer, config)
+        held_out = config.data.held_out
+        self._held_out = read_rows(held_out, tokenizer, config) if held_out else []
+        self._rollouts = Rollouts(config, tokenizer, stop_ids, engine, session)
+        self._buffer = Buffer(self._make, config, position)
+
+    @property
+    def position(self) -> int:
+        """Of the next prompt in the stream."""
+        return self._buffer.position
+
+    def check(self) -> None:
+        """Grade nothing for the first row: sandboxes and grader work, or ConfigurationError."""
+        row = self._train[0]
+        verdict, _ = self._wait(self._rollouts.judge(row, row.prefix), "grading the first row")
+        if verdict.reward is None:
+            raise ConfigurationError(f"the first row cannot be graded: {verdict.detail}")
+
+    def take(self, version: int) -> Batch:
+        """The next step's batch. Blocks; raises TimeoutError after run.timeout seconds."""
+        last = self._config.run.steps - 1
+        return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
+
+    def evaluate(self) -> float:
+        """The share of held-out rows for which one sample has the full reward; NaN without rows."""
+
+        async def run() -> list[Rollout]:
+            async with asyncio.TaskGroup() as running:
+                tasks = [
+                    running.create_task(self._rollouts.one(row, f"held out {row.number}"))
+                    for row in self._held_out
+                ]
+            return [task.result() for task in tasks]
+
+        rollouts = self._wait(run(), "the held-out rows")
+        known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
+        if rollouts and not known:
+            raise ProviderUnavailableError(
+                f"none of {len(rollouts)} held-out rows had a verdict; the first: "
+                f"{rollouts[0].verdict.detail}"
+            )
+        return sum(reward == 1 for reward in known) / len(known) if known else math.nan
+
+    def update(self, weights: Weights, version: int) -> None:
+        """Give the engine other weights, between two tokens of what is in flight."""
+        self._engine.pause()
+        try:
+            self._engine.update_weights(weights, version)
+        finally:
+            self._engine.resume()
+
+    def samples(self, group: Group) -> Iterator[Mapping[str, str | float | None]]:
+        """What a table of samples shows of a group."""
+        for rollout in group.rollouts:
+            yield {
+                "prompt": rollout.row.text,
+                "completion": self._rollouts.text(rollout),
+                "reward": rollout.verdict.reward,
+                "outcome": str(rollout.verdict.outcome),
+                "detail": rollout.verdict.detail,
+            }
+
+    def close(self) -> None:
+        """Give up all rollouts and close the engine; the session is the caller's."""
+
+        async def give_up() -> None:
+            await self._buffer.aclose()
+            self._rollouts.close()
+
+        Operation(give_up()).result()
+        self._engine.close()
+
+    async def _make(self, number: int) -> Group:
+        row: Row = row_of(self._train, number, self._config.run.seed)
+        return await self._rollouts.group(row, number)
+
+    # Any: what a coroutine is sent and yields, which nobody here sees.
+    def _wait(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        running = Operation(work)
+        deadline = time.monotonic() + self._config.run.timeout
+        try:
+            while not running.done():
+                concurrent.futures.wait([running], timeout=_LOOK_EVERY)
+                if self._stop.signal:
+                    raise Stopped
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{what} took longer than run.timeout={self._config.run.timeout:g} s"
+                    )
+            return running.result()
+        finally:
+            running.cancel()
+
+
+def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
+    """Means and shares over all that finished for a step; NaN where there was nothing."""
+    rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
+    known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
+    seconds = sorted(rollout.sandbox_seconds for rollout in rollouts)
+    ages = [version - group.version for group in batch.groups]
+    return {
+        "reward": _mean(known),
+        "pass_rate": _mean([float(reward == 1) for reward in known]),
+        "rollouts": len(rollouts),
+        "infra_failed_rate": _mean([float(r.verdict.reward is None) for r in rollouts]),
+        "grader_raised": sum(rollout.grader_raised for rollout in rollouts),
+        "completion_tokens": sum(sum(rollout.mask) for rollout in rollouts),
+        "tool_calls": sum(rollout.tool_calls for rollout in rollouts),
+        "groups": len(batch.groups),
+        "equal_groups": batch.equal,
+        "stale_groups": batch.stale,
+        "staleness": _mean(ages),
+        "sandbox_p50": seconds[len(seconds) // 2] if seconds else math.nan,
+        "sandbox_p99": seconds[len(seconds) * 99 // 100] if seconds else math.nan,
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

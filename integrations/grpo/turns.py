@@ -1,0 +1,74 @@
+"""Turns with tools: the calls in what a model wrote, and the tokens of what the tools answered."""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._tools import Toolbox, ToolResult
+
+__all__ = ["Answers", "call"]
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_SAID = "\u2063said\u2063"
+
+
+async def call(toolbox: Toolbox, text: str) -> list[ToolResult] | None:
+    """Make the calls in a turn's text, in Hermes's form, one after another; None without any.
+
+    A call that cannot be read is answered with an error, as a mistaken one is. Raises the
+    infrastructure's errors.
+    """
+    written = _CALL.findall(text)
+    results = []
+    for each in written:
+        try:
+            wanted: Any = json.loads(each)  # Any: a model wrote it
+            name, arguments = wanted["name"], wanted.get("arguments", {})
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                raise TypeError("name is text, arguments are an object")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            shown = f"{type(error).__name__}: {error}"
+            results.append(ToolResult(f"ERROR: this is no tool call ({shown})", error=True))
+            continue
+        results.append(await toolbox.call(name, arguments))
+        if results[-1].submitted:
+            break
+    return results or None
+
+
+class Answers:
+    """The tokens between a turn of the model and the next, as its chat template has them.
+
+    What was sampled is never tokenized again: only what comes after it is.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = frozenset(stop)
+        self._before = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": _SAID},
+        ]
+        if not tokenizer.chat_template:
+            raise ConfigurationError(
+                "rollout.max_turns > 1 needs a tokenizer with a chat template: use a chat model"
+            )
+        if _SAID not in self._render([]):
+            raise ConfigurationError("the chat template leaves out what the assistant said")
+
+    def ids(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """From after the turn's stop token to where the model goes on."""
+        text = self._render([{"role": "tool", "content": result.text} for result in results])
+        rest = text.rpartition(_SAID)[2]
+        ids = self._tokenizer(rest, add_special_tokens=False)["input_ids"]
+        return tuple(ids[1:] if ids and ids[0] in self._stop else ids)
+
+    def _render(self, more: list[dict[str, str]]) -> str:
+        text = self._tokenizer.apply_chat_template(
+            [*self._before, *more], add_generation_prompt=bool(more), tokenize=False
+        )
+        return str(text)

@@ -1,0 +1,164 @@
+"""The buffer: how much is made ahead, how old it may be, and what is dropped and made again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from sandboxkit import ProviderUnavailableError
+from sandboxkit.integrations.grpo.buffer import Batch, Buffer
+from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.rollout import Group, Rollout
+from sandboxkit.integrations.rewards import Outcome, Verdict
+
+MIXED = (1.0, 0.0)
+
+
+def config(*settings: str) -> Config:
+    needed = ["model.name=m", "data.train=t", "rollout.prompts_per_step=4", "rollout.group_size=2"]
+    return read(None, [*needed, *settings])
+
+
+def verdict(reward: float | None) -> Verdict:
+    if reward is None:
+        return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
+    return Verdict(Outcome.PASSED if reward == 1 else Outcome.FAILED, reward)
+
+
+class Source:
+    """Makes groups of given rewards with the current version, and can be held up."""
+
+    def __init__(self, rewards: Callable[[int], Sequence[float | None]] = lambda _: MIXED) -> None:
+        self.rewards, self.version = rewards, 0
+        self.started: list[int] = []
+        self.held: dict[int, asyncio.Event] = {}
+
+    async def make(self, number: int) -> Group:
+        self.started.append(number)
+        version = self.version
+        if number in self.held:
+            await self.held[number].wait()
+        row = Row(0, (1,), "", "", {})
+        return Group(
+            number,
+            tuple(
+                Rollout(row, [2], [True], [-1.0], version, verdict(reward))
+                for reward in self.rewards(number)
+            ),
+        )
+
+
+def numbers(batch: Batch) -> list[int]:
+    return [group.number for group in batch.groups]
+
+
+def test_without_lag_a_step_starts_its_own_groups_and_no_others() -> None:
+    async def run() -> None:
+        source = Source()
+        buffer = Buffer(source.make, config())
+        assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
+        await asyncio.sleep(0)
+        assert source.started == [0, 1, 2, 3]
+        source.version = 1
+        assert numbers(await buffer.take(1, 9)) == [4, 5, 6, 7]
+        assert buffer.position == 8
+
+    asyncio.run(run())
+
+
+def test_with_lag_the_next_steps_groups_are_made_meanwhile_but_not_past_the_last() -> None:
+    async def run() -> None:
+        source = Source()
+        buffer = Buffer(source.make, config("buffer.lag=1"))
+        assert numbers(await buffer.take(0, 2)) == [0, 1, 2, 3]
+        assert len(source.started) == 8
+        for version in (1, 2):
+            source.version = version
+            batch = await buffer.take(version, 2)
+            assert all(version - group.version <= 1 for group in batch.groups)
+        await asyncio.sleep(0)
+        assert len(source.started) == 12
+        await buffer.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_group_that_took_too_long_is_dropped_as_stale_and_does_not_hold_up_the_others() -> None:
+    async def run() -> None:
+        source = Source()
+        source.held[0] = asyncio.Event()
+        buffer = Buffer(source.make, config("buffer.lag=1"))
+        assert numbers(await buffer.take(0, 9)) == [1, 2, 3, 4]
+        source.version = 1
+        assert 0 not in numbers(await buffer.take(1, 9))
+        source.version = 2
+        source.held[0].set()
+        await asyncio.sleep(0)
+        stale = 0
+        for version in (2, 3):
+            source.version = version
+            batch = await buffer.take(version, 9)
+            stale += batch.stale
+            assert all(version - group.version <= 1 for group in batch.groups)
+        assert stale == 1
+        await buffer.aclose()
+
+    asyncio.run(run())
+
+
+def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
+    async def run() -> None:
+        source = Source(lambda number: MIXED if number % 2 else (1.0, 1.0))
+        buffer = Buffer(source.make, config("buffer.max_refill=2"))
+        batch = await buffer.take(0, 9)
+        assert numbers(batch) == [1, 3, 5, 7]
+        assert batch.equal == 4
+        assert len(batch.finished) == len(source.started) == 8
+
+    asyncio.run(run())
+
+
+def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
+    async def run() -> None:
+        source = Source(lambda _: (1.0, 1.0))
+        buffer = Buffer(source.make, config("buffer.max_refill=1"))
+        batch = await buffer.take(0, 9)
+        assert (batch.groups, batch.equal, len(source.started)) == ([], 8, 8)
+
+    asyncio.run(run())
+
+
+def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
+    async def run() -> None:
+        buffer = Buffer(Source(lambda _: (1.0, 1.0)).make, config("buffer.drop_equal=false"))
+        assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
+
+    asyncio.run(run())
+
+
+def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
+    async def run() -> None:
+        some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
+        batch = await Buffer(some.make, config()).take(0, 9)
+        assert batch.failed == 1
+        most = Source(lambda _: (1.0, None, None))
+        with pytest.raises(ProviderUnavailableError, match=r"8 of 12 .*=0.5.*daemon is away"):
+            await Buffer(most.make, config()).take(0, 9)
+
+    asyncio.run(run())
+
+
+def test_closing_gives_up_what_is_being_made() -> None:
+    async def run() -> None:
+        source = Source()
+        source.held = {number: asyncio.Event() for number in range(4)}
+        buffer = Buffer(source.make, config())
+        taking = asyncio.ensure_future(buffer.take(0, 9))
+        while len(source.started) < 4:
+            await asyncio.sleep(0)
+        taking.cancel()
+        await buffer.aclose()
+        assert len(asyncio.all_tasks()) <= 2  # this one, and the cancelled one
+
+    asyncio.run(run())

@@ -1,0 +1,260 @@
+"""The whole program: it learns, is killed and goes on as if not, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit.integrations.grpo import plot, toy
+from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.trainer import learning_rate, train
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
+
+TIMES = ("_seconds", "per_second", "sandbox_")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy's model and data, cut down to its single steps: 12 prompts of 12 answers."""
+    folder = tmp_path_factory.mktemp("toy")
+    toy.write(folder, right=0.2, singles_only=True)
+    return folder
+
+
+def settings(folder: Path, run: Path, *more: str) -> list[str]:
+    return [
+        f"run.folder={run}",
+        f"model.name={folder}/model",
+        f"data.train={folder}/train.jsonl",
+        "run.threads=1",
+        "engine.max_model_tokens=64",
+        "rollout.max_completion_tokens=14",
+        "rollout.submission=text",
+        "grading.options={together=true}",
+        "grading.max_concurrency=4",
+        "grading.provider=local",
+        "buffer.max_refill=0",
+        "optimizer.lr=6e-4",
+        *more,
+    ]
+
+
+def config(folder: Path, run: Path, *more: str) -> Config:
+    return read(None, settings(folder, run, *more))
+
+
+def start(arguments: Sequence[str], ranks: int = 1) -> "subprocess.Popen[str]":
+    """The program as a user starts it."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *(launcher if ranks > 1 else []),
+            *("-m", "sandboxkit.integrations.grpo", os.devnull),
+            *(f"--set={each}" for each in arguments),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    try:
+        output, _ = process.communicate(timeout=250)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert process.returncode == 0, output[-3000:]
+    return output
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Those of the steps, without what the clock says."""
+    return [
+        {key: value for key, value in row.items() if not any(part in key for part in TIMES)}
+        for row in plot.rows(run / "metrics.jsonl")
+        if "reward" in row
+    ]
+
+
+def no_sandboxes() -> bool:
+    with Session("local") as session:
+        return not session.list(tags=("grpo",)).result(30)
+
+
+def test_it_learns(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(config(folder, run, "run.steps=40")) == 0
+    rewards = [row["reward"] for row in metrics(run)]
+    assert len(rewards) == 40
+    assert sum(rewards[:3]) / 3 < 0.2
+    assert sum(rewards[-10:]) / 10 >= 0.30
+    held_out = [row["held_out"] for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
+    assert held_out == []  # none were given
+    assert (run / "export" / "model.safetensors").exists()
+    assert (run / "reward.svg").read_text().startswith("<svg")
+    assert json.loads((run / "config.json").read_text())["run"]["steps"] == 40
+    assert no_sandboxes()
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
+    more = ["run.steps=5", "run.checkpoint_every=2", "rollout.prompts_per_step=4"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(settings(folder, whole, *more)))
+    with start(settings(folder, killed, *more)) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 3"):
+                process.kill()
+                break
+        assert process.wait(60) == -signal.SIGKILL
+    assert (killed / "checkpoints" / "step-000002").exists()
+    output = finish(start(settings(folder, killed, *more)))
+    assert "goes on after step" in output
+    assert metrics(killed) == metrics(whole), "to the last digit, each step once"
+    one = (whole / "export" / "model.safetensors").read_bytes()
+    assert one == (killed / "export" / "model.safetensors").read_bytes()
+
+
+def test_sigterm_writes_a_checkpoint_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with start(settings(folder, run, "run.steps=1000", "run.checkpoint_every=1000")) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 2"):
+                process.terminate()
+                break
+        output = process.stdout.read()
+        assert process.wait(120) == 128 + signal.SIGTERM, output
+    assert "stopped by SIGTERM" in output
+    (made,) = (run / "checkpoints").iterdir()
+    assert int(made.name.removeprefix("step-")) == len(metrics(run)) >= 2
+    assert no_sandboxes()
+
+
+def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path) -> None:
+    more = ["run.steps=2", "rollout.prompts_per_step=4"]
+    finish(start(settings(folder, tmp_path / "one", *more)))
+    finish(start(settings(folder, tmp_path / "two", *more), ranks=2))
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert len(one) == len(two) == 2
+    for alone, together in zip(one, two, strict=True):
+        assert together["loss"] == pytest.approx(alone["loss"], abs=1e-5)
+        assert together["reward"] == pytest.approx(alone["reward"], abs=0.05)
+
+
+class Failing(LocalProvider):
+    """Every fifth sandbox, or each one, cannot be made."""
+
+    def __init__(self, every: int = 5) -> None:
+        super().__init__()
+        self.every, self.made = every, 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.made += 1
+        if self.made % self.every == 0:
+            raise ProviderUnavailableError("injected")
+        return await super().create(spec)
+
+
+def test_one_failure_in_five_leaves_no_false_zero_and_learning_as_it_was(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    more = ["run.steps=40", "grading.options={together=true, limits={retries=0}}"]
+    # Each rollout is graded on its own, so that each can fail.
+    provider = Failing()
+    try:
+        assert train(config(folder, run, *more, "grading.remember=0",
+                            "rollout.prompts_per_step=4"), provider) == 0  # fmt: skip
+    finally:
+        pass
+    rows = metrics(run)
+    failed = sum(row["infra_failed_rate"] for row in rows) / len(rows)
+    assert 0.1 <= failed <= 0.3
+    assert sum(row["reward"] for row in rows[-10:]) / 10 >= 0.30
+    for sample in plot.rows(run / "samples.jsonl"):
+        assert (sample["outcome"] == "infra_error") == (sample["reward"] is None)
+
+
+def test_a_backend_that_is_away_stops_the_run_before_it_starts(
+    folder: Path, tmp_path: Path
+) -> None:
+    options = "grading.options={limits={retries=0}}"
+    with pytest.raises(ConfigurationError, match=r"first row cannot be graded.*injected"):
+        train(config(folder, tmp_path / "run", options), Failing(every=1))
+
+
+def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(config(folder, run, "run.steps=6", "buffer.lag=1", "run.evaluate_every=3",
+                        f"data.held_out={folder}/held_out.jsonl")) == 0  # fmt: skip
+    rows = metrics(run)
+    assert len(rows) == 6
+    assert max(row["staleness"] for row in rows) <= 1
+    assert max(row["staleness"] for row in rows) > 0
+    found = [row for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
+    assert [row["step"] for row in found] == [0, 3, 6]
+
+
+def test_what_is_wrong_is_said_before_anything_starts(folder: Path, tmp_path: Path) -> None:
+    def refused(match: str, *more: str) -> None:
+        with pytest.raises(ConfigurationError, match=match):
+            train(config(folder, tmp_path / "run", *more))
+
+    refused("'/nowhere/model' cannot be loaded", "model.name=/nowhere/model")
+    refused("data '/nowhere' cannot be read", "data.train=/nowhere")
+    refused("is FSDP's mixed precision", "model.bf16=true")
+    refused("unknown provider 'nowhere'", "grading.provider=nowhere")
+    refused("line 1: the prompt has .* shorten it", "engine.max_model_tokens=16")
+    refused("needs messages", "rollout.max_turns=2")
+    for number, (line, match) in enumerate(
+        [
+            ("{", "line 2: .*property name"),
+            ("[1]", "line 2: a list, not an object"),
+            ('{"prompt": ""}', "line 2: prompt='': give text"),
+            ('{"prompt": [{"role": "user", "content": "x"}]}', "line 2: .*no chat template"),
+        ]
+    ):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps(toy.row(toy.splits()[0][0])) + f"\n{line}\n")
+        refused(match, f"data.train={path}")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    refused("has no rows", f"data.train={tmp_path}/empty.jsonl")
+    path = tmp_path / "no-cases.jsonl"
+    path.write_text(json.dumps({"prompt": "task add 2:"}) + "\n")
+    refused("first row cannot be graded: the grader raised Config.*cases", f"data.train={path}")
+
+
+def test_a_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match="is in use by another process"):
+            train(config(folder, tmp_path / "run"))
+
+
+def test_the_learning_rate_warms_up_and_comes_down() -> None:
+    def at(step: int, schedule: str) -> float:
+        given = ["model.name=m", "data.train=t", "run.steps=12", "optimizer.warmup=2"]
+        made = read(None, [*given, "optimizer.lr=1.0", f"optimizer.schedule={schedule}"])
+        return learning_rate(made, step)
+
+    assert [at(step, "constant") for step in (0, 1, 2, 11)] == [0.5, 1, 1, 1]
+    assert [at(step, "linear") for step in (2, 7, 12)] == [1, 0.5, 0]
+    assert at(7, "cosine") == pytest.approx(0.5)

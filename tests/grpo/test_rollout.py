@@ -1,0 +1,260 @@
+"""Rollouts with real sandboxes: what a written policy does in them, token by token."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.engines import Completion, Request, Weights
+from sandboxkit.integrations.grpo.rollout import Rollout, Rollouts
+from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
+from tests.grpo.tiny import chat_tokenizer
+
+END = 2
+TASK = {"entry_point": "f", "cases": [{"args": [2], "expected": 4}]}
+
+
+class Script:
+    """An engine whose policy is written down: a text for each turn."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+        self.tokenizer, self.texts, self.seen = tokenizer, list(texts), list[Request]()
+
+    async def generate(self, request: Request) -> Completion:
+        self.seen.append(request)
+        ids = self.tokenizer(self.texts[(len(self.seen) - 1) % len(self.texts)])["input_ids"]
+        ids = (*ids, END)[: request.max_tokens]
+        return Completion(ids, (-0.5,) * len(ids), len(self.seen))
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def update_weights(self, weights: Weights, version: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Counting:
+    """HostCompare that counts what it is asked, and fails in one way or another if told to."""
+
+    asked = 0
+
+    def __init__(self, trouble: str = "") -> None:
+        self.trouble = trouble
+        Counting.asked = 0
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        Counting.asked += 1
+        match self.trouble:
+            case "raises":
+                raise ZeroDivisionError("in somebody's grader")
+            case "hangs":
+                await asyncio.sleep(3600)
+            case "infra":
+                return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
+        return await HostCompare().grade(session, submission, task)
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session("local", max_concurrency=4) as session:
+        yield session
+
+
+def tool_call(command: str) -> str:
+    arguments = {"name": "bash", "arguments": {"command": command}}
+    return f"<tool_call>{json.dumps(arguments)}</tool_call>"
+
+
+def rollouts(session: Session, texts: Sequence[str], *settings: str) -> tuple[Rollouts, Script]:
+    tokenizer = chat_tokenizer()
+    engine = Script(tokenizer, texts)
+    given = ["model.name=m", "data.train=t", "grading.grader=tests.grpo.test_rollout:Counting"]
+    return Rollouts(read(None, [*given, *settings]), tokenizer, {END}, engine, session), engine
+
+
+def run(subject: Rollouts, row: Row, count: int = 1) -> list[Rollout]:
+    async def all_of_them() -> list[Rollout]:
+        made = await asyncio.gather(*[subject.one(row, str(n)) for n in range(count)])
+        subject.close()
+        return list(made)
+
+    return Operation(all_of_them()).result(100)
+
+
+def row(**task: object) -> Row:
+    ids = tuple(chat_tokenizer()("ask")["input_ids"])
+    return Row(0, ids, "ask", "", {**TASK, **task})
+
+
+BLOCK = "```python\ndef f(x):\n    return x + 2\n```"
+
+
+def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> None:
+    subject, engine = rollouts(session, [BLOCK])
+    (made,) = run(subject, row())
+    assert made.verdict.outcome is Outcome.PASSED
+    assert tuple(made.completion) == (*engine.tokenizer(BLOCK)["input_ids"], END)
+    assert set(made.mask) == {True}
+    assert len(made.logp) == len(made.completion)
+    assert engine.seen[0].ids == made.row.prompt
+
+
+def test_the_prefix_and_the_text_are_what_is_graded_if_asked_for(session: Session) -> None:
+    subject, _ = rollouts(session, ["\n    return x * 2"], "rollout.submission=text")
+    (made,) = run(subject, replace(row(), prefix="def f(x):"))
+    assert made.verdict.outcome is Outcome.PASSED
+
+
+def test_without_code_there_is_nothing_to_grade(session: Session) -> None:
+    subject, _ = rollouts(session, ["I cannot."])
+    (made,) = run(subject, row())
+    assert (made.verdict.reward, Counting.asked) == (0.0, 0)
+
+
+def test_turns_with_tools_are_joined_token_by_token_and_the_tools_carry_no_loss(
+    session: Session,
+) -> None:
+    texts = [
+        tool_call(
+            "printf 'def f(x):\\n    return x + 1\\n' > s.py; python3 -c 'import s; print(s.f(2))'"
+        ),
+        tool_call("sed -i 's/+ 1/+ 2/' s.py; cat given.txt"),
+        "It is done.",
+    ]
+    subject, engine = rollouts(
+        session,
+        texts,
+        "rollout.max_turns=5",
+        "rollout.max_completion_tokens=1000",
+        "rollout.artefact=/workspace/s.py",
+    )
+    (made,) = run(subject, row(files={"/workspace/given.txt": "from the row"}))
+    assert made.verdict.outcome is Outcome.PASSED
+    assert made.tool_calls == 2
+    tokenizer = engine.tokenizer
+    answer = "\n<|start|>tool\n{}<|end|>\n<|start|>assistant\n"
+    pieces = [
+        (True, [*tokenizer(texts[0])["input_ids"], END]),
+        (False, tokenizer(answer.format("3\n"))["input_ids"]),
+        (True, [*tokenizer(texts[1])["input_ids"], END]),
+        (False, tokenizer(answer.format("from the row"))["input_ids"]),
+        (True, [*tokenizer(texts[2])["input_ids"], END]),
+    ]
+    assert made.completion == [token for _, ids in pieces for token in ids]
+    assert made.mask == [own for own, ids in pieces for _ in ids]
+    assert made.logp == [-0.5 if own else 0.0 for own in made.mask]
+    assert made.version == 1, "the oldest weights that wrote a part"
+    assert engine.seen[2].ids == made.row.prompt + tuple(made.completion[: -len(pieces[4][1])])
+
+
+def test_a_call_that_cannot_be_read_is_the_models_mistake(session: Session) -> None:
+    texts = ["<tool_call>{oops</tool_call>", '<tool_call>{"name": "rm"}</tool_call>', "Well."]
+    subject, _ = rollouts(
+        session, texts, "rollout.max_turns=3", "rollout.max_completion_tokens=1000"
+    )
+    (made,) = run(subject, row())
+    text = subject.text(made)
+    assert "ERROR: this is no tool call" in text
+    assert "there is no tool 'rm'" in text
+    assert made.verdict.reward == 0.0
+
+
+def test_turns_end_when_the_tokens_do(session: Session) -> None:
+    subject, _ = rollouts(
+        session, [tool_call("seq 1000")], "rollout.max_turns=9", "rollout.max_completion_tokens=200"
+    )
+    (made,) = run(subject, row())
+    assert len(made.completion) <= 200
+    assert made.tool_calls == 1
+
+
+def test_a_tool_past_its_time_is_told_to_the_model(session: Session) -> None:
+    texts = [tool_call("sleep 100"), "Well."]
+    subject, _ = rollouts(session, texts, "rollout.max_turns=2", "rollout.tool_timeout=1")
+    (made,) = run(subject, row())
+    assert "killed after 1 s" in subject.text(made)
+    assert made.verdict.reward == 0.0
+
+
+def test_a_missing_artefact_is_the_models_failure(session: Session) -> None:
+    subject, _ = rollouts(
+        session, ["Done."], "rollout.max_turns=2", "rollout.artefact=/workspace/s.py"
+    )
+    (made,) = run(subject, row())
+    assert made.verdict.outcome is Outcome.FAILED
+
+
+def test_equal_submissions_are_graded_once(session: Session) -> None:
+    subject, _ = rollouts(session, [BLOCK])
+    made = run(subject, row(), count=5)
+    assert [each.verdict.reward for each in made] == [1.0] * 5
+    assert Counting.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said", "raised"),
+    [
+        ("raises", "the grader raised ZeroDivisionError: in somebody's", True),
+        ("hangs", "not graded within rollout.deadline=1 s", False),
+        ("infra", "the daemon is away", False),
+    ],
+)
+def test_what_is_not_the_policys_doing_has_no_reward(
+    session: Session, trouble: str, said: str, raised: bool
+) -> None:
+    options = "grading.options={trouble='" + trouble + "'}"
+    subject, _ = rollouts(session, [BLOCK], options, "rollout.deadline=1")
+    (made,) = run(subject, row())
+    assert made.verdict.reward is None
+    assert said in made.verdict.detail
+    assert made.grader_raised is raised
+
+
+def test_an_infrastructure_failure_is_not_remembered(session: Session) -> None:
+    subject, _ = rollouts(session, [BLOCK], "grading.options={trouble='infra'}")
+
+    async def twice() -> None:
+        await subject.one(row(), "a")
+        await subject.one(row(), "b")
+
+    Operation(twice()).result(100)
+    assert Counting.asked == 2
+
+
+def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> None:
+    subject, engine = rollouts(session, [BLOCK], "rollout.max_turns=2")
+
+    async def away(_: Request) -> Completion:
+        raise RuntimeError("no engine")
+
+    engine.generate = away  # type: ignore[method-assign] # it fails from here on
+    with pytest.raises(RuntimeError, match="no engine"):
+        run(subject, row())
+
+
+def test_a_sandbox_that_cannot_start_masks_the_rollout() -> None:
+    from sandboxkit.providers.local import LocalProvider
+
+    class Away(LocalProvider):
+        async def create(self, spec: Any) -> str:
+            raise ProviderUnavailableError("no room")
+
+    with Session(Away()) as session:
+        subject, _ = rollouts(session, [tool_call("true"), "Well."], "rollout.max_turns=2")
+        (made,) = run(subject, row())
+    assert made.verdict.reward is None
+    assert "no room" in made.verdict.detail
+
+
+def test_tools_need_a_chat_template(session: Session) -> None:
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = None
+    config = read(None, ["model.name=m", "data.train=t", "rollout.max_turns=2"])
+    with pytest.raises(ConfigurationError, match="needs a tokenizer with a chat template"):
+        Rollouts(config, tokenizer, {END}, Script(tokenizer, [""]), session)
