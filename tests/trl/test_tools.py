@@ -30,7 +30,7 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
             CHAT,
             tools=tools.functions,
             reward_funcs=[reward],
-            config={**LONG, "max_steps": 5},
+            config={**LONG, "max_steps": 5, "per_device_train_batch_size": 8},
         )
         script(
             training,
@@ -46,7 +46,7 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
         assert answers[0] == "42 []\n"
         assert answers[1].endswith("[exit status 3]")
         # What the assistant says, the empty turns of the calls with it, has an even length.
-        assert list(training._logs["rewards"]["sandbox_reward"]) == [1.0] * 16
+        assert list(training._logs["rewards"]["sandbox_reward"]) == [1.0] * 8
         steps = training.state.log_history[:5]
         assert [each["infra_failed_rate"] for each in steps] == [0.0] * 5
         assert [each["tools/call_frequency"] for each in steps] == [2.0] * 5
