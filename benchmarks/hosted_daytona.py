@@ -57,7 +57,7 @@ class Bare:
 
     def close(self) -> None:
         self._wait(self._daytona.delete(self._sandbox))
-        self._wait(self._daytona.close())
+        self._wait(self._daytona.close())  # type: ignore[no-untyped-call]  # the SDK's
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:  # Any: of whatever the SDK returns

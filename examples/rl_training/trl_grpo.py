@@ -93,7 +93,7 @@ def tiny() -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     return Qwen3ForCausalLM(config), words
 
 
-class Record(TrainerCallback):
+class Record(TrainerCallback):  # type: ignore[misc] # their types are not followed
     """Writes a line of metrics a step, and draws the mean reward in the end."""
 
     def __init__(self, out: Path) -> None:

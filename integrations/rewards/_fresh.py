@@ -50,8 +50,9 @@ async def grade_in_fresh(
             raise ConfigurationError(
                 f"artefact {path!r} is not an absolute path of a file or folder"
             )
+    limit = asyncio.timeout(deadline)
     try:
-        async with asyncio.timeout(deadline) as limit:
+        async with limit:
             return await _grade(agent, artefacts, fresh, grade, (max_bytes, max_files), retries)
     except TimeoutError:
         if not limit.expired():

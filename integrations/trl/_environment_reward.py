@@ -68,8 +68,9 @@ class EnvironmentReward:
         return await asyncio.gather(*[self._one(each) for each in environments])
 
     async def _one(self, environment: RolloutEnvironment) -> tuple[Verdict, float | None]:
+        limit = asyncio.timeout(self._deadline)
         try:
-            async with asyncio.timeout(self._deadline) as limit:
+            async with limit:
                 return await environment._grade()
         except TimeoutError:
             if not limit.expired():

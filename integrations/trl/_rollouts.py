@@ -171,8 +171,10 @@ class _Dialogue:
 
     def hear(self, rollout: _Rollout, answers: list[Message]) -> bool:
         """Add what the tools said; False, and nothing is added, where there is no room for it."""
-        called = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ""}]
-        called[1]["tool_calls"] = rollout.calls
+        called: list[Message] = [
+            {"role": "user", "content": "-"},
+            {"role": "assistant", "content": "", "tool_calls": rollout.calls},
+        ]
         before = self._render(called, None, more=False)
         after = self._render([*called, *answers], None)
         # Templates write a line break after the token that ends a turn; the model did not.

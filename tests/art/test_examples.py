@@ -23,7 +23,10 @@ def test_a_program_prints_exactly_what_is_expected(path: Path, provider: str) ->
 
 
 @pytest.mark.timeout(300)
-def test_the_trainer_trains_and_keeps_its_metrics(tmp_path: Path, provider: str) -> None:
+def test_the_trainer_trains_and_keeps_its_metrics(
+    tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     options = ["--tiny", "--steps", "2", "--sandboxes", "4", "--out", str(tmp_path)]
     # TRL and transformers warn of themselves.
     printed = run_example(TRAINER, provider, *options, warnings="ignore")

@@ -2,7 +2,14 @@
 
 import pytest
 
-from sandboxkit import ConfigurationError, ImageNotFoundError, SandboxError, Session
+from sandboxkit import (
+    ConfigurationError,
+    ImageNotFoundError,
+    Operation,
+    SandboxError,
+    Session,
+)
+from sandboxkit.providers.daytona import DaytonaProvider
 from tests.emulators._server import Server
 
 
@@ -64,3 +71,44 @@ def test_an_image_that_cannot_be_pulled(session: Session) -> None:
 def test_a_user_that_daytona_does_not_know(session: Session) -> None:
     with pytest.raises(ConfigurationError, match="User nobody2"):
         session.sandbox(user="nobody2").start().result(10)
+
+
+def test_a_user_for_one_command(session: Session) -> None:
+    with pytest.raises(ConfigurationError, match="user='root'"):
+        session.sandbox().exec(["true"], user="root").result(30)
+
+
+def test_an_environment_that_no_shell_takes(session: Session) -> None:
+    with pytest.raises(ConfigurationError, match="'not-a-name'"):
+        session.sandbox().exec(["true"], env={"not-a-name": "1"}).result(30)
+
+
+@pytest.mark.parametrize(("lifetime", "seconds"), [(61.5, 120), (None, 900)])
+def test_a_lifetime_is_sent_in_whole_minutes(
+    session: Session, lifetime: float | None, seconds: int
+) -> None:
+    info = session.sandbox(lifetime=lifetime).start().result(30).status().result(30)
+    assert info.expires_at is not None
+    assert info.created_at is not None
+    assert round((info.expires_at - info.created_at).total_seconds()) == seconds
+
+
+def test_doctor_tells_without_a_sandbox(
+    server: Server, provider: DaytonaProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Operation(provider.diagnose()).result(30).available
+    monkeypatch.setenv("DAYTONA_API_KEY", "dtn_wrong")
+    other = DaytonaProvider(timeout=2)
+    said = Operation(other.diagnose()).result(30)
+    Operation(other.aclose()).result(30)
+    assert not said.available
+    assert "DAYTONA_API_KEY" in said.remedy
+    assert set(server.requests) == {"GET /api/sandbox"}
+
+
+def test_a_closed_provider_says_so(server: Server) -> None:
+    provider = DaytonaProvider()
+    Operation(provider.aclose()).result(30)
+    with pytest.raises(ConfigurationError, match="closed"):
+        Session(provider).list().result(30)
+    assert server.requests == []

@@ -4,16 +4,16 @@ import time
 
 import pytest
 
-from sandboxkit import CommandTimeoutError, Session
+from sandboxkit import CommandTimeoutError, Sandbox, Session
 from tests.daytona.conftest import TIMEOUT
 from tests.emulators._server import Server
 
 TERMINAL, EXECUTE = "WS process/pty/create-connect", "POST process/execute"
 
 
-def asked(server: Server, sandbox_id: str) -> list[str]:
+def asked(server: Server, sandbox: Sandbox) -> list[str]:
     """The requests, without what leads to the sandbox."""
-    return [request.replace(f"/toolbox/{sandbox_id}/", "") for request in server.requests]
+    return [request.replace(f"/toolbox/{sandbox.id}/", "") for request in server.requests]
 
 
 def test_a_command_with_input_is_one_call(server: Server, session: Session) -> None:
@@ -21,7 +21,7 @@ def test_a_command_with_input_is_one_call(server: Server, session: Session) -> N
     server.clear()
     result = sandbox.exec(["sh", "-c", "cat; echo err >&2"], stdin=b"in").result(30)
     assert (result.stdout, result.stderr) == ("in", "err\n")
-    assert asked(server, sandbox.id) == [TERMINAL]
+    assert asked(server, sandbox) == [TERMINAL]
 
 
 def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
@@ -29,7 +29,7 @@ def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
     server.clear()
     with pytest.raises(CommandTimeoutError):
         sandbox.exec(["sleep", "1000"], timeout=1).result(30)
-    assert asked(server, sandbox.id) == [TERMINAL, EXECUTE]
+    assert asked(server, sandbox) == [TERMINAL, EXECUTE]
 
 
 def test_a_small_file_is_one_call_and_a_large_one_two(server: Server, session: Session) -> None:
@@ -40,10 +40,10 @@ def test_a_small_file_is_one_call_and_a_large_one_two(server: Server, session: S
     ):
         server.clear()
         sandbox.write_file("/workspace/file", b"x" * size).result(30)
-        assert asked(server, sandbox.id) == write
+        assert asked(server, sandbox) == write
         server.clear()
         assert sandbox.read_file("/workspace/file").result(30) == b"x" * size
-        assert asked(server, sandbox.id) == read
+        assert asked(server, sandbox) == read
 
 
 def test_a_stop_is_one_call(server: Server, session: Session) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, SandboxSpec
 from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
 from sandboxkit.testing import FakeProvider
 from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
-from tests.trl.tiny import trainer
+from tests.trl.tiny import Dying, expected_advantages, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 GRADED: dict[str, Any] = {"reward_funcs": [EnvironmentReward()], "config": LONG}
@@ -56,6 +57,32 @@ def test_pooled_environments_begin_each_rollout_afresh(tmp_path: Path) -> None:
         observed = [said[1]["content"] for said in training._logs["completion"]]
         assert observed == [""] * 16, "no rollout sees the answer of the one before"
         assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
+
+
+@pytest.mark.parametrize("mode", ["environment_factory", "rollout_func"])
+def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path, mode: str) -> None:
+    provider = Dying()
+    with SandboxEnvironments(judge, provider=provider) as environments:
+        factory = environments if mode == "environment_factory" else SandboxRollouts(environments)
+        reward = EnvironmentReward(max_infra_failed_rate=0.9)
+        training = trainer(
+            tmp_path,
+            CHAT,
+            reward_funcs=[reward],
+            config={**LONG, "max_steps": 5},
+            **{mode: factory},
+        )
+        script(training, call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
+        training.train()
+    rewards = torch.tensor(list(training._logs["rewards"]["environment_reward"]))
+    advantages = torch.tensor(list(training._logs["advantages"]))
+    failed = rewards.isnan()
+    assert failed.any()
+    assert (advantages[failed] == 0).all()
+    torch.testing.assert_close(advantages, expected_advantages(rewards), atol=1e-5, rtol=1e-4)
+    rates = [entry["infra_failed_rate"] for entry in training.state.log_history[:5]]
+    assert sum(rates) / 5 == pytest.approx(len(provider.died) / 80)
+    assert rates[-1] == failed.float().mean()
 
 
 class Full(FakeProvider):

@@ -24,18 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
     reward = SandboxReward(Length(), provider=FakeProvider(), extract=whole)
-    with SandboxTools(provider="local") as tools:
+    with SandboxTools(provider=FakeProvider()) as tools:
         training = trainer(
             tmp_path,
             CHAT,
             tools=tools.functions,
             reward_funcs=[reward],
-            config={**LONG, "max_steps": 5},
+            config={**LONG, "max_steps": 5, "per_device_train_batch_size": 8},
         )
         script(
             training,
-            call("python", code="import os; print(6 * 7, os.listdir())"),
-            call("bash", command="touch left; cat nothing; exit 3"),
+            call("python", code="print(6 * 7)"),
+            call("bash", command="cat nothing; exit 3"),
             "42!!",
         )
         try:
@@ -43,14 +43,20 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
         finally:
             reward.close()
         answers = [m["content"] for m in training._logs["completion"][0] if m["role"] == "tool"]
-        assert answers[0] == "42 []\n"
+        assert answers[0] == "42\n"
         assert answers[1].endswith("[exit status 3]")
         # What the assistant says, the empty turns of the calls with it, has an even length.
-        assert list(training._logs["rewards"]["sandbox_reward"]) == [1.0] * 16
+        assert list(training._logs["rewards"]["sandbox_reward"]) == [1.0] * 8
         steps = training.state.log_history[:5]
         assert [each["infra_failed_rate"] for each in steps] == [0.0] * 5
         assert [each["tools/call_frequency"] for each in steps] == [2.0] * 5
         assert [each["tools/failure_frequency"] for each in steps] == [0.0] * 5
+
+
+def test_each_call_has_a_sandbox_of_its_own_and_none_is_left() -> None:
+    with SandboxTools(provider="local") as tools:
+        assert tools.bash("touch /workspace/left; ls /workspace") == "left\n"
+        assert tools.python("import os; print(os.listdir('/workspace'))") == "[]\n"
         session = tools.session.id
     listed = Sandbox.list(provider="local").result()
     assert [info for info in listed if info.tags.get("sandboxkit.session") == session] == []

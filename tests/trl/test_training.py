@@ -8,23 +8,11 @@ import torch
 
 from sandboxkit.integrations.trl import CombinedReward, SandboxReward
 from tests.trl.graders import Length, whole
-from tests.trl.tiny import Unreliable, trainer
+from tests.trl.tiny import Unreliable, expected_advantages, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 PLAIN = [{"prompt": f"write {number}"} for number in range(16)]
-
-
-def expected_advantages(rewards: torch.Tensor) -> torch.Tensor:
-    """GRPO's formula over those of each group that have a reward; 0 for the others."""
-    advantages = torch.zeros_like(rewards)
-    for group in range(len(rewards) // 8):
-        members = slice(8 * group, 8 * group + 8)
-        values = rewards[members]
-        known = ~values.isnan()
-        of = values[known]
-        advantages[members][known] = (of - of.mean()) / (of.std() + 1e-4)
-    return advantages
 
 
 @pytest.mark.parametrize("combined", [False, True])

@@ -14,8 +14,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from sandboxkit import ProviderUnavailableError, SandboxSpec
+from sandboxkit import ProviderUnavailableError, SandboxSpec, SandboxTerminatedError
+from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Command
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
 SPECIAL += ["<tool_response>", "</tool_response>", "<think>", "</think>"]
@@ -93,3 +95,37 @@ class Unreliable(FakeProvider):
             self.refused += 1
             raise ProviderUnavailableError("no capacity today", provider=self.name)
         return await super().create(spec)
+
+
+class Dying(FakeProvider):
+    """Three sandboxes of ten die under their first command."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count()
+        self._broken: set[str] = set()
+        self.died: set[str] = set()
+
+    async def create(self, spec: SandboxSpec) -> str:
+        made = await super().create(spec)
+        if next(self._numbers) % 10 in (2, 5, 8):
+            self._broken.add(made)
+        return made
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+        if sandbox_id in self._broken:
+            self.died.add(sandbox_id)
+            raise SandboxTerminatedError("out of memory", provider=self.name)
+        return await super().exec(sandbox_id, command, output)
+
+
+def expected_advantages(rewards: torch.Tensor) -> torch.Tensor:
+    """GRPO's formula over those of each group that have a reward; 0 for the others."""
+    advantages = torch.zeros_like(rewards)
+    for group in range(len(rewards) // 8):
+        members = slice(8 * group, 8 * group + 8)
+        values = rewards[members]
+        known = ~values.isnan()
+        of = values[known]
+        advantages[members][known] = (of - of.mean()) / (of.std() + 1e-4)
+    return advantages

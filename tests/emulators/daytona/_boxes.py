@@ -12,7 +12,6 @@ from daytona_api_client_async import CreateSandbox, SandboxState
 from sandboxkit import Session
 from tests.emulators._engine import Machine, Process
 
-BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"}
 _START_SECONDS = 0.02
 
 
@@ -109,7 +108,7 @@ class Boxes:
             box.error = "failed to pull image: manifest unknown"
             return
         network = "none" if box.asked.network_block_all else "internet"
-        env = {**BASE_ENV, **(box.asked.env or {})}
+        env = box.asked.env or {}
         machine = await Machine.start(self._session, network=network, env=env, pids=4096)
         if box.id not in self.alive:
             await machine.stop()

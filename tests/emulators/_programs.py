@@ -1,0 +1,91 @@
+"""The examples and the command line run unchanged with SANDBOXKIT_PROVIDER set to a vendor."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXPECTED = ROOT / "tests" / "examples" / "expected"
+
+Alive = Callable[[], list[str]]
+
+_KILLED = """
+import os, signal, sys
+from sandboxkit import Session
+Session(sys.argv[1]).sandbox().start().result(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Programs:
+    """Derive a class named Test..., with the vendor's `name` and an `alive` fixture."""
+
+    name: ClassVar[str]
+
+    @pytest.fixture
+    def alive(self) -> Alive:
+        """What lists the sandboxes that live on the vendor's emulator, which runs."""
+        raise NotImplementedError
+
+    def run(self, *argv: str, stdin: str = "") -> str:
+        """Run a program as a user would, warnings being errors; return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *argv],
+            env={**os.environ, "SANDBOXKIT_PROVIDER": self.name},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @pytest.mark.parametrize(
+        "path",
+        [path for path in EXAMPLES if path.stem != "swap_provider"],
+        ids=lambda path: path.stem,
+    )
+    def test_an_example_prints_what_it_prints_elsewhere(self, alive: Alive, path: Path) -> None:
+        expected = (EXPECTED / f"{path.stem}.txt").read_text().splitlines()
+        assert sorted(self.run(str(path)).splitlines()) == sorted(expected)
+
+    def test_swapping_the_provider(self, alive: Alive) -> None:
+        path = str(ROOT / "examples" / "swap_provider.py")
+        assert self.run(path, "local", self.name).splitlines() == [
+            "local: Linux /workspace 0",
+            f"{self.name}: Linux /workspace 0",
+        ]
+
+    def test_the_command_line(self, alive: Alive) -> None:
+        sandboxkit = ("-m", "sandboxkit")
+        assert self.run(*sandboxkit, "run", "--", "python3", "-c", "print(6 * 7)") == "42\n"
+        assert self.run(*sandboxkit, "run", "-i", "--", "cat", stdin="in") == "in"
+        started = self.run(*sandboxkit, "run", "-d", "--", "sh", "-c", "echo up; sleep 1000")
+        sandbox_id = started.strip()
+        assert alive() == [sandbox_id]
+        assert self.run(*sandboxkit, "exec", sandbox_id, "--", "echo", "inside") == "inside\n"
+        assert self.run(*sandboxkit, "logs", sandbox_id) == "up\n"
+        (listed,) = json.loads(self.run(*sandboxkit, "ls", "--json"))
+        assert listed["id"] == sandbox_id
+        self.run(*sandboxkit, "stop", sandbox_id)
+        assert alive() == []
+
+    def test_the_demo(self, alive: Alive) -> None:
+        options = ("--json", "--limit", "2", "--timeout", "60s")
+        demo = json.loads(self.run("-m", "sandboxkit", "demo", *options))
+        assert demo["provider"] == self.name
+        assert (demo["reference"]["passed"], demo["broken"]["failed"]) == (2, 2)
+
+    def test_what_a_killed_program_left_is_cleaned_up(self, alive: Alive) -> None:
+        subprocess.run([sys.executable, "-c", _KILLED, self.name], timeout=60, check=False)
+        assert len(alive()) == 1
+        self.run("-m", "sandboxkit", "cleanup", "--orphans")
+        assert alive() == []
