@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from sandboxkit.integrations.grpo.trainer import train
 
         logging.disable_progress_bar()
+        # What torch says of every checkpoint that is written by one process.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         signalled = train(config)
     except (SandboxError, EngineError, TimeoutError, ExceptionGroup) as error:
         errors = list(_flat(error))

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -249,7 +250,7 @@ def _open(
         Session(
             provider or config.grading.provider or None,
             max_concurrency=config.grading.max_concurrency,
-            tags=("grpo",),
+            tags=("grpo", f"run:{_tag(config.run.folder)}"),
             **options,  # type: ignore[arg-type] # of SandboxSpec
         )
     )
@@ -267,6 +268,11 @@ def _open(
     sampling.check()
     console = stack.enter_context(Console(config, first))
     return sampling, console
+
+
+def _tag(folder: str) -> str:
+    """A folder's name as a tag's value, with what every backend takes."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", Path(folder).resolve().name)[:60]
 
 
 def _evaluated(

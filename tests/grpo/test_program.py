@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ TIMES = ("_seconds", "per_second", "sandbox_")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy's model and data, cut down to its single steps: 12 prompts of 12 answers."""
     folder = tmp_path_factory.mktemp("toy")
-    toy.write(folder, right=0.2, singles_only=True)
+    toy.write(folder, right=0.15, singles_only=True)
     return folder
 
 
@@ -90,24 +91,24 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     ]
 
 
-def no_sandboxes() -> bool:
+def no_sandboxes(run: Path) -> bool:
     with Session("local") as session:
-        return not session.list(tags=("grpo",)).result(30)
+        return not session.list(tags=("grpo", f"run:{run.name}")).result(30)
 
 
 def test_it_learns(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
     assert train(config(folder, run, "run.steps=40")) == 0
     rewards = [row["reward"] for row in metrics(run)]
     assert len(rewards) == 40
-    assert sum(rewards[:3]) / 3 < 0.2
+    assert sum(rewards[:5]) / 5 < 0.25
     assert sum(rewards[-10:]) / 10 >= 0.30
     held_out = [row["held_out"] for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
     assert held_out == []  # none were given
     assert (run / "export" / "model.safetensors").exists()
     assert (run / "reward.svg").read_text().startswith("<svg")
     assert json.loads((run / "config.json").read_text())["run"]["steps"] == 40
-    assert no_sandboxes()
+    assert no_sandboxes(run)
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path:
 
 
 def test_sigterm_writes_a_checkpoint_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
     with start(settings(folder, run, "run.steps=1000", "run.checkpoint_every=1000")) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -142,7 +143,7 @@ def test_sigterm_writes_a_checkpoint_and_leaves_nothing(folder: Path, tmp_path: 
     assert "stopped by SIGTERM" in output
     (made,) = (run / "checkpoints").iterdir()
     assert int(made.name.removeprefix("step-")) == len(metrics(run)) >= 2
-    assert no_sandboxes()
+    assert no_sandboxes(run)
 
 
 def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path) -> None:
