@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sandboxkit.errors import ConfigurationError
 
@@ -14,7 +15,7 @@ _COLOURS = {"reward": "#1f77b4", "held_out": "#d62728"}
 Curve = Sequence[tuple[float, float]]
 
 
-def rows(path: Path) -> list[dict[str, float | None]]:
+def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
     """The rows of a file of JSON lines; none if it is not there. A last line cut short is left out."""
     if not path.exists():
         return []

@@ -104,7 +104,7 @@ class _Running:
         # Not to be cancelled halfway: Daytona would keep a terminal that nobody knows.
         with anyio.CancelScope(shield=True):
             terminal = await self._machine.terminal(self._name, size)
-        return terminal
+        return terminal  # pyright: ignore[reportPossiblyUnboundVariable] - a shield swallows nothing
 
     async def leave(self, terminal: Terminal) -> None:
         """Let the shell end, and close the connection."""

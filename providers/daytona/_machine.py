@@ -80,7 +80,7 @@ class Machine:
             headers=self._account.headers(),
             protocols=(_EXITS,),
             autoping=False,
-            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),  # pyright: ignore[reportCallIssue] - an attrs class
             max_msg_size=0,
         )
         socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)

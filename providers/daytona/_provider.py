@@ -122,6 +122,7 @@ class DaytonaProvider(Provider):
 
     async def _started(self, sandbox_id: str, spec: SandboxSpec) -> None:
         """Wait until commands can run, and make the directory where they start."""
+        found = await self._detail(sandbox_id)
         with anyio.move_on_after(self._build_timeout) as scope:
             while (found := await self._detail(sandbox_id)).state is not DaytonaState.STARTED:
                 if found.state in _STOPPED:

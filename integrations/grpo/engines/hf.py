@@ -91,7 +91,6 @@ class HFEngine:
         for (_, future), completion in zip(batch, done, strict=True):
             future.set_result(completion)
 
-    @torch.no_grad()
     def _sample(self, requests: Sequence[Request]) -> list[Completion]:
         """B requests, the T tokens of the longest prompt, padded on the left."""
         device = self._model.device
@@ -109,7 +108,7 @@ class HFEngine:
         for step in range(steps):
             if self._closed:
                 raise EngineError("the engine was closed")
-            with self._between_tokens:
+            with self._between_tokens, torch.no_grad():
                 output: Any = self._model(  # Any: transformers' outputs are untyped here
                     input_ids=inputs,
                     attention_mask=mask_BT,
