@@ -68,6 +68,26 @@ def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
     assert 0 in ours[2][0]
 
 
+def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
+        training = rolling(tmp_path, environments, CHAT)
+        script(training, call("bash", command="true"), "done")
+        say = training._generate_single_turn
+
+        def with_logprobs(prompt_ids: list[Any], *_: Any, **options: Any) -> tuple[Any, Any]:
+            ids, _none = say(prompt_ids, **options)
+            return ids, [[-1.0] * len(each) for each in ids]
+
+        training._generate_single_turn = with_logprobs
+        made = training.rollout_func([CHAT[0]["prompt"]] * 2, training)
+        for ids, mask, logprobs in zip(
+            made["completion_ids"], made["env_mask"], made["logprobs"], strict=True
+        ):
+            assert len(ids) == len(mask)
+            assert logprobs == [-1.0 if wrote else 0.0 for wrote in mask]
+            assert 0 in mask
+
+
 def test_all_rollouts_of_a_batch_use_their_tools_at_once(tmp_path: Path) -> None:
     provider = Meeting(16)  # with fewer at a time, no command would ever begin
     with SandboxEnvironments(judge, provider=provider) as environments:

@@ -34,7 +34,7 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
         )
         script(
             training,
-            call("python", code="print(6 * 7)"),
+            call("bash", command="echo $((6 * 7))"),
             call("bash", command="cat nothing; exit 3"),
             "42!!",
         )

@@ -42,6 +42,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTrainer:
     """A trainer of a model that knows nothing, for 8 completions of each prompt."""
     words = tokenizer()
+    torch.set_num_threads(1)  # more of them wait for one another where the machine is busy
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(
