@@ -18,7 +18,6 @@ from daytona import AsyncDaytona, AsyncSandbox, CreateSandboxFromSnapshotParams
 
 from benchmarks.comparisons import interleaved, near
 from sandboxkit import Sandbox, Session
-from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.server import emulator
 
 MANY, SLEEP = 60, "0.2"
@@ -77,7 +76,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
-    with emulator(), Session(DaytonaProvider()) as session:
+    with emulator(), Session("daytona") as session:
         sandbox = session.sandbox().start().result()
         bare = Bare()
 

@@ -102,9 +102,11 @@ class _Running:
         """Start a shell on a terminal."""
         size = self._command.pty or PtySize(rows=24, cols=80)
         # Not to be cancelled halfway: Daytona would keep a terminal that nobody knows.
+        terminal: Terminal | None = None
         with anyio.CancelScope(shield=True):
             terminal = await self._machine.terminal(self._name, size)
-        return terminal  # pyright: ignore[reportPossiblyUnboundVariable] - a shield swallows nothing
+        assert terminal is not None
+        return terminal
 
     async def leave(self, terminal: Terminal) -> None:
         """Let the shell end, and close the connection."""

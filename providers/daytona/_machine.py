@@ -21,6 +21,8 @@ __all__ = ["Machine", "Terminal", "TerminalEnded"]
 _LARGEST_SIDE = 1000
 _PIECE = 32768
 """Daytona takes messages of at most 64 KiB."""
+# The class is made by attrs, whose constructor pyright does not see.
+_CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
 _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
 
@@ -80,7 +82,7 @@ class Machine:
             headers=self._account.headers(),
             protocols=(_EXITS,),
             autoping=False,
-            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),  # pyright: ignore[reportCallIssue] - an attrs class
+            timeout=_CLOSE_SOON,
             max_msg_size=0,
         )
         socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)

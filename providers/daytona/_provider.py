@@ -124,10 +124,11 @@ class DaytonaProvider(Provider):
         """Wait until commands can run, and make the directory where they start."""
         found = await self._detail(sandbox_id)
         with anyio.move_on_after(self._build_timeout) as scope:
-            while (found := await self._detail(sandbox_id)).state is not DaytonaState.STARTED:
+            while found.state is not DaytonaState.STARTED:
                 if found.state in _STOPPED:
                     raise _start_error(found, spec)
                 await anyio.sleep(_POLL_SECONDS)
+                found = await self._detail(sandbox_id)
         if scope.cancelled_caught:
             raise SandboxStartError(
                 f"daytona did not start a sandbox within {self._build_timeout:g} s; give the "

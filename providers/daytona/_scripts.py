@@ -9,10 +9,11 @@ a word of ours; input goes in pieces that we are told have been taken.
 __all__ = ["ENTER", "INPUT_PIECE", "RUN_APART", "RUN_ON_TERMINAL"]
 
 ENTER = (
-    ' exec sh -c \'stty raw -echo; printf "\\036-%s%s:\\036" {first} {second}; read -r size;'
+    " unset HISTFILE; exec sh -c"
+    ' \'stty raw -echo; printf "\\036-%s%s:\\036" {first} {second}; read -r size;'
     ' eval "$(dd bs="$size" count=1 iflag=fullblock 2>/dev/null)"\'\n'
 )
-"""Typed at the prompt: be silent, say so, and take a script; its size comes first, in a line."""
+"""Typed at the prompt: keep no history, be silent, say so, and take a script after its size."""
 
 INPUT_PIECE = 16384
 """Bytes of input at a time; what is not taken yet must fit a pipe, so that no word waits."""

@@ -9,13 +9,13 @@ from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["CREATED", "MAX_LIFETIME", "CreateOptions", "check", "create_options"]
+__all__ = ["CREATED", "MAX_LIFETIME", "UNSUPPORTED", "CreateOptions", "check", "create_options"]
 
 MAX_LIFETIME = 24 * 3600
 CREATED = "sandboxkit.created"
 """The tag with the time of creation: the SDK does not pass on the one that Modal has."""
 
-_UNSUPPORTED = {
+UNSUPPORTED = {
     "disk_mb": "its sandboxes have no disk limit; leave it out",
     "pids": "it has no process limit; leave it out",
     "user": "commands run as the image's user; choose it in the image",
@@ -43,7 +43,7 @@ def check(spec: SandboxSpec) -> None:
     def refuse(field: str, value: object, why: str) -> ConfigurationError:
         return ConfigurationError(f"modal cannot honour {field}={value!r}: {why}", provider="modal")
 
-    for field, why in _UNSUPPORTED.items():
+    for field, why in UNSUPPORTED.items():
         if getattr(spec, field) is not None:
             raise refuse(field, getattr(spec, field), why)
     if spec.profile != "standard":

@@ -59,3 +59,10 @@ def test_a_quiet_command_outlives_the_deadline_of_calls(server: Server, session:
     started = time.monotonic()
     assert sandbox.exec(["sleep", str(seconds)]).result(60).returncode == 0
     assert time.monotonic() - started >= seconds
+
+
+def test_a_command_leaves_no_file(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    sandbox.exec(["true"]).result(30)
+    assert sandbox.exec(["ls", "-A", "/workspace"]).result(30).stdout == ""
+    assert ".bash_history" not in sandbox.exec(["sh", "-c", 'ls -A "$HOME"']).result(30).stdout

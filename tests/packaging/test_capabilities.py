@@ -1,0 +1,35 @@
+"""The README's table of what hosted providers cannot do is what their code refuses."""
+
+from pathlib import Path
+
+from sandboxkit.providers.daytona import _spec as daytona
+from sandboxkit.providers.e2b import _spec as e2b
+from sandboxkit.providers.modal import _spec as modal
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- hosted: from the code -->\n", "<!-- end of hosted -->\n"
+UNSUPPORTED: dict[str, dict[str, str]] = {
+    "e2b": e2b.UNSUPPORTED,
+    "daytona": daytona.UNSUPPORTED,
+    "modal": modal.UNSUPPORTED,
+}
+
+
+def table() -> str:
+    """The fields that raise ConfigurationError somewhere, each with every provider's reason."""
+    fields = sorted({field for reasons in UNSUPPORTED.values() for field in reasons})
+    rows = [
+        ["option", *(f"`{name}`" for name in UNSUPPORTED)],
+        ["---"] * (1 + len(UNSUPPORTED)),
+        *(
+            [f"`{field}`", *(reasons.get(field, "yes") for reasons in UNSUPPORTED.values())]
+            for field in fields
+        ),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def test_the_readme_has_the_table() -> None:
+    _, found, rest = README.read_text().partition(BEGIN)
+    assert found, f"README.md lacks the block:\n{BEGIN}{table()}{END}"
+    assert rest.partition(END)[0] == table()
