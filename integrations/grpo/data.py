@@ -54,7 +54,7 @@ def read_rows(path: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> 
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
