@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go) agent/build.py setup.py pyproject.toml
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo grpo-demo test lint bench clean
 
 setup: $(VENV)/.ready
 
@@ -28,6 +28,11 @@ $(VENV)/.training: $(VENV)/.ready
 
 demo: setup
 	$(BIN)/sandboxkit demo
+
+# A tiny model learns to write programs, on the CPU and with local sandboxes: minutes.
+SEED ?= 0
+grpo-demo: $(VENV)/.training
+	$(BIN)/python examples/grpo/demo.py --seed $(SEED)
 
 test: $(VENV)/.training
 	$(BIN)/python -m pytest

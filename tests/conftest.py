@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -14,6 +15,13 @@ from tests.leftovers import MARKER, survey
 
 _SECONDS = 20.0
 """How long the backends may take to finish their last removals."""
+
+
+# Started in the background or by nohup, these are ignored, and so they would be in every program
+# that a test starts and sends one to.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

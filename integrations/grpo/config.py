@@ -63,7 +63,7 @@ class Data:
 class Engine:
     """What samples."""
 
-    kind: Literal["hf", "vllm"] = "hf"
+    kind: Literal["hf"] = "hf"
     device: str = "cpu"
     max_batch: int = 256
     """Sequences sampled together; of the hf engine."""

@@ -230,8 +230,6 @@ def _policy(config: Config) -> PreTrainedModel:
 
 
 def _engine(config: Config, stop: set[int]) -> Engine:
-    if config.engine.kind != "hf":
-        raise ConfigurationError(f"engine.kind={config.engine.kind!r} is not there: use hf")
     model = load(config.model.name).to(config.engine.device)
     return HFEngine(model, stop=stop, max_batch=config.engine.max_batch)
 

@@ -91,7 +91,9 @@ def other_value(value: Any, rng: random.Random) -> Any:
         case int():
             return value + rng.choice((-1, 1)) * rng.randint(1, max(3, abs(value) // 4))
         case float():
-            return round(value * rng.uniform(0.5, 1.5) + rng.choice((-1, 1)), 3)
+            # Towards zero where it is huge: beyond the largest float is infinity.
+            factor = rng.uniform(0.5, 1.5 if abs(value) < 1e300 else 0.9)
+            return round(value * factor + rng.choice((-1, 1)), 3)
         case str():
             return _other_text(value, rng)
         case bytes():

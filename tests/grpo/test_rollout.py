@@ -233,7 +233,7 @@ def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> No
     async def away(_: Request) -> Completion:
         raise RuntimeError("no engine")
 
-    engine.generate = away  # type: ignore[method-assign, assignment] # it fails from here on
+    engine.generate = away  # type: ignore[method-assign,assignment] # it fails from here on
     with pytest.raises(RuntimeError, match="no engine"):
         run(subject, row())
 

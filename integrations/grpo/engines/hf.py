@@ -82,7 +82,8 @@ class HFEngine:
 
     def _answer(self, batch: Sequence[tuple[Request, Future[Completion]]]) -> None:
         try:
-            done = self._sample([request for request, _ in batch])
+            with torch.no_grad():
+                done = self._sample([request for request, _ in batch])
         except Exception as error:  # noqa: BLE001 - who asked gets it
             failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
             for _, future in batch:
