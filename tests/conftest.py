@@ -19,7 +19,10 @@ _SECONDS = 20.0
 
 # Started in the background or by nohup, these are ignored, and so they would be in every program
 # that a test starts and sends one to.
-for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 

@@ -16,7 +16,7 @@ from fcntl import ioctl
 import pytest
 
 _COMMAND = (sys.executable, "-m", "sandboxkit")
-_SECONDS = 30.0
+_SECONDS = 120.0
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

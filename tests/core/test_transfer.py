@@ -35,7 +35,7 @@ def download(
             yield data[start : start + 1000]
 
     limits = DownloadLimits(max_bytes, max_files)
-    return Operation(unpack(stream(), os.fspath(target), single=False, limits=limits)).result(10)
+    return Operation(unpack(stream(), os.fspath(target), single=False, limits=limits)).result(60)
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:

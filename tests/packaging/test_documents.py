@@ -90,8 +90,8 @@ def test_the_readme_has_the_exit_codes_of_the_help() -> None:
 def test_the_provider_table_has_a_row_for_each_provider() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = set(project["entry-points"]["sandboxkit.providers"])
-    section = README.partition("## Providers")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == declared
+    table = README.partition("\n| provider |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == declared
 
 
 def test_no_document_tells_to_install_somebody_elses_package() -> None:
