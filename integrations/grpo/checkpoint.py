@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo import lora
 
 __all__ = ["export", "latest", "restore", "save"]
 
@@ -118,7 +119,8 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(model, options=options)
     if _rank() == 0:
-        model.save_pretrained(folder, state_dict=whole)
+        weights = dict(lora.merged(model, whole.items()))
+        model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
     _barrier()

@@ -37,6 +37,8 @@ class Run:
     """Where training computes; with cuda each rank has a device of its own."""
     threads: int = 0
     """torch's, in each process; 0 leaves torch's default."""
+    wandb: str = ""
+    """A project of Weights & Biases that gets the metrics too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class Model:
     """Compute in bfloat16, reduce in float32; needs more than one rank."""
     checkpointing: bool = False
     """Activation checkpointing."""
+    lora_rank: int = 0
+    """Of low-rank adapters, which alone are trained; 0 trains everything."""
+    lora_alpha: float = 32.0
+    """They are scaled by alpha / rank."""
+    lora_targets: Sequence[str] = ()
+    """Names of the linear layers that get one; none means all but the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +240,7 @@ _LEAST = {
     "run.checkpoint_every": 1,
     "run.evaluate_every": 0,
     "run.threads": 0,
+    "model.lora_rank": 0,
     "engine.max_batch": 1,
     "engine.max_model_tokens": 2,
     "rollout.prompts_per_step": 1,
@@ -247,6 +256,7 @@ _LEAST = {
 }
 _POSITIVE = (
     "run.timeout",
+    "model.lora_alpha",
     "rollout.temperature",
     "rollout.tool_timeout",
     "rollout.deadline",

@@ -1,5 +1,7 @@
 """What a person sees of a run, and what it leaves in its folder: metrics, samples, a plot."""
 
+import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -7,13 +9,14 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import Config
 
@@ -59,6 +62,7 @@ class Console:
         self._bar = self._progress.add_task("", total=config.run.steps, completed=first, shown="")
         self._last: list[Sample] = []
         self._begun = time.monotonic()
+        self._wandb = _wandb(config)
         (self._run / "config.json").write_text(config.to_json())
         for name in ("metrics.jsonl", "samples.jsonl"):
             _cut(self._run / name, first)
@@ -72,10 +76,12 @@ class Console:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+        if self._wandb is not None:
+            self._wandb.finish()
 
     def step(self, metrics: Mapping[str, float]) -> None:
         """After a step."""
-        _append(self._run / "metrics.jsonl", metrics)
+        self._record(metrics)
         shown = "  ".join(
             form.format(metrics[name])
             for name, form in _SHOWN
@@ -93,7 +99,7 @@ class Console:
 
     def held_out(self, step: int, rate: float) -> None:
         """After a pass over the held-out rows."""
-        _append(self._run / "metrics.jsonl", {"step": step, "held_out": rate})
+        self._record({"step": step, "held_out": rate})
         self._say(f"step {step}  held-out pass rate {rate:.3f}")
 
     def end(self, signalled: int) -> None:
@@ -114,8 +120,35 @@ class Console:
         how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
         self._say(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
 
+    def _record(self, metrics: Mapping[str, float]) -> None:
+        _append(self._run / "metrics.jsonl", metrics)
+        if self._wandb is not None:
+            self._wandb.log(dict(metrics), step=int(metrics["step"]))
+
     def _say(self, text: str) -> None:
         self._terminal.print(Text(text), soft_wrap=True)
+
+
+def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
+    """A run of Weights & Biases, of the same name each time the folder is gone on with; or None."""
+    if not config.run.wandb:
+        return None
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigurationError(
+            f"run.wandb={config.run.wandb!r} needs wandb: pip install wandb"
+        ) from error
+    folder = Path(config.run.folder).resolve()
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return wandb.init(
+        project=config.run.wandb,
+        id=digest,
+        name=folder.name,
+        resume="allow",
+        dir=folder,
+        config=dataclasses.asdict(config),
+    )
 
 
 def _append(path: Path, row: Mapping[str, str | float | None]) -> None:

@@ -7,6 +7,7 @@ which line. Some compositions of two steps are held out: only who has learned th
 import itertools
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,36 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def warm_model(right: float, steps: int = 200, batch: int = 64) -> Qwen3ForCausalLM:
+def warm_model(right: float) -> Qwen3ForCausalLM:
     """A model that learnt the form of programs; of those it saw a share of `right` did as asked.
 
     The others had random steps, so it gets few right when it samples.
     """
+    numbers, words = random.Random(0), tokenizer()
+    programs, _ = splits()
+
+    def example() -> tuple[list[int], list[bool]]:
+        asked = numbers.choice(programs)
+        told = asked if numbers.random() < right else tuple(numbers.choice(STEPS) for _ in asked)
+        question = words(prompt(asked))["input_ids"]
+        answer = [*words(body(told))["input_ids"], words.eos_token_id]
+        return question + answer, [False] * len(question) + [True] * len(answer)
+
+    return fit(words, example)
+
+
+def fit(
+    words: PreTrainedTokenizerFast,
+    example: Callable[[], tuple[list[int], list[bool]]],
+    steps: int = 200,
+    batch: int = 64,
+) -> Qwen3ForCausalLM:
+    """A new model, trained on examples: token ids, and which of them are its own to write."""
     torch.set_num_threads(1)  # it is too small for two to be faster
     torch.manual_seed(0)
-    numbers, words = random.Random(0), tokenizer()
     model = Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=len(WORDS),
+            vocab_size=len(words),
             hidden_size=128,
             intermediate_size=256,
             num_hidden_layers=3,
@@ -90,35 +110,25 @@ def warm_model(right: float, steps: int = 200, batch: int = 64) -> Qwen3ForCausa
             num_key_value_heads=2,
             head_dim=32,
             max_position_embeddings=128,
-            pad_token_id=0,
-            eos_token_id=1,
+            pad_token_id=words.pad_token_id,
+            eos_token_id=words.eos_token_id,
             bos_token_id=None,
             tie_word_embeddings=False,
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    programs, _ = splits()
     for step in range(steps):
-        asked = [numbers.choice(programs) for _ in range(batch)]
-        told = [
-            p if numbers.random() < right else tuple(numbers.choice(STEPS) for _ in p)
-            for p in asked
-        ]
-        pairs = [
-            (words(prompt(p))["input_ids"], words(body(t)))
-            for p, t in zip(asked, told, strict=True)
-        ]
-        rows = [(question, [*answer["input_ids"], 1]) for question, answer in pairs]
-        longest = max(len(question) + len(answer) for question, answer in rows)
-        ids = torch.zeros(batch, longest, dtype=torch.long)
-        labels = torch.full_like(ids, -100)
-        for index, (question, answer) in enumerate(rows):
-            end = len(question) + len(answer)
-            ids[index, :end] = torch.tensor(question + answer)
-            labels[index, len(question) : end] = torch.tensor(answer)
+        examples = [example() for _ in range(batch)]
+        longest = max(len(ids) for ids, _ in examples)
+        ids_BT = torch.full((batch, longest), words.pad_token_id, dtype=torch.long)
+        labels_BT = torch.full_like(ids_BT, -100)
+        for index, (ids, own) in enumerate(examples):
+            ids_BT[index, : len(ids)] = torch.tensor(ids)
+            labels_BT[index, : len(ids)] = torch.tensor(ids).where(torch.tensor(own), -100)
+        mask_BT = (ids_BT != words.pad_token_id).long()
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1, (step + 1) / 20) * (1 - step / steps)
-        model(input_ids=ids, attention_mask=(ids != 0).long(), labels=labels).loss.backward()
+        model(input_ids=ids_BT, attention_mask=mask_BT, labels=labels_BT).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.grpo import checkpoint
+from sandboxkit.integrations.grpo import checkpoint, lora
 from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import Config
@@ -71,9 +71,9 @@ def train(config: Config, provider: Provider | None = None) -> int:
                 f"{model.config.vocab_size}: give a model and a tokenizer that belong together"
             )
         if config.objective.beta:
-            reference = _policy(config).eval().requires_grad_(False)
+            reference = _policy(config, trained=False)
         optimizer = torch.optim.AdamW(
-            model.parameters(),
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
             lr=config.optimizer.lr,
             betas=(config.optimizer.betas[0], config.optimizer.betas[1]),
             weight_decay=config.optimizer.weight_decay,
@@ -215,8 +215,12 @@ def samples_of(batch: Batch, config: Config) -> list[Sample]:
     ]
 
 
-def _policy(config: Config) -> PreTrainedModel:
-    model = load(config.model.name, checkpointing=config.model.checkpointing)
+def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
+    model = load(config.model.name, checkpointing=trained and config.model.checkpointing)
+    if not trained:
+        model.eval().requires_grad_(False)
+    elif rank := config.model.lora_rank:
+        lora.add(model, rank, config.model.lora_alpha, config.model.lora_targets)
     if dist.is_initialized():
         kind = config.run.device
         mesh = init_device_mesh(kind, (dist.get_world_size(),))
@@ -294,7 +298,7 @@ def _evaluated(
 
 def _hand_over(model: PreTrainedModel, sampling: Sampling | None, version: int) -> None:
     """Give the engine the weights; every rank takes part in gathering each of them."""
-    weights = _whole(model)
+    weights = lora.merged(model, _whole(model))
     if sampling is not None:
         sampling.update(weights, version)
     for _ in weights:  # the ranks without an engine

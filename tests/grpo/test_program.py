@@ -28,7 +28,7 @@ TIMES = ("_seconds", "per_second", "sandbox_")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy's model and data, cut down to its single steps: 12 prompts of 12 answers."""
     folder = tmp_path_factory.mktemp("toy")
-    toy.write(folder, right=0.15, singles_only=True)
+    toy.write(folder, right=0.2, singles_only=True)
     return folder
 
 
@@ -97,11 +97,12 @@ def no_sandboxes(run: Path) -> bool:
 
 def test_it_learns(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / f"run-{secrets.token_hex(4)}"
-    assert train(config(folder, run, "run.steps=40")) == 0
+    more = ["run.steps=40", "rollout.group_size=16", "optimizer.lr=4e-4"]
+    assert train(config(folder, run, *more)) == 0
     rewards = [row["reward"] for row in metrics(run)]
     assert len(rewards) == 40
-    assert sum(rewards[:5]) / 5 < 0.25
-    assert sum(rewards[-10:]) / 10 >= 0.30
+    assert sum(rewards[:5]) / 5 < 0.3
+    assert sum(rewards[-10:]) / 10 >= 0.5  # 0.78 and 0.81 with two seeds
     held_out = [row["held_out"] for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
     assert held_out == []  # none were given
     assert (run / "export" / "model.safetensors").exists()
@@ -147,8 +148,9 @@ def test_sigterm_writes_a_checkpoint_and_leaves_nothing(folder: Path, tmp_path: 
     assert no_sandboxes(run)
 
 
-def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path) -> None:
-    more = ["run.steps=2", "rollout.prompts_per_step=4"]
+@pytest.mark.parametrize("rank", [0, 4])
+def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path, rank: int) -> None:
+    more = ["run.steps=2", "rollout.prompts_per_step=4", f"model.lora_rank={rank}"]
     finish(start(settings(folder, tmp_path / "one", *more), tmp_path))
     finish(start(settings(folder, tmp_path / "two", *more), tmp_path, ranks=2))
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
@@ -156,6 +158,17 @@ def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path) -> None:
     for alone, together in zip(one, two, strict=True):
         assert together["loss"] == pytest.approx(alone["loss"], abs=1e-5)
         assert together["reward"] == pytest.approx(alone["reward"], abs=0.05)
+
+
+def test_weights_and_biases_gets_the_metrics(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    output = finish(start(settings(folder, run, "run.steps=1", "run.wandb=toy"), tmp_path))
+    assert "wandb" in output
+    (log,) = run.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"infra_failed_rate" in log.read_bytes()
 
 
 class Failing(LocalProvider):
