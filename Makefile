@@ -34,8 +34,10 @@ SEED ?= 0
 grpo-demo: $(VENV)/.training
 	$(BIN)/python examples/grpo/demo.py --seed $(SEED)
 
+# Most of the suite's time is waiting; each process takes whole files.
+JOBS ?= 2
 test: $(VENV)/.training
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15
 
 lint: $(VENV)/.training
 	$(BIN)/ruff format --check .

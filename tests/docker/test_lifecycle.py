@@ -16,6 +16,7 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.provider import StreamName
+from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.docker.conftest import SOCKET, Box, client, listed, until_gone
@@ -159,7 +160,13 @@ async def test_an_unknown_runtime_is_named(tag: str) -> None:
     assert not (await provider.diagnose()).available
 
 
-async def test_a_removed_agent_volume_is_filled_again(provider: DockerProvider, tag: str) -> None:
+async def test_a_removed_agent_volume_is_filled_again(
+    provider: DockerProvider, tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another agent than that of whoever else uses the daemon, so that its volume is ours alone.
+    path = tmp_path / "agent"
+    path.write_bytes(binary.path().read_bytes() + tag.encode())
+    monkeypatch.setattr(binary, "path", lambda _: path)
     await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
     volume = await provider._agent.ensure("unused")
     for state in ("absent", "empty"):
@@ -169,6 +176,7 @@ async def test_a_removed_agent_volume_is_filled_again(provider: DockerProvider, 
         sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
         assert await Box(provider, sandbox_id).python("print(1)") == "1"
         await provider.delete(sandbox_id)
+    subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(("how", "said"), [("kill", "agent was killed"), ("delete", "deleted")])

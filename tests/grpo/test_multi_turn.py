@@ -21,7 +21,6 @@ def test_the_reward_rises_over_thirty_steps(tmp_path: Path) -> None:
         [
             *(sys.executable, str(ROOT / "examples" / "grpo" / "multi_turn.py")),
             *(f"--folder={folder}", "--set=run.steps=30", "--set=grading.provider=local"),
-            "--set=rollout.prompts_per_step=3",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

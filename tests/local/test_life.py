@@ -2,10 +2,12 @@
 
 import json
 import os
+import secrets
 import signal
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -17,7 +19,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers.local import LocalProvider, _state
+from sandboxkit.providers.local import LocalProvider, _provider, _state
 from sandboxkit.types import Command, SandboxSpec
 from tests.local.conftest import Run, client, groups_of, make, until_gone
 
@@ -67,8 +69,16 @@ async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) 
             await provider.read_file(sandbox_id, "/etc/passwd", max_bytes=10)
 
 
-async def test_cancelled_create_leaves_nothing(provider: LocalProvider, state: Path) -> None:
-    groups_before = _all_groups()
+async def test_cancelled_create_leaves_nothing(
+    provider: LocalProvider, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def recorded(size: int) -> str:
+        names.append(secrets.token_hex(size))
+        return names[-1]
+
+    monkeypatch.setattr(_provider, "secrets", SimpleNamespace(token_hex=recorded))
     for milliseconds in (0.0, 1, 2, 4, 6, 8, 12, 16, 24):
         with anyio.move_on_after(milliseconds / 1000):
             sandbox_id = await provider.create(SandboxSpec(detach=milliseconds % 4 == 0))
@@ -77,7 +87,8 @@ async def test_cancelled_create_leaves_nothing(provider: LocalProvider, state: P
         for sandbox_id in left:  # cancelled in its delete
             await provider.delete(sandbox_id)
         assert os.listdir(state) == []
-    assert _all_groups() <= groups_before
+    assert names
+    assert {group for group in _all_groups() if group.rpartition("-")[2] in names} == set()
 
 
 def _all_groups() -> set[str]:
@@ -86,11 +97,7 @@ def _all_groups() -> set[str]:
         capture_output=True,
         text=True,
     )
-    return {line for line in found.stdout.splitlines() if _owner_is_us(line)}
-
-
-def _owner_is_us(group: str) -> bool:
-    return str(os.getpid()) in group or "process_api" not in group
+    return set(found.stdout.splitlines())
 
 
 async def test_failed_start_leaves_nothing_and_says_why(

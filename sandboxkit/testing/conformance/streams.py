@@ -9,6 +9,8 @@ from sandboxkit import Sandbox
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 
 _BIG = 100 << 20
+_SOON = ["sh", "-c", f"sleep 1; exec head -c {_BIG} /dev/zero"]
+"""So much output, once there has been time to begin to read it."""
 _ALL_BYTES = bytes(range(256)) * 300
 _GROWTH = 60 << 20
 
@@ -100,7 +102,7 @@ class StreamsConformance(Conformance):
 
     def test_100_mb_stream_at_bounded_memory(self, shared: Sandbox) -> None:
         before, most, size = _resident(), 0, 0
-        process = shared.exec(["head", "-c", str(_BIG), "/dev/zero"], output_limit=1 << 20)
+        process = shared.exec(_SOON, output_limit=1 << 20)
         for chunk in process.stdout.bytes():
             size += len(chunk)
             most = max(most, _resident())
@@ -117,7 +119,7 @@ class StreamsConformance(Conformance):
         assert most - before < _GROWTH
 
     def test_a_reader_that_lags_holds_up_the_command(self, shared: Sandbox) -> None:
-        process = shared.exec(["head", "-c", str(_BIG), "/dev/zero"], output_limit=1 << 20)
+        process = shared.exec(_SOON, output_limit=1 << 20)
         chunks = iter(process.stdout.bytes())
         size = len(next(chunks))
         with pytest.raises(TimeoutError):
