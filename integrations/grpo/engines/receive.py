@@ -27,7 +27,7 @@ _TIMEOUT = timedelta(seconds=600)
 
 
 @dataclass
-class GlooInitInfo(WeightTransferInitInfo):
+class GlooInitInfo(WeightTransferInitInfo):  # type: ignore[misc] # of a library without types
     """As vLLM's own for NCCL."""
 
     master_address: str
@@ -38,7 +38,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 
 @dataclass
-class GlooUpdateInfo(WeightTransferUpdateInfo):
+class GlooUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc] # the same
     """What comes, in this order; names as in the model's checkpoint."""
 
     names: list[str]
@@ -46,7 +46,7 @@ class GlooUpdateInfo(WeightTransferUpdateInfo):
     shapes: list[list[int]]
 
 
-class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
+class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):  # type: ignore[misc] # the same
     """Receives whole tensors from rank 0 and has vLLM load them, layer by layer."""
 
     init_info_cls = GlooInitInfo

@@ -32,8 +32,8 @@ class Replicas:
         self.urls, self.timeout = tuple(urls), timeout
         self._client = httpx.AsyncClient(
             timeout=None,  # there is a deadline for each call as a whole
-            # Servers end an idle connection after 5 s.
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=1.0),
+            # A connection each: servers end them when idle and after an error, without a word.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             trust_env=False,
         )
 

@@ -23,7 +23,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import Weights
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 
-__all__ = ["Broadcast", "Disk", "Transfer", "broadcast", "buckets", "gloo_group"]
+__all__ = ["Broadcast", "Disk", "Transfer", "broadcast", "buckets", "end_update", "gloo_group"]
 
 BUCKET = 256 * 2**20
 """Bytes; so many, and one tensor more, are held here besides the model."""
@@ -62,6 +62,22 @@ def broadcast(group: ProcessGroupGloo, tensor: torch.Tensor) -> Any:  # Any: tor
     return group.broadcast([tensor], options)
 
 
+def end_update(replicas: Replicas, url: str, backend: str) -> None:
+    """End an update that a killed run left half done: until then its model cannot be used.
+
+    Raises ConfigurationError where the server was not started for the backend.
+    """
+    try:
+        replicas.post(url, "/finish_weight_update").result()
+    except Refused as error:
+        if "without a matching" in str(error):
+            return
+        raise ConfigurationError(
+            f"vLLM at {url} takes no weights ({error}): start it with VLLM_SERVER_DEV_MODE=1 and "
+            f'--weight-transfer-config \'{{"backend": "{backend}"}}\', this package beside it'
+        ) from error
+
+
 class Broadcast:
     """Rank 0 sends; the workers of all servers, of every one of its GPUs, are the other ranks."""
 
@@ -74,7 +90,6 @@ class Broadcast:
         dtype: torch.dtype,
     ) -> None:
         self._replicas, self._dtype = replicas, dtype
-        self._ready(backend)
         workers = [
             int(answer["world_size"])
             for answer in replicas.wait_all(
@@ -126,19 +141,6 @@ class Broadcast:
             replicas.wait_all(receiving)
         finished = {"weight_version": str(version)}
         replicas.wait_all(replicas.post_all("/finish_weight_update", finished))
-
-    def _ready(self, backend: str) -> None:
-        """The servers have the backend, and no update that an earlier run left half done."""
-        for url in self._replicas.urls:
-            try:
-                self._replicas.post(url, "/finish_weight_update").result()
-            except Refused as error:
-                if "without a matching" not in str(error):
-                    raise ConfigurationError(
-                        f"vLLM at {url} takes no weights ({error}): start it with "
-                        "VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config "
-                        f'\'{{"backend": "{backend}"}}\', with this package installed'
-                    ) from error
 
 
 class Disk:

@@ -10,7 +10,12 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import Engine as Settings
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
 from sandboxkit.integrations.grpo.engines.replicas import JSON, Refused, Replicas
-from sandboxkit.integrations.grpo.engines.transfer import Broadcast, Disk, Transfer
+from sandboxkit.integrations.grpo.engines.transfer import (
+    Broadcast,
+    Disk,
+    Transfer,
+    end_update,
+)
 
 __all__ = ["VLLMServers"]
 
@@ -31,7 +36,7 @@ class VLLMServers:
         self._transfer: Transfer | None = None
         try:
             for url in settings.urls:
-                self._check(url, settings.max_model_tokens, vocabulary)
+                self._check(url, settings, vocabulary)
             dtype = getattr(torch, settings.dtype)
             if settings.transfer == "disk":
                 self._transfer = Disk(self._replicas, folder=settings.folder, dtype=dtype)
@@ -101,7 +106,8 @@ class VLLMServers:
             },
         }
 
-    def _check(self, url: str, max_model_tokens: int, vocabulary: int) -> None:
+    def _check(self, url: str, settings: Settings, vocabulary: int) -> None:
+        max_model_tokens, transfer = settings.max_model_tokens, settings.transfer
         models = self._replicas.get(url, "/v1/models").result()["data"]
         served = {each["id"]: each["max_model_len"] for each in models}
         if self._model not in served:
@@ -114,6 +120,8 @@ class VLLMServers:
                 f"vLLM at {url} takes {served[self._model]} tokens, engine.max_model_tokens="
                 f"{max_model_tokens}: start it with --max-model-len {max_model_tokens}"
             )
+        if transfer != "disk":
+            end_update(self._replicas, url, transfer)
         try:
             self._replicas.post(url, "/resume").result()  # a run that was killed had paused it
         except Refused as error:
@@ -140,6 +148,8 @@ class VLLMServers:
         except Refused as error:
             if error.status == 400:
                 return None
+            if error.status not in (403, 404):
+                raise
             raise ConfigurationError(
                 f"vLLM at {url} samples nothing ({error}): start it with --enable-scale-out"
             ) from error
