@@ -39,12 +39,13 @@ class Server:
         self.process.wait(30)
 
     def stop(self) -> None:
-        """Ask it to end, and make sure of all its processes."""
+        """Ask it to end, then what is left of its processes, and make sure of them."""
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
         deadline = time.monotonic() + 20
         with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
             while time.monotonic() < deadline:
                 os.killpg(self.process.pid, 0)
                 time.sleep(0.1)
