@@ -13,10 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sandboxkit import ConfigurationError
-from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
-from sandboxkit.integrations.grpo.engines.start import start as start_engine
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.serving import needs_vllm, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
@@ -160,7 +157,6 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     # In a process of its own: vLLM cannot go on after a failed update.
     program = """
 import sys, torch
-from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 engine = VLLMEngine(sys.argv[1], stop=[1], max_model_tokens=64, cache_gb=0.1)
 engine.pause()
@@ -212,9 +208,3 @@ def test_the_program_trains_with_it_and_closes_it(tmp_path: Path) -> None:
     assert len(rows) == 3
     assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
     assert no_sandboxes(run)
-
-
-def test_two_ranks_are_refused(tmp_path: Path) -> None:
-    config = read(None, settings(tmp_path, tmp_path / "run", "engine.kind=vllm"))
-    with pytest.raises(ConfigurationError, match="for one rank and there are 2"):
-        start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=2)

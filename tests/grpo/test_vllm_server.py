@@ -1,9 +1,10 @@
-"""vLLM as a server of its own: weights over gloo and by files, two ranks, and what goes wrong."""
+"""vLLM as a server: weights over gloo and by files, two ranks, and what goes wrong."""
 
 import asyncio
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,9 +15,11 @@ import torch
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
 from sandboxkit.integrations.grpo.engines import transfer as transfers
 from sandboxkit.integrations.grpo.engines.replicas import Replicas
+from sandboxkit.integrations.grpo.engines.start import start as start_engine
 from sandboxkit.integrations.grpo.engines.transfer import buckets
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
@@ -197,6 +200,18 @@ def test_sigterm_leaves_no_sandbox_and_a_server_that_answers(
     engine = connect(server)
     assert ask(engine, REQUESTS[0])[0].ids
     engine.close()
+
+
+def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read(None, settings(tmp_path, tmp_path / "run", "engine.kind=vllm"))
+    with pytest.raises(ConfigurationError, match="for one rank and there are 2"):
+        start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=2)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "sandboxkit.integrations.grpo.engines.vllm", raising=False)
+    with pytest.raises(ConfigurationError, match=r"needs vLLM \(.*run scripts/vllm-cpu.sh"):
+        start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

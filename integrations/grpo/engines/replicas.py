@@ -37,6 +37,9 @@ class Replicas:
             trust_env=False,
         )
 
+    def __str__(self) -> str:
+        return f"vLLM at {', '.join(self.urls)}"
+
     def get(self, url: str, path: str) -> Operation[Any]:
         """What a server answers, as JSON."""
         return Operation(self._ask("GET", url, path, None))

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.engines import Weights
+from sandboxkit.integrations.grpo.engines import EngineError, Weights
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 
 __all__ = ["Broadcast", "Disk", "Transfer", "broadcast", "buckets", "end_update", "gloo_group"]
@@ -97,9 +97,14 @@ class Broadcast:
             )
         ]
         size, timeout = 1 + sum(workers), timedelta(seconds=replicas.timeout)
-        # Closed and opened again by vLLM's nccl; between the two another program may take it.
-        store = TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
-        port = store.port
+        try:
+            store = TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"engine.address={address!r} cannot be reached from here ({error}): give this "
+                "machine's, as the servers see it"
+            ) from error
+        port = store.port  # which vLLM's nccl opens itself; another program could be faster
         if backend == "nccl":
             del store
         joining = replicas.post_all(
@@ -117,10 +122,15 @@ class Broadcast:
             ),
         )
         self._begin: Callable[[torch.Tensor], Callable[[], bool]]
-        if backend == "gloo":
-            self._begin = _gloo_sender(gloo_group(store, 0, size, timeout))
-        else:
-            self._begin = _nccl_sender(address, port, size)
+        try:
+            if backend == "gloo":
+                self._begin = _gloo_sender(gloo_group(store, 0, size, timeout))
+            else:
+                self._begin = _nccl_sender(address, port, size)
+        except RuntimeError as error:
+            raise EngineError(
+                f"no group with {replicas} over {backend}, engine.address={address!r}: {error}"
+            ) from error
         replicas.wait_all(joining)
 
     def send(self, weights: Weights, version: int) -> None:
@@ -134,10 +144,13 @@ class Broadcast:
                 "shapes": [list(each.shape) for each in bucket.values()],
             }
             receiving = replicas.post_all("/update_weights", {"update_info": info})
-            sent = [self._begin(tensor) for tensor in bucket.values()]
-            # An answer before everything is sent is a refusal: nobody will receive the rest.
-            while not all(done() for done in sent) and not any(call.done() for call in receiving):
-                time.sleep(_LOOK_EVERY)
+            try:
+                sent = [self._begin(tensor) for tensor in bucket.values()]
+                # An answer before everything is sent may be a refusal: nobody receives the rest.
+                while not (all(done() for done in sent) or any(call.done() for call in receiving)):
+                    time.sleep(_LOOK_EVERY)
+            except RuntimeError as error:
+                raise EngineError(f"no weights get to {replicas}: {error}") from error
             replicas.wait_all(receiving)
         finished = {"weight_version": str(version)}
         replicas.wait_all(replicas.post_all("/finish_weight_update", finished))
