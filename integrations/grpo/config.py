@@ -232,9 +232,11 @@ class Config:
                 raise ConfigurationError(f"engine.urls: {url!r} is none; give http://HOST:PORT")
         if len(set(urls)) < len(urls):
             raise ConfigurationError(f"engine.urls={list(urls)!r} has one of them twice")
-        if urls and self.engine.transfer == "disk" and not Path(self.engine.folder).is_dir():
+        folder = self.engine.folder
+        by_disk = bool(urls) and self.engine.transfer == "disk"
+        if by_disk and not (folder and Path(folder).is_dir()):
             raise ConfigurationError(
-                f"engine.folder={self.engine.folder!r} is no folder: engine.transfer='disk' needs "
+                f"engine.folder={folder!r} is no folder: engine.transfer='disk' needs "
                 "one that the servers see, too"
             )
 
