@@ -22,7 +22,7 @@ from tests.grpo.tiny import VOCABULARY, save_model
 if TYPE_CHECKING:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 
-pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
+pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 REQUESTS = [
     Request((2, 3), 8, 1.0, 5),

@@ -26,7 +26,7 @@ from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
 
 VOCABULARY = 22
 REQUESTS = [
