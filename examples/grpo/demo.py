@@ -1,6 +1,10 @@
-"""Train a model made on the spot until it solves what it has never seen: `make grpo-demo`."""
+"""Train a model made on the spot until it solves what it has never seen: `make grpo-demo`.
+
+vLLM samples where it is installed, in this process, and transformers elsewhere.
+"""
 
 import argparse
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -25,6 +29,7 @@ def demo() -> int:
         f"model.name={given.folder}/model",
         f"data.train={given.folder}/train.jsonl",
         f"data.held_out={given.folder}/held_out.jsonl",
+        f"engine.kind={'vllm' if importlib.util.find_spec('vllm') else 'hf'}",
         *given.set,
     ]
     return program.main([str(CONFIG), *(f"--set={each}" for each in settings)])

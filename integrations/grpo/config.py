@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -71,12 +72,29 @@ class Data:
 class Engine:
     """What samples."""
 
-    kind: Literal["hf"] = "hf"
+    kind: Literal["hf", "vllm", "vllm_server"] = "hf"
+    """hf and vllm sample in the training process, vllm for a run of one rank alone."""
     device: str = "cpu"
+    """Of the hf engine."""
     max_batch: int = 256
-    """Sequences sampled together; of the hf engine."""
+    """Sequences sampled together; of hf and vllm."""
     max_model_tokens: int = 2048
     """Prompt and completion together."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What vllm computes in, and what is sent to a vllm_server."""
+    cache_gb: float = 1.0
+    """GiB for the keys and values of vllm."""
+    urls: Sequence[str] = ()
+    """Of each vllm_server, such as http://10.0.0.5:8000."""
+    timeout: float = 600.0
+    """Seconds that a vllm_server may take for one completion, or one part of an update; or vllm
+    for one token."""
+    transfer: Literal["gloo", "nccl", "disk"] = "gloo"
+    """How weights get to a vllm_server: through memory, between GPUs, or as files in `folder`."""
+    address: str = "127.0.0.1"
+    """Of this machine, as a vllm_server sees it."""
+    folder: str = ""
+    """Seen by this machine and every vllm_server under the same path; for disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +222,30 @@ class Config:
             raise ConfigurationError(
                 f"rollout.artefact={self.rollout.artefact!r}: give an absolute path in the sandbox"
             )
+        self._check_engine()
         if len(self.optimizer.betas) != 2 or not all(0 <= b < 1 for b in self.optimizer.betas):
             raise ConfigurationError(
                 f"optimizer.betas={self.optimizer.betas!r}: give two numbers from 0 to below 1"
+            )
+
+    def _check_engine(self) -> None:
+        urls = self.engine.urls
+        if (self.engine.kind == "vllm_server") != bool(urls):
+            raise ConfigurationError(
+                f"engine.kind={self.engine.kind!r} with engine.urls={list(urls)!r}: give urls for "
+                "vllm_server, and for nothing else"
+            )
+        for url in urls:
+            if not isinstance(url, str) or not _URL.fullmatch(url):
+                raise ConfigurationError(f"engine.urls: {url!r} is none; give http://HOST:PORT")
+        if len(set(urls)) < len(urls):
+            raise ConfigurationError(f"engine.urls={list(urls)!r} has one of them twice")
+        folder = self.engine.folder
+        by_disk = bool(urls) and self.engine.transfer == "disk"
+        if by_disk and not (folder and Path(folder).is_dir()):
+            raise ConfigurationError(
+                f"engine.folder={folder!r} is no folder: engine.transfer='disk' needs "
+                "one that the servers see, too"
             )
 
     def grader(self) -> rewards.Grader:
@@ -235,6 +274,7 @@ class Config:
         return getattr(getattr(self, section), key)
 
 
+_URL = re.compile(r"https?://[^/?#\s]+")
 _LEAST = {
     "run.steps": 1,
     "run.checkpoint_every": 1,
@@ -260,6 +300,8 @@ _POSITIVE = (
     "rollout.temperature",
     "rollout.tool_timeout",
     "rollout.deadline",
+    "engine.cache_gb",
+    "engine.timeout",
     "optimizer.lr",
     "optimizer.max_grad_norm",
 )

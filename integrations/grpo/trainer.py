@@ -35,8 +35,8 @@ from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
-from sandboxkit.integrations.grpo.engines import Engine, Weights
-from sandboxkit.integrations.grpo.engines.hf import HFEngine
+from sandboxkit.integrations.grpo.engines import Weights
+from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import load, shard
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop, Stopped, batch_metrics
 from sandboxkit.integrations.grpo.training import Sample, train_step
@@ -84,7 +84,8 @@ def train(config: Config, provider: Provider | None = None) -> int:
         first, position = int(str(state.get("step", 0))), int(str(state.get("position", 0)))
 
         def sampling_side() -> tuple[Sampling, Console] | None:
-            return _open(config, tokenizer, provider, stop, stack, first, position)
+            vocabulary = model.config.vocab_size
+            return _open(config, tokenizer, vocabulary, provider, stop, stack, first, position)
 
         side = _on_first(sampling_side)
         return _loop(config, model, reference, optimizer, tokenizer, side, first, stop)
@@ -108,9 +109,10 @@ def _loop(
     sampling, console = side or (None, None)
     position, saved = sampling.position if sampling else 0, first
     _hand_over(model, sampling, first)
-    done, begun, batch = first, time.monotonic(), Batch()
+    done, batch = first, Batch()
     ended = not _evaluated(config, sampling, console, first) if first == 0 else False
     while done < steps and not ended:
+        begun = time.monotonic()
 
         def next_batch() -> list[Sample] | None:
             nonlocal batch
@@ -146,7 +148,6 @@ def _loop(
         trained = time.monotonic() - begun - waited
         _hand_over(model, sampling, done + 1)
         total = time.monotonic() - begun
-        begun = time.monotonic()
         if sampling and console:
             position = sampling.position
             sampled = batch_metrics(batch, done)
@@ -233,14 +234,10 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
     return moved
 
 
-def _engine(config: Config, stop: set[int]) -> Engine:
-    model = load(config.model.name).to(config.engine.device)
-    return HFEngine(model, stop=stop, max_batch=config.engine.max_batch)
-
-
 def _open(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
+    vocabulary: int,
     provider: Provider | None,
     stop: Stop,
     stack: contextlib.ExitStack,
@@ -263,7 +260,7 @@ def _open(
     except OSError:
         generation = None
     stops = stop_ids(tokenizer, generation)
-    engine = _engine(config, stops)
+    engine = start(config, stop=stops, vocabulary=vocabulary, ranks=_ranks())
     stack.callback(engine.close)
     sampling = Sampling(config, tokenizer, stops, engine, session, stop, position)
     stack.callback(sampling.close)
@@ -337,6 +334,10 @@ def _alone(run: Path) -> Iterator[None]:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def _on_first(make: Callable[[], T]) -> T | None:

@@ -54,7 +54,10 @@ def test_the_grader_is_made_with_its_options() -> None:
         ("models.name=x", r"models=.*: no such field"),
         ("objective.loss=ppo", r"objective.loss='ppo': use one of grpo"),
         ("objective.clip_low=2", r"\[objective\] clip_low=2.0"),
-        ("engine.kind=tgi", r"engine.kind='tgi': use one of hf"),
+        ("engine.kind=tgi", r"engine.kind='tgi': use one of hf, vllm, vllm_server"),
+        ("engine.kind=vllm_server", r"with engine.urls=\[\]: give urls for vllm_server"),
+        ('engine.urls=["http://a:1"]', r"engine.kind='hf' with .*give urls for vllm_server"),
+        ("engine.timeout=0", r"engine.timeout=0.0: give a number above 0"),
         ("model.name=", r"model.name is not set"),
         ("rollout.artefact=solution.py", "absolute path"),
         ("grading.max_infra_failed_rate=2", "a share from 0 to 1"),
@@ -64,6 +67,22 @@ def test_the_grader_is_made_with_its_options() -> None:
 def test_bad_values_are_named_with_a_remedy(setting: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read(None, [*NEEDED, setting])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (['engine.urls=["localhost:8000"]'], "'localhost:8000' is none; give http://HOST:PORT"),
+        (['engine.urls=["http://a:1/v1"]'], "'http://a:1/v1' is none"),
+        (["engine.urls=[7]"], "engine.urls: 7 is none; give http://HOST:PORT"),
+        (['engine.urls=["http://a:1", "http://a:1"]'], "has one of them twice"),
+        (['engine.urls=["http://a:1"]', "engine.transfer=disk"], "engine.folder='' is no folder"),
+        (['engine.urls=["http://a:1"]', "engine.transfer=ucx"], "use one of gloo, nccl, disk"),
+    ],
+)
+def test_bad_settings_of_servers_are_named(settings: list[str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read(None, [*NEEDED, "engine.kind=vllm_server", *settings])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

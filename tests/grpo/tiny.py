@@ -12,7 +12,7 @@ from sandboxkit.integrations.grpo.training import Sample
 VOCABULARY = 32
 
 
-def save_model(folder: Path) -> str:
+def save_model(folder: Path, head_dim: int = 16) -> str:
     """Write a randomly initialised model, always the same, and return where."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -22,7 +22,7 @@ def save_model(folder: Path) -> str:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=64,
         pad_token_id=0,
         eos_token_id=1,

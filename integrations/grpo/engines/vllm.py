@@ -1,0 +1,205 @@
+"""vLLM in this process: continuous batching on a thread of its own, weights handed over in memory."""
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from vllm.distributed import parallel_state
+from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMError
+from vllm.inputs.engine import tokens_input
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
+
+__all__ = ["VLLMEngine"]
+
+
+class VLLMEngine:
+    """A request joins the batch as soon as it is there, and leaves it when it is done.
+
+    `stop` are the ids that end a completion; `timeout` bounds the wait for a token to be sampled
+    through. One at a time in a process: vLLM keeps global state. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        stop: Collection[int],
+        max_batch: int = 256,
+        max_model_tokens: int = 2048,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        cache_gb: float = 1.0,
+        timeout: float = 600.0,
+    ) -> None:
+        self._timeout = timeout
+        self._stop = sorted(stop)
+        self._changed = threading.Condition()
+        self._asked: list[tuple[Request, Future[Completion]]] = []
+        self._flying: dict[str, Future[Completion]] = {}
+        self._paused = self._stepping = self._closed = False
+        self._ended = ""
+        """Why nothing is sampled any more."""
+        self._numbers = itertools.count()
+        # The engine itself in this process, too; read when it is made.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        self._own_group = not dist.is_initialized()
+        self._threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
+        try:
+            self._engine = LLMEngine.from_engine_args(
+                EngineArgs(
+                    model=model,
+                    skip_tokenizer_init=True,
+                    dtype=dtype,
+                    max_model_len=max_model_tokens,
+                    max_num_seqs=max_batch,
+                    kv_cache_memory_bytes=int(cache_gb * 2**30),
+                    logprobs_mode="processed_logprobs",  # at the request's temperature
+                    distributed_executor_backend="uni",
+                    enforce_eager=True,
+                    async_scheduling=False,
+                    disable_log_stats=True,
+                )
+            )
+        except (RuntimeError, ValueError, VLLMError) as error:
+            raise ConfigurationError(f"vLLM cannot run model {model!r}: {error}") from error
+        finally:
+            torch.set_num_threads = set_num_threads  # which vLLM turns off for good
+        self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: Request) -> Completion:
+        """See Engine."""
+        future: Future[Completion] = Future()
+        with self._changed:
+            if self._ended:
+                raise EngineError(self._ended)
+            self._asked.append((request, future))
+            self._changed.notify_all()
+        return await asyncio.wrap_future(future)
+
+    def pause(self) -> None:
+        """See Engine."""
+        with self._changed:
+            self._paused = True
+            if not self._changed.wait_for(lambda: not self._stepping, self._timeout):
+                raise EngineError(f"vLLM samples a token for longer than {self._timeout:g} s")
+
+    def resume(self) -> None:
+        """See Engine."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def update_weights(self, weights: Weights, version: int) -> None:
+        """See Engine. What was computed from the old ones, in flight too, is computed again."""
+        try:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+            raise ConfigurationError(
+                f"vLLM does not take the weights ({type(error).__name__}: {error}): give the "
+                "engine the model that is trained"
+            ) from error
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._engine.set_weight_version(str(version))
+
+    def close(self) -> None:
+        """See Engine."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._ended = self._ended or "the engine was closed"
+            self._changed.notify_all()
+        self._thread.join(self._timeout)
+        self._engine.engine_core.shutdown()
+        parallel_state.destroy_model_parallel()
+        if self._own_group:
+            parallel_state.destroy_distributed_environment()
+
+    def _run(self) -> None:
+        failed = ""
+        torch.set_num_threads(self._threads)  # OpenMP's number is each thread's own
+        try:
+            while self._may_step():
+                self._step()
+        except Exception as error:  # noqa: BLE001 - everyone who waits gets it
+            failed = f"vLLM stopped: {type(error).__name__}: {error}"
+        with self._changed:
+            self._ended = self._ended or failed
+            self._stepping = False
+            self._changed.notify_all()
+            waiting = [*(future for _, future in self._asked), *self._flying.values()]
+        for future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineError(self._ended))
+
+    def _may_step(self) -> bool:
+        """Wait until there is something to sample, and no pause; False once it is over."""
+
+        def ready() -> bool:
+            return bool(self._ended or (not self._paused and (self._asked or self._flying)))
+
+        with self._changed:
+            self._stepping = False
+            self._changed.notify_all()
+            self._changed.wait_for(ready)
+            self._stepping = not self._ended
+            return self._stepping
+
+    def _step(self) -> None:
+        """Take in what was asked, and sample a token for each request in flight."""
+        while self._asked:
+            request, future = self._asked.pop(0)
+            name = str(next(self._numbers))
+            self._flying[name] = future
+            prompt = tokens_input(list(request.ids))
+            try:
+                self._engine.add_request(name, prompt, self._sampling(request))
+            except (ValueError, VLLMError) as error:
+                del self._flying[name]
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(EngineError(f"vLLM refuses the request: {error}"))
+        given_up = [name for name, future in self._flying.items() if future.cancelled()]
+        for name in given_up:
+            self._flying.pop(name).set_running_or_notify_cancel()
+        self._engine.abort_request(given_up)
+        for output in self._engine.step():
+            if not output.finished:
+                continue
+            future = self._flying.pop(output.request_id)
+            if future.set_running_or_notify_cancel():
+                future.set_result(_completion(output.outputs[0]))
+
+    def _sampling(self, request: Request) -> SamplingParams:
+        return SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=self._stop,
+            ignore_eos=True,  # it is among them
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+
+def _completion(output: CompletionOutput) -> Completion:
+    ids, chosen, spans = tuple(output.token_ids), output.logprobs, output.weight_versions
+    assert chosen is not None
+    assert spans
+    logp = tuple(each[token].logprob for token, each in zip(ids, chosen, strict=True))
+    version = spans[0].version
+    return Completion(ids, logp, 0 if version == "default" else int(version))

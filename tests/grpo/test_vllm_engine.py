@@ -1,0 +1,210 @@
+"""vLLM in this process: the trainer's log-probabilities, weights in flight, nothing left."""
+
+import asyncio
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from tests.grpo.serving import needs_vllm, settings, write_model
+from tests.grpo.test_program import finish, metrics, no_sandboxes, start
+from tests.grpo.tiny import VOCABULARY, save_model
+
+if TYPE_CHECKING:
+    from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
+
+pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+REQUESTS = [
+    Request((2, 3), 8, 1.0, 5),
+    Request((4, 5, 6, 7, 8), 3, 0.7, 6),
+    Request((9,), 12, 1.3, 7),
+    Request((2, 3, 4), 6, 0.0, 8),
+]
+LONG = Request((2, 3), 60, 1.0, 9)
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("model"), head_dim=32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where torch keeps what it compiles, which it does not delete."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine(folder: str) -> Iterator["VLLMEngine"]:
+    from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
+
+    set_num_threads = torch.set_num_threads
+    engine = VLLMEngine(folder, stop=[1], max_batch=8, max_model_tokens=64, cache_gb=0.1)
+    assert torch.set_num_threads is set_num_threads, "vLLM takes it away"
+    yield engine
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        ask(engine, REQUESTS[0])
+    assert not dist.is_initialized()
+    assert "sampling" not in {each.name for each in threading.enumerate()}
+
+
+def ask(engine: "VLLMEngine", *requests: Request) -> list[Completion]:
+    async def together() -> list[Completion]:
+        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
+
+    return asyncio.run(together())
+
+
+def other_model(folder: str, seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    model = load(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def difference(model: torch.nn.Module, request: Request, done: Completion) -> float:
+    sequence = Sequences([request.ids + done.ids], [len(request.ids)])
+    expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
+    return float((torch.tensor(done.logp) - expected.detach()).abs().max())
+
+
+def test_log_probabilities_are_the_trainers(engine: "VLLMEngine", folder: str) -> None:
+    for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
+        assert 1 <= len(done.ids) <= request.max_tokens
+        assert difference(load(folder), request, done) <= CLOSE
+        assert done.version == 0
+
+
+def test_a_request_alone_gives_what_it_gives_among_others(engine: "VLLMEngine") -> None:
+    together = ask(engine, *REQUESTS)
+    assert [ask(engine, request)[0].ids for request in REQUESTS] == [each.ids for each in together]
+
+
+def test_what_is_drawn_has_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
+    done = ask(engine, *[Request((2, 3), 1, 1.0, seed) for seed in range(2000)])
+    found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
+    expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)
+    # 5 standard deviations of a share of 2000
+    assert ((found / 2000 - expected).abs() < 5 * (expected / 2000).sqrt()).all()
+
+
+def test_weights_are_exact_after_each_update(engine: "VLLMEngine", folder: str) -> None:
+    for version in (3, 4, 5):
+        model = other_model(folder, version)
+        engine.pause()
+        engine.update_weights(model.state_dict().items(), version)
+        engine.resume()
+        for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
+            assert difference(model, request, done) <= CLOSE
+            assert done.version == version
+
+
+def test_an_update_meets_a_request_in_flight_between_two_tokens(
+    engine: "VLLMEngine", folder: str
+) -> None:
+    before, after = other_model(folder, 10), other_model(folder, 11)
+
+    def update(model: torch.nn.Module, version: int) -> None:
+        engine.pause()
+        engine.update_weights(model.state_dict().items(), version)
+        engine.resume()
+
+    update(before, 10)
+
+    async def run() -> Completion:
+        # Others keep the batch busy, so that the one is in flight when the update comes.
+        flying = [asyncio.ensure_future(engine.generate(LONG)) for _ in range(8)]
+        await asyncio.sleep(0.02)
+        await asyncio.to_thread(engine.pause)
+        assert not flying[0].done()
+        await asyncio.sleep(0.05)
+        assert not flying[0].done(), "paused it samples nothing"
+        await asyncio.to_thread(engine.update_weights, after.state_dict().items(), 11)
+        engine.resume()
+        return (await asyncio.wait_for(asyncio.gather(*flying), 60))[0]
+
+    done = asyncio.run(run())
+    assert done.version in (10, 11)
+    ids = LONG.ids + done.ids
+    found = torch.tensor(done.logp)
+    old, _ = logp_of(before, Sequences([ids], [2]))
+    new, _ = logp_of(after, Sequences([ids], [2]))
+    by_old, by_new = (found - old).abs() <= CLOSE, (found - new).abs() <= CLOSE
+    turn = int(by_old.long().cumprod(0).sum())
+    assert by_new[turn:].all(), "first the old weights', then the new ones'"
+    assert (turn > 0) == (done.version == 10)
+    assert turn < len(done.ids)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    # In a process of its own: vLLM cannot go on after a failed update.
+    program = """
+import sys, torch
+from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
+engine = VLLMEngine(sys.argv[1], stop=[1], max_model_tokens=64, cache_gb=0.1)
+engine.pause()
+try:
+    engine.update_weights([("lm_head.weight", torch.zeros(2, 2))], 1)
+except ConfigurationError as error:
+    print(error)
+engine.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, save_model(tmp_path, head_dim=32)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "give the engine the model that is trained" in done.stdout, done.stderr[-2000:]
+
+
+def test_what_was_given_up_is_sampled_no_further(engine: "VLLMEngine") -> None:
+    async def run() -> None:
+        flying = asyncio.ensure_future(engine.generate(LONG))
+        await asyncio.sleep(0)
+        flying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flying
+        # The next step drops it, and the engine goes on.
+        done = await asyncio.wait_for(engine.generate(REQUESTS[0]), 30)
+        assert done.ids
+
+    asyncio.run(run())
+    assert not engine._flying
+
+
+def test_a_prompt_that_is_too_long_fails_alone(engine: "VLLMEngine") -> None:
+    async def run() -> None:
+        with pytest.raises(EngineError, match="refuses the request"):
+            await engine.generate(Request((2,) * 100, 4, 1.0, 0))
+        assert (await engine.generate(REQUESTS[0])).ids
+
+    asyncio.run(run())
+
+
+def test_the_program_trains_with_it_and_closes_it(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    more = ["run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1"]
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    finish(start(settings(tmp_path / "model", run, *more), tmp_path))
+    rows = metrics(run)
+    assert len(rows) == 3
+    assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
+    assert no_sandboxes(run)

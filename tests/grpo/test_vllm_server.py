@@ -1,0 +1,284 @@
+"""vLLM as a server: weights over gloo and by files, two ranks, and what goes wrong."""
+
+import asyncio
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.engines import transfer as transfers
+from sandboxkit.integrations.grpo.engines.replicas import Replicas
+from sandboxkit.integrations.grpo.engines.start import start as start_engine
+from sandboxkit.integrations.grpo.engines.transfer import buckets
+from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
+from tests.grpo.test_program import finish, metrics, no_sandboxes, start
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
+
+VOCABULARY = 22
+REQUESTS = [
+    Request((9, 3, 11), 14, 1.0, 5),
+    Request((9, 3, 12, 3), 3, 0.7, 6),
+    Request((9,), 12, 1.3, 7),
+    Request((9, 3, 13), 6, 0.0, 8),
+]
+LONG = Request((9, 3), 60, 1.0, 9)
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("served")
+    write_model(folder / "model")
+    with serve(folder / "model", folder) as server:
+        yield server
+
+
+def connect(server: Server, **more: object) -> VLLMServers:
+    given = replace(
+        Settings(
+            kind="vllm_server",
+            urls=(server.url,),
+            max_model_tokens=64,
+            timeout=60.0,
+        ),
+        **more,  # type: ignore[arg-type] # fields of Settings
+    )
+    return VLLMServers(given, model=str(server.folder), vocabulary=VOCABULARY, stop=[1])
+
+
+def ask(engine: VLLMServers, *requests: Request) -> list[Completion]:
+    async def together() -> list[Completion]:
+        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
+
+    return asyncio.run(together())
+
+
+def other_model(server: Server, seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    model = load(str(server.folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    return model
+
+
+def difference(model: torch.nn.Module, request: Request, done: Completion) -> float:
+    sequence = Sequences([request.ids + done.ids], [len(request.ids)])
+    expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
+    return float((torch.tensor(done.logp) - expected.detach()).abs().max())
+
+
+@needs_vllm
+@pytest.mark.parametrize("transfer", ["gloo", "disk"])
+def test_weights_are_exact_after_each_update(server: Server, transfer: str, tmp_path: Path) -> None:
+    engine = connect(server, transfer=transfer, folder=str(tmp_path))
+    for version in (3, 4):
+        model = other_model(server, version)
+        engine.pause()
+        engine.update_weights(model.state_dict().items(), version)
+        engine.resume()
+        for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
+            assert 1 <= len(done.ids) <= request.max_tokens
+            assert difference(model, request, done) <= CLOSE
+            assert done.version == version
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_vllm
+def test_a_server_takes_an_update_after_one_that_broke_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfers, "BUCKET", 200_000)
+    model = other_model(server, 5)
+
+    def broken() -> Iterator[tuple[str, torch.Tensor]]:
+        for number, each in enumerate(model.state_dict().items()):
+            if number == 12:
+                raise OSError("the network is gone")
+            yield each
+
+    engine = connect(server)
+    engine.pause()
+    with pytest.raises(OSError, match="is gone"):
+        engine.update_weights(broken(), 5)
+    engine.close()
+    after = connect(server)  # as the run does that goes on
+    after.pause()
+    after.update_weights(model.state_dict().items(), 6)
+    after.resume()
+    for request, done in zip(REQUESTS, ask(after, *REQUESTS), strict=True):
+        assert difference(model, request, done) <= CLOSE
+    after.close()
+
+
+@needs_vllm
+def test_an_update_leaves_requests_in_flight(server: Server) -> None:
+    engine = connect(server)
+    model = other_model(server, 7)
+
+    async def run() -> list[Completion]:
+        await asyncio.to_thread(engine.pause)
+        flying = [asyncio.ensure_future(engine.generate(LONG)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        assert not any(each.done() for each in flying), "paused it samples nothing"
+        await asyncio.to_thread(engine.update_weights, model.state_dict().items(), 7)
+        await asyncio.to_thread(engine.resume)
+        return await asyncio.wait_for(asyncio.gather(*flying), 60)
+
+    for done in asyncio.run(run()):
+        assert difference(model, LONG, done) <= CLOSE
+        assert done.version == 7
+    engine.close()
+
+
+@needs_vllm
+def test_a_server_of_something_else_is_refused(server: Server) -> None:
+    given = Settings(kind="vllm_server", urls=(server.url,), max_model_tokens=64)
+
+    def refused(match: str, model: str, vocabulary: int, **more: object) -> None:
+        wrong = replace(given, **more)  # type: ignore[arg-type] # fields of Settings
+        with pytest.raises(ConfigurationError, match=match):
+            VLLMServers(wrong, model=model, vocabulary=vocabulary, stop=[1])
+
+    served = str(server.folder)
+    refused(rf"{server.url} serves .*the run trains 'other'", "other", VOCABULARY)
+    refused("another vocabulary than the 21 tokens", served, VOCABULARY - 1)
+    refused("another vocabulary than the 23 tokens", served, VOCABULARY + 1)
+    refused("takes 64 tokens.*--max-model-len 65", served, VOCABULARY, max_model_tokens=65)
+
+
+@needs_vllm
+@pytest.mark.parametrize("lag", [0, 1])
+def test_two_ranks_train_with_a_server(server: Server, tmp_path: Path, lag: int) -> None:
+    more = [
+        *("run.steps=4", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
+        f"buffer.lag={lag}",
+    ]
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    finish(start(settings(server.folder, run, *more), tmp_path, ranks=2))
+    rows = metrics(run)
+    assert len(rows) == 4
+    assert max(row["staleness"] for row in rows if row["groups"]) <= lag
+    if not lag:
+        assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
+    assert no_sandboxes(run)
+
+
+@needs_vllm
+def test_sigterm_leaves_no_sandbox_and_a_server_that_answers(
+    server: Server, tmp_path: Path
+) -> None:
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    more = [
+        *("run.steps=1000", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
+        "buffer.lag=1",
+    ]
+    with start(settings(server.folder, run, *more), tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 2"):
+                process.terminate()
+                break
+        output = process.stdout.read()
+        assert process.wait(120) == 128 + signal.SIGTERM, output
+    assert no_sandboxes(run)
+    engine = connect(server)
+    assert ask(engine, REQUESTS[0])[0].ids
+    engine.close()
+
+
+def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read(None, settings(tmp_path, tmp_path / "run", "engine.kind=vllm"))
+    with pytest.raises(ConfigurationError, match="for one rank and there are 2"):
+        start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=2)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "sandboxkit.integrations.grpo.engines.vllm", raising=False)
+    with pytest.raises(ConfigurationError, match=r"needs vLLM \(.*run scripts/vllm-cpu.sh"):
+        start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    given = Settings(kind="vllm_server", urls=(url,))
+    with pytest.raises(EngineError, match=f"vLLM at {url} cannot be reached.*engine.urls"):
+        VLLMServers(given, model="m", vocabulary=8, stop=[1])
+
+
+def test_a_server_that_says_nothing_is_given_up_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        given = Settings(kind="vllm_server", urls=(url,), timeout=0.5)
+        with pytest.raises(EngineError, match=r"did not answer /v1/models within engine.timeout"):
+            VLLMServers(given, model="m", vocabulary=8, stop=[1])
+        assert time.monotonic() - begun < 5
+
+
+def test_the_first_failure_gives_up_the_other_calls() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as away,
+    ):
+        urls = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (silent, away)]
+        away.close()
+        replicas = Replicas(urls, timeout=60)
+        begun = time.monotonic()
+        with pytest.raises(EngineError, match=urls[1]):
+            replicas.wait_all(replicas.post_all("/pause"))
+        assert time.monotonic() - begun < 5
+        replicas.close()
+
+
+def test_buckets_are_as_large_as_asked_for_and_keep_the_order() -> None:
+    weights = [(f"w{number}", torch.full((10,), float(number))) for number in range(7)]
+    made = list(buckets(weights, torch.float32, size=100))
+    assert [list(bucket) for bucket in made] == [
+        ["w0", "w1", "w2"],
+        ["w3", "w4", "w5"],
+        ["w6"],
+    ]
+    (small,) = buckets(weights, torch.bfloat16, size=1000)
+    assert {value.dtype for value in small.values()} == {torch.bfloat16}
+    assert torch.equal(
+        torch.cat(list(small.values())), torch.cat([w for _, w in weights]).bfloat16()
+    )
+
+
+# Last: it ends the server.
+@needs_vllm
+def test_a_killed_server_ends_the_run_within_the_deadline(server: Server, tmp_path: Path) -> None:
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    more = [
+        *("run.steps=1000", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
+        *("engine.timeout=20", "buffer.lag=1"),
+    ]
+    with start(settings(server.folder, run, *more), tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 2"):
+                server.kill()
+                break
+        begun = time.monotonic()
+        output = process.stdout.read()
+        assert process.wait(60) == 125, output
+        assert time.monotonic() - begun < 40
+    assert f"EngineError: vLLM at {server.url}" in output
+    assert no_sandboxes(run)
