@@ -147,14 +147,15 @@ class _Running:
                 group.start_soon(self._ping)
                 if has_input:
                     group.start_soon(self._feed, wrapped.head)
-                status = await self._read()
+                await self._read()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             raise error from None
-        return status
+        assert self._status is not None
+        return self._status
 
     async def _connect(self) -> None:
         size = self._command.pty or PtySize(rows=24, cols=80)
@@ -172,7 +173,7 @@ class _Running:
         if self._kept:
             if await self._terminal.send(order):
                 return
-            await self._terminal.end()
+            await self._terminal.close()
             await self._connect()
         await self._enter()
         await self._terminal.write(_orders.serve() + order)
@@ -200,7 +201,7 @@ class _Running:
             await asyncio.sleep(self._machine.timeout / 3)
             await self._terminal.ping()
 
-    async def _read(self) -> int:
+    async def _read(self) -> None:
         while self._status is None:
             try:
                 with anyio.fail_after(self._machine.timeout):
@@ -217,7 +218,6 @@ class _Running:
                     raise self._gave_up(f"ended with status {end.status}") from None
                 raise ShellEnded(_KILLED) from None
             await self._take(data)
-        return self._status
 
     async def _settle(self) -> bool:
         """Read on after the end; return whether the terminal is as it was before."""

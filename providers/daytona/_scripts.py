@@ -14,8 +14,8 @@ __all__ = ["ENTER", "INPUT_PIECE", "RUN_ON_TERMINAL", "SERVE"]
 
 ENTER = (
     " unset HISTFILE; exec sh -c"
-    ' \'stty raw -echo; printf "\\036-%s%s:\\036" {first} {second}; read -r size;'
-    ' eval "$(dd bs="$size" count=1 iflag=fullblock 2>/dev/null)"\'\n'
+    ' \'stty raw -echo; printf "\\036-%s%s:\\036" {first} {second}; read -r _size;'
+    ' eval "$(dd bs="$_size" count=1 iflag=fullblock 2>/dev/null)"\'\n'
 )
 """Typed at the prompt: keep no history, be silent, say so, and take a script after its size."""
 
@@ -26,11 +26,9 @@ SERVE = (
     f"_wrapper={shlex.quote(scripts.RUN)}\n"
     """
 _nl='
-' _rs=$(printf '\\036')
+' _rs='\036' _readers= _last=
 unset TERM
-_d=$(mktemp -d /tmp/.sandboxkit-XXXXXX) && mkfifo "$_d/i" "$_d/o" "$_d/e" || exit 126
-exec 4>&1 5<>"$_d/i" 6<>"$_d/o" 7<>"$_d/e"
-rm -rf "$_d"
+exec 4>&1
 record() { printf %s "$_rs-$_mark:$1$_rs" >&4; }
 
 feed() {  # pieces of input, each after its size, to the command
@@ -78,14 +76,16 @@ read_all() {  # with the function $1 what each command writes, after its mark, t
   while exec <"$2" && read -r _mark && [ "$_mark" != q ]; do
     trap '' HUP
     "$1" || { record f; exec cat >/dev/null; }
-    record x
     trap - HUP
+    exec <&-  # so that the next command, which may be quick, waits until it is opened again
+    record x
   done
 }
 
 pipes() {
-  _d=$(mktemp -d /tmp/.sandboxkit-XXXXXX) && mkfifo "$_d/out" "$_d/err" || exit 126
-  exec 8>"$_d/piece"
+  _d=$(mktemp -d /tmp/.sandboxkit-XXXXXX) || exit 126
+  mkfifo "$_d/i" "$_d/o" "$_d/e" "$_d/out" "$_d/err" || exit 126
+  exec 5<>"$_d/i" 6<>"$_d/o" 7<>"$_d/e" 8>"$_d/piece"
   [ -z "$_readers" ] || kill $_readers 2>/dev/null
   read_all out "$_d/out" &
   _readers=$!
@@ -107,7 +107,7 @@ run() {
   _last=$!
 }
 
-_readers= _last=
+pipes
 while read -r _word _rest; do
   case "$_word" in
     p) _mark=$_rest; record p;;

@@ -14,7 +14,7 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
-from sandboxkit.providers.daytona import DaytonaProvider, _terminals
+from sandboxkit.providers.daytona import DaytonaProvider, _scripts, _terminals
 from tests.daytona.conftest import TIMEOUT
 from tests.daytona.test_faults import outcome
 from tests.emulators._server import Server
@@ -127,6 +127,17 @@ def test_what_a_command_left_behind_writes_to_no_other(server: Server, sandbox: 
         assert said(sandbox) == "hello\n"
     assert sandbox.exec(["pkill", "-f", "echo nois[e]"]).result(30).returncode == 0
     assert opened(server) == 1
+
+
+def test_readers_that_are_late_miss_no_command(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = _scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
+    assert late != _scripts.SERVE
+    monkeypatch.setattr(_scripts, "SERVE", late)
+    sandbox = session.sandbox()
+    for _ in range(4):
+        assert said(sandbox) == "hello\n"
 
 
 def test_after_a_kill_another_terminal_is_used(server: Server, sandbox: Sandbox) -> None:
