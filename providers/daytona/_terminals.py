@@ -12,6 +12,8 @@ __all__ = ["Terminals"]
 
 _MOST = 8
 _IDLE_SECONDS = 60.0
+_BRIEFLY = 2.0
+"""Seconds that those above `_MOST` are kept, for the next wave of commands."""
 _SETTLE_SECONDS = 1.0
 """How long what a command left behind may hold its terminal; then the terminal is given up."""
 _SOON = 0.05
@@ -21,7 +23,7 @@ _FRESH = 1.0
 
 
 class Terminals:
-    """At most a few, none for long; a terminal on which anything is odd is ended."""
+    """A few for a minute, others briefly; a terminal on which anything is odd is ended."""
 
     def __init__(self, patience: float) -> None:
         """`patience`: seconds that a kept shell may take to answer."""
@@ -32,7 +34,8 @@ class Terminals:
 
     def keep(self, terminal: Terminal, settle: Callable[[], Awaitable[bool]]) -> None:
         """Take over a terminal; it is of use once `settle` has returned True."""
-        kept = _Kept(terminal, settle)
+        idle = _IDLE_SECONDS if len(self._kept) < _MOST else _BRIEFLY
+        kept = _Kept(terminal, settle, idle)
         task = asyncio.create_task(kept.watch())
         self._watches.add(task)
         task.add_done_callback(self._watches.discard)
@@ -40,8 +43,6 @@ class Terminals:
         self._kept.append(kept)
         if self._closed:
             self.give_up()
-        elif len(self._kept) > _MOST:
-            self._kept.pop(0).give_up()
 
     async def take(self, mark: str) -> Terminal | None:
         """One whose shell hears us, if there is any; its next record may carry `mark`."""
@@ -97,8 +98,10 @@ class Terminals:
 class _Kept:
     """One of them, watched: pings are answered, and whatever else it says makes it unfit."""
 
-    def __init__(self, terminal: Terminal, settle: Callable[[], Awaitable[bool]]) -> None:
-        self._terminal, self._settle = terminal, settle
+    def __init__(
+        self, terminal: Terminal, settle: Callable[[], Awaitable[bool]], idle: float
+    ) -> None:
+        self._terminal, self._settle, self._idle = terminal, settle, idle
         self.settled = False
         self._known, self._left = anyio.Event(), anyio.Event()
         self._watching = anyio.CancelScope()
@@ -127,7 +130,7 @@ class _Kept:
                 with anyio.fail_after(_SETTLE_SECONDS):
                     self.settled = await self._settle()
                 self._known.set()
-                with anyio.move_on_after(_IDLE_SECONDS if self.settled else 0):
+                with anyio.move_on_after(self._idle if self.settled else 0):
                     while not await self._terminal.read():
                         pass
         except (SandboxError, TerminalEnded, TimeoutError):
