@@ -51,7 +51,7 @@ def wrap(command: Command, mark: str, provider: str, *, limit: int | None = None
     if long or not all(map(_is_unicode, (*arguments, *command.env.values(), directory))):
         lines = ["set -- " + " ".join(map(shlex.quote, arguments))]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
-        lines += [f"directory={shlex.quote(directory)}"] if directory else []
+        lines += [f"_directory={shlex.quote(directory)}"] if directory else []
         head = "\n".join(lines).encode("utf-8", "surrogateescape")
         env, directory, arguments = {scripts.MARK: mark}, directory and "/", ()
     stdin = "0" if command.stdin is None else "1"

@@ -20,37 +20,45 @@ __all__ = [
 
 MARK = "SANDBOXKIT_EXEC"
 
+# Names begin with _ so that none is a variable of the command's.
 # $1 the mark, $2 bytes of further commands at the beginning of stdin (they set the arguments and
 # variables that the vendor does not take), $3 "1" if the rest of stdin is the command's,
 # $4 the directory or "", then the command.
 _ENTER = """
-more=$2 directory=$4
-if [ -z "$directory" ]; then
-  directory=${SANDBOXKIT_WORKDIR:-/workspace}
-  [ -d "$directory" ] || mkdir -p -- "$directory"
+_more=$2 _directory=$4
+if [ -z "$_directory" ]; then
+  _directory=${SANDBOXKIT_WORKDIR:-/workspace}
+  [ -d "$_directory" ] || mkdir -p -- "$_directory"
 fi
 """
 RUN = (
     """
-mark=$1 stdin=$3
-done_with() { printf '\\036%s:%s\\036' "$mark" "$1"; printf '\\036%s:%s\\036' "$mark" "$1" >&2; exit 0; }
+_mark=$1 _stdin=$3
+done_with() { printf '\\036%s:%s\\036' "$_mark" "$1" >&2; printf '\\036%s:%s\\036' "$_mark" "$1"; exit 0; }
+is_there() {
+  case "$1" in */*) [ -f "$1" ] && [ -x "$1" ]; return;; esac
+  IFS=:
+  for _folder in $PATH; do
+    [ -f "$_folder/$1" ] && [ -x "$_folder/$1" ] && return
+  done
+}
 """
     + _ENTER
     + """
 shift 4
-[ "$more" = 0 ] || { more=$(head -c "$more"; echo .); eval "${more%.}"; }
-cd -- "$directory" 2>/dev/null || { echo "cannot enter the directory $directory" >&2; done_with 126; }
-[ "$stdin" = 1 ] && exec 3<&0 || exec 3</dev/null
-if command -v setsid >/dev/null; then
-  setsid sh -c 'exec "$@"' sh "$@" <&3 3<&- &
-else
-  (exec "$@") <&3 3<&- &
-fi
+[ "$_more" = 0 ] || { _more=$(head -c "$_more"; echo .); eval "${_more%.}"; }
+cd -- "$_directory" 2>/dev/null || { echo "cannot enter the directory $_directory" >&2; done_with 126; }
+[ "$_stdin" = 1 ] && exec 3<&0 || exec 3</dev/null
+(
+  command -v setsid >/dev/null || exec "$@"
+  is_there "$1" && exec setsid "$@"
+  exec setsid sh -c 'exec "$@"' sh "$@"  # which says why not, with the shell's status
+) <&3 3<&- &
 exec 4>&2 2>/dev/null 3<&- </dev/null
 wait $!
-status=$?
+_status=$?
 exec 2>&4
-done_with $status
+done_with $_status
 """
 )
 """Run a command with its outputs apart; each is followed by the mark and the exit status."""
@@ -61,7 +69,7 @@ RUN_ON_TERMINAL = (
     + """
 stty rows "$5" cols "$6"
 shift 6
-cd -- "$directory" 2>/dev/null || { echo "cannot enter the directory $directory"; exit 126; }
+cd -- "$_directory" 2>/dev/null || { echo "cannot enter the directory $_directory"; exit 126; }
 exec "$@"
 """
 )
@@ -133,9 +141,11 @@ links=
 for shell in $(printf %s "$mark" | grep -lsaF -f - /proc/[0-9]*/cmdline); do
   for end in 1 2; do
     link=$(readlink "${shell%/cmdline}/fd/$end") || continue
-    case "$link" in pipe:*|socket:*)
-      link=${link%]}
-      links="$links ${link%%[*}\\\\[${link#*[}\\\\]";;
+    case "$link" in
+      pipe:*|socket:*)
+        link=${link%]}
+        links="$links ${link%%[*}\\\\[${link#*[}\\\\]";;
+      */.sandboxkit-*) links="$links ${link%% *}*";;  # which may be followed by (deleted)
     esac
   done
 done

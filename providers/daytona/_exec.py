@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import shlex
 
 import anyio
 
@@ -17,10 +16,11 @@ from sandboxkit.provider import Output, StreamName
 from sandboxkit.providers._hosted.command import Wrapped, kill_argv, wrap
 from sandboxkit.providers._hosted.deadline import bounded
 from sandboxkit.providers._hosted.output import MarkedStream
-from sandboxkit.providers.daytona import _scripts
+from sandboxkit.providers.daytona import _orders, _scripts
 from sandboxkit.providers.daytona._account import NAME
 from sandboxkit.providers.daytona._channel import Channel
-from sandboxkit.providers.daytona._machine import Machine, Terminal, TerminalEnded
+from sandboxkit.providers.daytona._machine import Machine
+from sandboxkit.providers.daytona._terminal import Terminal, TerminalEnded
 from sandboxkit.types import Command, PtySize
 
 __all__ = ["ShellEnded", "run"]
@@ -42,17 +42,22 @@ async def run(machine: Machine, command: Command, output: Output) -> int:
     mark = secrets.token_hex(16)
     wrapped = wrap(command, mark, NAME)
     running = _Running(machine, command, output, mark)
-    terminal = await running.connect()
+    await running.open()
     try:
-        return await running.follow(terminal, wrapped)
+        status = await running.follow(wrapped)
     except BaseException as error:
-        if not isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
-            with anyio.CancelScope(shield=True):
-                await _kill(machine, mark, error)
-        raise
-    finally:
+        if isinstance(error, ShellEnded):  # what ended it may have ended others, too
+            machine.terminals.give_up()
         with anyio.CancelScope(shield=True):
-            await running.leave(terminal)
+            try:
+                if not isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
+                    await _kill(machine, mark, error)
+            finally:
+                await running.end()
+        raise
+    with anyio.CancelScope(shield=True):
+        await running.leave()
+    return status
 
 
 async def _kill(machine: Machine, mark: str, reason: BaseException) -> None:
@@ -93,76 +98,97 @@ class _Running:
             "stdout": MarkedStream(mark),
             "stderr": MarkedStream(mark),
         }
-        self._closed_streams = 0
+        self._status: int | None = None
         self._ready = False
+        self._released = 0
+        """Outputs that nobody holds any more."""
         self._window = asyncio.Semaphore(_WINDOW)
+        self._pieces = 0
+        """Of input that were sent, and of which we have not been told that they were taken."""
         self._on_terminal = asyncio.Event()
+        self._terminal: Terminal
+        self._kept = False
 
-    async def connect(self) -> Terminal:
-        """Start a shell on a terminal."""
-        size = self._command.pty or PtySize(rows=24, cols=80)
-        # Not to be cancelled halfway: Daytona would keep a terminal that nobody knows.
-        terminal: Terminal | None = None
-        with anyio.CancelScope(shield=True):
-            terminal = await self._machine.terminal(self._name, size)
-        assert terminal is not None
-        return terminal
+    async def open(self) -> None:
+        """Have a terminal: a kept one, or a new one with a login shell."""
+        if self._command.pty is None:
+            kept = await self._machine.terminals.take(self._mark)
+            if kept is not None:
+                self._terminal, self._kept = kept, True
+                return
+        await self._connect()
 
-    async def leave(self, terminal: Terminal) -> None:
-        """Let the shell end, and close the connection."""
-        await terminal.write(b"q\n")
-        await terminal.close()
+    async def leave(self) -> None:
+        """Keep the terminal for others where that is possible."""
+        if self._command.pty is None:
+            self._machine.terminals.keep(self._terminal, self._settle)
+        else:
+            await self.end()
 
-    async def follow(self, terminal: Terminal, wrapped: Wrapped) -> int:
+    async def end(self) -> None:
+        """Let the terminal's shell end."""
+        await self._terminal.end()
+
+    async def follow(self, wrapped: Wrapped) -> int:
         """Return the exit status once everything up to the command's end has been delivered."""
         has_input = bool(wrapped.head) or self._command.stdin is not None
         # Not to be cancelled halfway: Daytona would start it after we have looked for it.
         with anyio.CancelScope(shield=True):
             await bounded(
-                self._enter(terminal, wrapped, has_input),
+                self._begin(wrapped, has_input),
                 self._machine.timeout,
                 provider=NAME,
                 what="run a command",
                 sandbox_id=self._machine.id,
             )
-        status: int | None = None
+        self._pieces = int(has_input)  # the end
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._ping, terminal)
+                group.start_soon(self._ping)
                 if has_input:
-                    group.start_soon(self._feed, terminal, wrapped.head)
-                status = await self._read(terminal)
+                    group.start_soon(self._feed, wrapped.head)
+                await self._read()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             raise error from None
-        assert status is not None
-        return status
+        assert self._status is not None
+        return self._status
 
-    async def _enter(self, terminal: Terminal, wrapped: Wrapped, has_input: bool) -> None:
+    async def _connect(self) -> None:
+        size = self._command.pty or PtySize(rows=24, cols=80)
+        # Not to be cancelled halfway: Daytona would keep a terminal that nobody knows.
+        with anyio.CancelScope(shield=True):
+            self._terminal = await self._machine.terminal(self._name, size)
+
+    async def _begin(self, wrapped: Wrapped, has_input: bool) -> None:
+        """Give the command to a shell, once."""
+        if self._command.pty is not None:
+            await self._enter()
+            await self._terminal.write(_orders.on_terminal(wrapped, self._mark))
+            return
+        order = _orders.apart(wrapped, self._mark, has_input=has_input)
+        if self._kept:
+            if await self._terminal.send(order):
+                return
+            await self._terminal.close()
+            await self._connect()
+        await self._enter()
+        await self._terminal.write(_orders.serve() + order)
+
+    async def _enter(self) -> None:
         half = len(self._mark) // 2
         line = _scripts.ENTER.format(first=self._mark[:half], second=self._mark[half:])
-        await terminal.write(line.encode())
+        await self._terminal.write(line.encode())
         while not self._ready:
-            for kind, data in self._channel.feed(await self._next(terminal)):
+            for kind, data in self._channel.feed(await self._next()):
                 self._ready = self._ready or (kind, data) == ("record", b"")
-        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in wrapped.env.items())
-        on_terminal = self._command.pty is not None
-        script = "\n".join(
-            (
-                f"mark={self._mark} has_input={int(has_input)}",
-                f'enter() {{ export {exports}; exec "$@"; }}',
-                f"set -- {shlex.join(wrapped.argv)}",
-                _scripts.RUN_ON_TERMINAL if on_terminal else _scripts.RUN_APART,
-            )
-        ).encode("utf-8", "surrogateescape")
-        await terminal.write(b"%d\n" % len(script) + script)
 
-    async def _next(self, terminal: Terminal) -> bytes:
+    async def _next(self) -> bytes:
         try:
-            return await terminal.read()
+            return await self._terminal.read()
         except TerminalEnded as end:
             raise ProviderUnavailableError(
                 f"the sandbox's shell ended with status {end.status} before the command",
@@ -170,16 +196,16 @@ class _Running:
                 sandbox_id=self._machine.id,
             ) from end
 
-    async def _ping(self, terminal: Terminal) -> None:
+    async def _ping(self) -> None:
         while True:
             await asyncio.sleep(self._machine.timeout / 3)
-            await terminal.ping()
+            await self._terminal.ping()
 
-    async def _read(self, terminal: Terminal) -> int:
-        while True:
+    async def _read(self) -> None:
+        while self._status is None:
             try:
                 with anyio.fail_after(self._machine.timeout):
-                    data = await terminal.read()
+                    data = await self._terminal.read()
             except TimeoutError:
                 raise ProviderUnavailableError(
                     f"daytona was silent for {self._machine.timeout:g} s while a command ran; "
@@ -189,69 +215,80 @@ class _Running:
                 ) from None
             except TerminalEnded as end:
                 if 0 <= end.status < 128:  # it gave up; where it was killed, Daytona says -1
-                    raise ProviderUnavailableError(
-                        f"the shell around a command ended with status {end.status}; the sandbox "
-                        "may be out of memory, processes or disk space",
-                        provider=NAME,
-                        sandbox_id=self._machine.id,
-                    ) from None
+                    raise self._gave_up(f"ended with status {end.status}") from None
                 raise ShellEnded(_KILLED) from None
-            for kind, piece in self._channel.feed(data):
-                if kind == "record":
-                    status = await self._obey(terminal, piece)
-                else:
-                    status = await self._deliver(kind, piece)
-                if status is not None:
-                    return status
+            await self._take(data)
 
-    async def _obey(self, terminal: Terminal, word: bytes) -> int | None:
+    async def _settle(self) -> bool:
+        """Read on after the end; return whether the terminal is as it was before."""
+        while self._released < len(self._streams):
+            await self._take(await self._terminal.read())
+        return not self._pieces and not self._channel.held
+
+    async def _take(self, data: bytes) -> None:
+        for kind, piece in self._channel.feed(data):
+            if kind == "record":
+                await self._obey(piece)
+            else:
+                await self._deliver(kind, piece)
+
+    async def _obey(self, word: bytes) -> None:
         match word:
             case b"o" | b"r":  # everything before has been delivered
-                await terminal.write(word + b"\n")
+                await self._terminal.write(word + b"\n")
             case b"i":
+                self._pieces -= 1
                 self._window.release()
             case b"t":
                 self._on_terminal.set()
             case b"x":
-                self._closed_streams += 1
-                if self._closed_streams == len(self._streams):
+                self._released += 1
+                if self._released == len(self._streams) and self._status is None:
                     raise ShellEnded(_KILLED)
+            case b"f":
+                raise self._gave_up("cannot pass on its output")
             case _ if word.isdigit():
-                return int(word)
-        return None
+                self._status = int(word)
 
-    async def _deliver(self, name: StreamName, data: bytes) -> int | None:
-        """Pass on output; return the exit status once both streams have said it."""
+    async def _deliver(self, name: StreamName, data: bytes) -> None:
         if self._command.pty is not None:
-            if self._on_terminal.is_set():
+            if self._on_terminal.is_set() and self._status is None:
                 await self._output("stdout", data)
-            return None
+            return
         if certain := self._streams[name].feed(data):
             await self._output(name, certain)
-        if any(stream.status is None for stream in self._streams.values()):
-            return None
-        return self._streams["stdout"].status
+        if all(stream.status is not None for stream in self._streams.values()):
+            self._status = self._streams["stdout"].status
 
-    async def _feed(self, terminal: Terminal, head: bytes) -> None:
+    def _gave_up(self, how: str) -> ProviderUnavailableError:
+        return ProviderUnavailableError(
+            f"the shell around a command {how}; the sandbox may be out of memory, processes or "
+            "disk space",
+            provider=NAME,
+            sandbox_id=self._machine.id,
+        )
+
+    async def _feed(self, head: bytes) -> None:
         """Pass on the command's input, until it has ended."""
         if head:
-            await self._write(terminal, head)
+            await self._write(head)
         if self._command.stdin is not None:
             async for item in self._command.stdin:
                 if isinstance(item, PtySize):
                     await self._machine.resize(self._name, item)
                 else:
-                    await self._write(terminal, item)
+                    await self._write(item)
         if self._command.pty is None:
-            await self._window.acquire()
-            await terminal.write(b"i 0\n")
+            await self._terminal.write(b"i 0\n")
+            self._pieces -= 1
 
-    async def _write(self, terminal: Terminal, data: bytes) -> None:
+    async def _write(self, data: bytes) -> None:
         if self._command.pty is not None:
             await self._on_terminal.wait()
-            await terminal.write(data)
+            await self._terminal.write(data)
             return
         for start in range(0, len(data), _scripts.INPUT_PIECE):
             await self._window.acquire()
             piece = data[start : start + _scripts.INPUT_PIECE]
-            await terminal.write(b"i %d\n" % len(piece) + piece)
+            self._pieces += 1
+            await self._terminal.write(b"i %d\n" % len(piece) + piece)

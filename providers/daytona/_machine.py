@@ -1,6 +1,5 @@
 """The way into one sandbox: Daytona's toolbox, for terminals and for our own scripts."""
 
-import json
 import math
 import shlex
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
@@ -11,28 +10,22 @@ import aiohttp
 import anyio
 from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest, UploadedFile
 
-from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
+from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
 from sandboxkit.providers.daytona._account import NAME, Account, said, status_error, translated
+from sandboxkit.providers.daytona._terminal import Terminal
+from sandboxkit.providers.daytona._terminals import Terminals
 from sandboxkit.types import PtySize
 
-__all__ = ["Machine", "Terminal", "TerminalEnded"]
+__all__ = ["Machine"]
 
 _LARGEST_SIDE = 1000
-_PIECE = 32768
-"""Daytona takes messages of at most 64 KiB."""
 # The class is made by attrs, whose constructor pyright does not see.
 _CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
 _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
-
-
-class TerminalEnded(Exception):
-    """The process on a terminal has ended; `status` is what Daytona says of it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+_HEARS_WITHIN = 2.0
+"""Seconds that a kept shell may take to answer, before a new one is used."""
 
 
 class Machine:
@@ -40,6 +33,7 @@ class Machine:
 
     def __init__(self, account: Account, sandbox_id: str, *, proxy: str, user: str | None) -> None:
         self.id, self.user, self.timeout = sandbox_id, user, account.timeout
+        self.terminals = Terminals(min(_HEARS_WITHIN, account.timeout / 4))
         self._account = account
         self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
         self._api = account.toolbox(self._url)
@@ -73,7 +67,7 @@ class Machine:
         except SandboxNotFoundError:
             pass
 
-    async def terminal(self, name: str, size: PtySize) -> "Terminal":
+    async def terminal(self, name: str, size: PtySize) -> Terminal:
         """Start a login shell on a terminal of its own, which goes on when nobody reads."""
         query = {"id": name, "cols": _side(size.cols), "rows": _side(size.rows), "cwd": "/"}
         url = f"{self._url.replace('http', 'ws', 1)}/process/pty/create-connect?{urlencode(query)}"
@@ -86,7 +80,7 @@ class Machine:
             max_msg_size=0,
         )
         socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)
-        return Terminal(self, socket)
+        return Terminal(self.id, socket)
 
     async def upload(self, path: str, data: AsyncIterable[bytes]) -> None:
         """Write a file; as long as pieces are taken, it may last."""
@@ -145,75 +139,6 @@ class Machine:
             headers = {k.lower(): v for k, v in answer.headers.items()}
             message = said(await answer.text())
             raise status_error(answer.status, message, headers, what=what, sandbox_id=self.id)
-
-
-class Terminal:
-    """The connection to a terminal."""
-
-    def __init__(self, machine: Machine, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
-        self._machine, self._socket = machine, socket
-
-    async def close(self) -> None:
-        """Close the connection; the process on the terminal goes on."""
-        await self._socket.close()
-
-    async def ping(self) -> None:
-        """Ask for a sign of life, which `read` returns as b""."""
-        try:
-            await self._socket.ping()
-        except (aiohttp.ClientError, OSError):
-            pass  # reading says it better
-
-    async def write(self, data: bytes) -> None:
-        """Write, as fast as the connection takes it; nothing once the terminal has ended."""
-        try:
-            for start in range(0, len(data), _PIECE):
-                await self._socket.send_bytes(data[start : start + _PIECE])
-        except (aiohttp.ClientError, OSError):
-            pass
-
-    async def read(self) -> bytes:
-        """Return what the terminal says next; raises TerminalEnded or a typed error."""
-        message = await self._socket.receive()
-        match message.type:
-            case aiohttp.WSMsgType.BINARY:
-                data: bytes = message.data
-                return data
-            case aiohttp.WSMsgType.TEXT:
-                self._control(message.data)
-                return b""
-            case aiohttp.WSMsgType.PING:
-                await self._socket.pong(message.data)
-                return b""
-            case aiohttp.WSMsgType.PONG:
-                return b""
-            case aiohttp.WSMsgType.CLOSE:
-                self._control(message.extra or "")
-                reason = f"Daytona closed it ({message.data} {message.extra or ''})"
-            case _:
-                reason = str(self._socket.exception() or "it broke")
-        raise OutcomeUnknownError(
-            f"the connection to a command was lost: {reason}; run it again",
-            provider=NAME,
-            sandbox_id=self._machine.id,
-        )
-
-    def _control(self, text: str) -> None:
-        try:
-            said = json.loads(text)
-        except ValueError:
-            return
-        if not isinstance(said, dict):
-            return
-        if said.get("status") == "error":
-            raise ProviderUnavailableError(
-                f"daytona could not run a command: {said.get('error')}",
-                provider=NAME,
-                sandbox_id=self._machine.id,
-            )
-        status = said.get("exitCode")
-        if isinstance(status, int):
-            raise TerminalEnded(status)
 
 
 def _side(characters: int) -> int:

@@ -153,7 +153,7 @@ class DaytonaProvider(Provider):
         try:
             return await _exec.run(machine, command, output)
         except SandboxNotFoundError as error:
-            self._machines.pop(sandbox_id, None)
+            await self._forget(sandbox_id)
             if known:
                 raise _terminated(sandbox_id) from error
             raise
@@ -161,7 +161,7 @@ class DaytonaProvider(Provider):
             try:
                 await self.get(sandbox_id)
             except SandboxNotFoundError as error:
-                self._machines.pop(sandbox_id, None)
+                await self._forget(sandbox_id)
                 raise _terminated(sandbox_id) from error
             return end.status
         except OutcomeUnknownError as error:
@@ -169,7 +169,7 @@ class DaytonaProvider(Provider):
             try:
                 await self.get(sandbox_id)
             except SandboxNotFoundError:
-                self._machines.pop(sandbox_id, None)
+                await self._forget(sandbox_id)
                 raise _terminated(sandbox_id) from error
             except SandboxError as failure:
                 error.add_note(f"and whether the sandbox still runs is not known: {failure}")
@@ -212,7 +212,12 @@ class DaytonaProvider(Provider):
     async def delete(self, sandbox_id: str) -> None:
         await self._heartbeats.stop(sandbox_id)
         self._ends.forget(sandbox_id)
-        self._machines.pop(sandbox_id, None)
+        try:
+            await self._delete(sandbox_id)
+        finally:
+            await self._forget(sandbox_id)
+
+    async def _delete(self, sandbox_id: str) -> None:
         if not _ID.fullmatch(sandbox_id):
             return
         with anyio.move_on_after(self._account.timeout):
@@ -267,7 +272,9 @@ class DaytonaProvider(Provider):
     async def aclose(self) -> None:
         await self._heartbeats.aclose()
         self._ends.close()
-        self._machines.clear()
+        async with anyio.create_task_group() as group:
+            for sandbox_id in list(self._machines):
+                group.start_soon(self._forget, sandbox_id)
         await self._account.aclose()
 
     async def _machine(self, sandbox_id: str) -> Machine:
@@ -275,10 +282,17 @@ class DaytonaProvider(Provider):
         return machine or self._remember(await self._detail(sandbox_id))
 
     def _remember(self, found: Sandbox) -> Machine:
-        machine = self._machines[found.id] = Machine(
-            self._account, found.id, proxy=found.toolbox_proxy_url, user=found.user
-        )
-        return machine
+        if found.id not in self._machines:
+            self._machines[found.id] = Machine(
+                self._account, found.id, proxy=found.toolbox_proxy_url, user=found.user
+            )
+        return self._machines[found.id]
+
+    async def _forget(self, sandbox_id: str) -> None:
+        machine = self._machines.pop(sandbox_id, None)
+        if machine is not None:
+            with anyio.CancelScope(shield=True):
+                await machine.terminals.aclose()
 
     async def _detail(self, sandbox_id: str) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):

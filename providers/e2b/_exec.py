@@ -27,8 +27,7 @@ __all__ = ["run"]
 
 _PIECE = 1 << 20
 _LINGER_SECONDS = 0.1
-"""How long E2B may take to say that a command has ended which has said so itself: then its
-connection can be used again. Where a child holds an output it does not say so."""
+"""How long E2B may take to say that a command has ended to whose input we cannot write."""
 _SIGNALS = {
     "hangup": 1,
     "interrupt": 2,
@@ -111,15 +110,17 @@ class _Running:
                     group.start_soon(self._feed, wrapped.head)
                 status = await self._read(events)
                 group.cancel_scope.cancel()
-            return status
-        except BaseExceptionGroup as errors:
+        except BaseException as errors:
+            with anyio.CancelScope(shield=True):
+                await events.aclose()
+            if not isinstance(errors, BaseExceptionGroup):
+                raise
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             raise error from None
-        finally:
-            with anyio.CancelScope(shield=True):
-                await events.aclose()
+        self._machine.leave(events)
+        return status
 
     async def _next(self, events: Events) -> pb.ProcessEvent | None:
         try:
@@ -129,25 +130,18 @@ class _Running:
         return None if response is None else response.event or pb.ProcessEvent()
 
     async def _read(self, events: Events) -> int:
-        status: int | None = None
+        patience = 3.0 * self._machine.ping
         while True:
-            patience = 3.0 * self._machine.ping if status is None else _LINGER_SECONDS
             try:
                 with anyio.fail_after(patience):
                     event = await self._next(events)
-            except (TimeoutError, SandboxError) as error:
-                if status is not None:
-                    return status
-                if isinstance(error, SandboxError):
-                    raise
+            except TimeoutError:
                 raise ProviderUnavailableError(
                     f"e2b was silent for {patience:g} s while a command ran; check the network",
                     provider=NAME,
                     sandbox_id=self._machine.id,
                 ) from None
             if event is None:
-                if status is not None:
-                    return status
                 raise ProviderUnavailableError(
                     "e2b ended the output of a command before the command; run it again",
                     provider=NAME,
@@ -157,6 +151,8 @@ class _Running:
                 continue
             if event.event.field == "data":
                 status = await self._deliver(event.event.value)
+                if status is not None:
+                    return status
             elif event.event.field == "end":
                 return await self._end(event.event.value)
 

@@ -9,6 +9,7 @@ import base64
 from collections.abc import AsyncGenerator
 from typing import Any, Literal, cast
 
+import anyio
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from e2b.api.client.types import Unset
@@ -34,6 +35,9 @@ Events = AsyncGenerator[pb.StartResponse, None]
 
 _ROOT = "root"
 _PORT = "49983"
+_LINGER_SECONDS = 0.1
+"""How long E2B may take to say that a command has ended which has said so itself: then its
+connection can be used again. Where a child holds an output it does not say so."""
 _BROKEN = ("broken pipe", "closed", "not found")
 
 
@@ -56,6 +60,7 @@ class Machine:
         config = account.config(headers)
         url = config.get_sandbox_url(sandbox_id, domain or config.domain)
         self._client = create_rpc_client(ProcessClient, url, config)
+        self._left: set[asyncio.Task[None]] = set()
         # Silence of three of these intervals means that the connection is dead.
         self.ping = max(1, int(account.timeout / 3))
 
@@ -83,6 +88,26 @@ class Machine:
         )
         headers = {"Keepalive-Ping-Interval": str(self.ping), **_as_user(user or self.user)}
         return cast(Events, self._client.start(request, headers=headers, timeout_ms=None))
+
+    def leave(self, events: Events) -> None:
+        """Take over the events of a process that are of no more interest."""
+        task = asyncio.create_task(self._finish(events))
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
+
+    async def aclose(self) -> None:
+        """Wait until no events are left."""
+        if self._left:
+            await asyncio.wait(self._left)
+
+    async def _finish(self, events: Events) -> None:
+        try:
+            with anyio.move_on_after(_LINGER_SECONDS):
+                async for _ in events:
+                    pass
+        except ConnectError:
+            pass  # the command has ended, whatever is said now
+        await events.aclose()
 
     async def run_script(self, argv: tuple[str, ...], tag: str, what: str) -> None:
         """Run one of our own scripts as root, to its end, within the deadline."""

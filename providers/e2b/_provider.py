@@ -164,7 +164,9 @@ class E2BProvider(Provider):
 
     async def delete(self, sandbox_id: str) -> None:
         await self._heartbeats.stop(sandbox_id)
-        self._machines.pop(sandbox_id, None)
+        machine = self._machines.pop(sandbox_id, None)
+        if machine is not None:
+            await machine.aclose()
         if not _ID.fullmatch(sandbox_id):
             return
         try:
@@ -203,6 +205,8 @@ class E2BProvider(Provider):
 
     async def aclose(self) -> None:
         await self._heartbeats.aclose()
+        for machine in self._machines.values():
+            await machine.aclose()
         self._machines.clear()
         await self._account.aclose()
 

@@ -32,11 +32,19 @@ def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
     assert asked(server, sandbox) == [TERMINAL, EXECUTE]
 
 
-def test_a_small_file_is_one_call_and_a_large_one_two(server: Server, session: Session) -> None:
+def test_the_next_commands_are_no_calls(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.clear()
+    for number in range(10):
+        assert sandbox.exec(["echo", str(number)]).result(30).stdout == f"{number}\n"
+    assert asked(server, sandbox) == [TERMINAL]
+
+
+def test_of_a_large_file_only_the_transfer_is_a_call(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     for size, write, read in (
-        (1000, [TERMINAL], [TERMINAL]),
-        (1 << 20, ["POST files/upload-v2", TERMINAL], [TERMINAL, "GET files/download"]),
+        (1000, [TERMINAL], []),
+        (1 << 20, ["POST files/upload-v2"], ["GET files/download"]),
     ):
         server.clear()
         sandbox.write_file("/workspace/file", b"x" * size).result(30)

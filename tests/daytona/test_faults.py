@@ -113,6 +113,7 @@ def test_a_call_that_fails(
     sandbox = session.sandbox()
     if call not in ("create", "describe", "toolbox"):
         sandbox.start().result(30)
+    if call == "download":
         sandbox.write_file("/workspace/large", LARGE).result(30)
     operations: dict[str, Callable[[], Operation[Any]]] = {
         "list": session.list,

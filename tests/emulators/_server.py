@@ -49,6 +49,20 @@ class Server:
         """Abort every connection that a terminal has, where the emulator knows of them."""
         self._ask("break")
 
+    def cut_next_write(self, *, delivered: bool) -> None:
+        """Abort the connection over which a terminal is next written to, before it or after."""
+        self._ask("cut", delivered)
+
+    def ping_every(self, seconds: float) -> None:
+        """Ping new connections so often, and close those that do not answer as soon."""
+        self._ask("pings", seconds)
+
+    @property
+    def terminals(self) -> int:
+        """How many terminals there are in all sandboxes, where the emulator knows of them."""
+        found: int = self._ask("state")["terminals"]
+        return found
+
     @property
     def alive(self) -> list[str]:
         """The ids of the sandboxes that live."""

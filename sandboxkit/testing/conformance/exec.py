@@ -73,6 +73,15 @@ class ExecConformance(Conformance):
         shared.exec(["true"], env={"TRANSIENT": "1"}).result(DEADLINE)
         assert "TRANSIENT" not in shared.exec(["env"]).result(DEADLINE).stdout
 
+    def test_variables_of_any_name_reach_the_command(self, session: Session) -> None:
+        names = ["d", "directory", "mark", "more", "rest", "size", "status", "stdin", "word"]
+        sandbox = session.sandbox(env=dict.fromkeys(names, "sandbox"))
+        said = sandbox.exec(["env"]).result(DEADLINE).stdout.splitlines()
+        assert {f"{name}=sandbox" for name in names} <= set(said)
+        env = dict.fromkeys(names, "command")
+        said = sandbox.exec(["env"], env=env).result(DEADLINE).stdout.splitlines()
+        assert {f"{name}=command" for name in names} <= set(said)
+
     def test_env_of_the_sandbox_yields_to_that_of_the_command(self, session: Session) -> None:
         sandbox = session.sandbox(env={"A": "sandbox", "B": "sandbox"})
         result = sandbox.exec(["sh", "-c", "echo $A $B"], env={"B": "command"}).result(DEADLINE)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import traceback
 from dataclasses import fields
@@ -11,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from tests.emulators._faults import Faults, Message, Receive, Rule, Send
+from tests.emulators._listening import listening
 from tests.emulators.daytona._answers import body_of
 from tests.emulators.daytona._boxes import Boxes
 from tests.emulators.daytona._control import Control
@@ -40,6 +40,15 @@ class Emulator:
         self._toolbox = Toolbox(self.boxes, self.violations.append)
         self._faults = Faults(self._daytona, self.boxes.kill_all)
         self._sockets: list[Any] = []
+        self._cut: bool | None = None
+        """Break the connection over which a terminal is next written to: with it delivered?"""
+        self.config = uvicorn.Config(
+            self,
+            log_level="critical",
+            lifespan="off",
+            ws="wsproto",
+            timeout_graceful_shutdown=1,
+        )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["path"].startswith("/_emulator/"):
@@ -47,10 +56,20 @@ class Emulator:
         elif scope["type"] == "websocket":
             side = Socket(send)
             self._sockets.append(side)
-            await self._faults({**scope, "method": "WS"}, receive, side.send)
+            scope = {**scope, "method": "WS"}
+            await self._faults(scope, lambda: self._received(side, receive), side.send)
             self._sockets.remove(side)
         else:
             await self._faults(scope, receive, send)
+
+    async def _received(self, side: Socket, receive: Receive) -> Message:
+        message = await receive()
+        if message["type"] == "websocket.receive" and self._cut is not None:
+            delivered, self._cut = self._cut, None
+            side.transport.abort()
+            if not delivered:
+                return {"type": "websocket.disconnect", "code": 1006}
+        return message
 
     async def _daytona(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
@@ -75,17 +94,25 @@ class Emulator:
             case "/_emulator/clear":
                 self._faults.clear()
                 self.boxes.minute = 60.0
+                self._cut = None
+                self.config.ws_ping_interval = self.config.ws_ping_timeout = 20.0
             case "/_emulator/state":
                 answer = {
                     "violations": self.violations,
                     "alive": list(self.boxes.alive),
                     "requests": self._faults.requests,
+                    "terminals": sum(len(box.ptys) for box in self.boxes.alive.values()),
                 }
             case "/_emulator/kill":
                 await self.boxes.kill_all()
             case "/_emulator/break":
                 for side in self._sockets:
                     side.transport.abort()
+            case "/_emulator/cut":
+                self._cut = json.loads(body)
+            case "/_emulator/pings":
+                seconds = json.loads(body)
+                self.config.ws_ping_interval = self.config.ws_ping_timeout = seconds
             case "/_emulator/minute":
                 self.boxes.minute = json.loads(body)
         content = json.dumps(answer).encode()
@@ -96,18 +123,8 @@ class Emulator:
 
 async def serve() -> None:
     emulator = Emulator()
-    # Of TCP by name: only then does asyncio send small pieces at once, as the real servers do.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(512)
-        config = uvicorn.Config(
-            emulator,
-            log_level="critical",
-            lifespan="off",
-            ws="wsproto",
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
+    with listening() as listener:
+        server = uvicorn.Server(emulator.config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import traceback
 from dataclasses import fields
@@ -13,6 +12,7 @@ from e2b.envd.client_shared import ENVD_JSON_CODEC
 from e2b.envd.process.process_connect import ProcessASGIApplication
 
 from tests.emulators._faults import Faults, Message, Receive, Rule, Send
+from tests.emulators._listening import listening
 from tests.emulators.e2b._boxes import Boxes
 from tests.emulators.e2b._control import Control
 from tests.emulators.e2b._envd import Envd
@@ -81,7 +81,7 @@ class Emulator:
 
 async def serve() -> None:
     emulator = Emulator()
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+    with listening() as listener:
         config = uvicorn.Config(
             emulator, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
         )

@@ -5,7 +5,6 @@ It prints its URL, then answers one line of JSON with one line of JSON, and ends
 
 import asyncio
 import json
-import socket
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ from grpclib.server import Server
 from modal._utils.grpc_utils import custom_detail_codec
 
 from sandboxkit import Session
+from tests.emulators._listening import listening
 from tests.emulators.modal._boxes import Boxes
 from tests.emulators.modal._control import Control
 from tests.emulators.modal._faults import Faults
@@ -70,8 +70,8 @@ async def main() -> None:
     async with Session("local") as session:
         wire, boxes = Wire(Faults()), Boxes(session)
         wire.faults.end_sandboxes = boxes.close
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with listening() as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             # The vendor's decorator has filled in all methods that are abstract here.
             control = Control(wire, boxes, url)  # type: ignore[abstract]
             router = Router(boxes)  # type: ignore[abstract]
@@ -79,7 +79,7 @@ async def main() -> None:
                 [wire.mapping(control, router=False), wire.mapping(router, router=True)],
                 status_details_codec=custom_detail_codec,
             )
-            await server.start(sock=listening)
+            await server.start(sock=listener)
             await _serve(url, wire, boxes)
             server.close()
             await boxes.close()
