@@ -73,7 +73,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def warm_model(right: float) -> Qwen3ForCausalLM:
+def warm_model(right: float, steps: int = 200) -> Qwen3ForCausalLM:
     """A model that learnt the form of programs; of those it saw a share of `right` did as asked.
 
     The others had random steps, so it gets few right when it samples.
@@ -88,7 +88,7 @@ def warm_model(right: float) -> Qwen3ForCausalLM:
         answer = [*words(body(told))["input_ids"], words.eos_token_id]
         return question + answer, [False] * len(question) + [True] * len(answer)
 
-    return fit(words, example)
+    return fit(words, example, steps)
 
 
 def fit(
