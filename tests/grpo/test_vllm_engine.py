@@ -167,6 +167,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     # In a process of its own: vLLM cannot go on after a failed update.
     program = """
 import sys, torch
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 engine = VLLMEngine(sys.argv[1], stop=[1], max_model_tokens=64, cache_gb=0.1)
 engine.pause()
