@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where torch keeps what it compiles, which it does not delete."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
         yield
 
 
