@@ -37,7 +37,7 @@ class Bare:
 
     def run(self) -> None:
         """One command."""
-        assert self._wait(self._sandbox.commands.run("echo hello")).stdout == "hello\n"
+        assert self._wait(self._sandbox.commands.run("/bin/echo hello")).stdout == "hello\n"
 
     def run_many(self) -> float:
         """Seconds for many commands at a time, as `many` does it."""
@@ -77,7 +77,7 @@ def main() -> int:
         bare = Bare()
 
         def ours() -> None:
-            assert sandbox.exec(["echo", "hello"]).result().stdout == "hello\n"
+            assert sandbox.exec(["/bin/echo", "hello"]).result().stdout == "hello\n"
 
         medians = interleaved(args.rounds, ours, bare.run)
         pairs = [(many(sandbox), bare.run_many()) for _ in range(7)]

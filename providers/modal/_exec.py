@@ -31,6 +31,8 @@ _ARGUMENTS = 56_000
 _PIECE = 1 << 20
 _DRAIN_SECONDS = 0.5
 """How long output may still come from a command that ended without saying so."""
+_SHORT_SECONDS = 0.2
+"""A command that has ended by then has said so on its outputs: Modal need not be asked, too."""
 _LAST_TRY_SECONDS = 1.0
 _POLL = 0.1
 
@@ -154,6 +156,8 @@ class _Follower:
 
     async def _await_exit(self, process: Any) -> None:
         """Stop waiting for output that will not come: the script itself was killed, or it is lost."""
+        if self._command.pty is None:
+            await anyio.sleep(_SHORT_SECONDS)
         self._exit = await process.wait.aio()
         self._exited.set()
         ended = time.monotonic()
