@@ -41,7 +41,7 @@ class Failing(LocalProvider):
 
 
 def run(folder: Path, seed: int, steps: int, rate: float) -> tuple[float, float, int]:
-    """The held-out pass rate at the end, the share without a verdict, and false zeros."""
+    """The held-out pass rate at the end, the share without a verdict, false zeros in samples.jsonl."""
     run = folder / f"run-{seed}-{rate}"
     settings = [
         f"run.folder={run}",

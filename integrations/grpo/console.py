@@ -62,7 +62,7 @@ class Console:
         self._bar = self._progress.add_task("", total=config.run.steps, completed=first, shown="")
         self._last: list[Sample] = []
         self._begun = time.monotonic()
-        self._wandb = _wandb(config)
+        self._config, self._wandb = config, None
         (self._run / "config.json").write_text(config.to_json())
         for name in ("metrics.jsonl", "samples.jsonl"):
             _cut(self._run / name, first)
@@ -71,6 +71,7 @@ class Console:
         self._say(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
 
     def __enter__(self) -> Self:
+        self._wandb = _wandb(self._config)
         self._progress.start()
         return self
 

@@ -25,9 +25,7 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ConfigurationError(
-            f"model.lora_rank={rank} needs peft: install sandboxkit-sdk with the extra grpo"
-        ) from error
+        raise ConfigurationError(f"model.lora_rank={rank} needs peft: pip install peft") from error
     wanted = list(targets) or "all-linear"
     # The type annotation of peft says int; a share of the rank is as good.
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=wanted)  # type: ignore[arg-type]

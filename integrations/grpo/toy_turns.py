@@ -28,6 +28,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 PROMPT = [{"role": "user", "content": "repair"}]
+RIGHT = 0.3
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -51,8 +52,8 @@ def attempt(step: tuple[str, int]) -> str:
     return f"{OPEN}{toy.SIGNS[step[0]]}{step[1]}{CLOSE}<end>"
 
 
-def write(folder: Path, right: float = 0.3) -> None:
-    """A model that knows the form of such talks, in which a share of `right` of the fixes fit."""
+def write(folder: Path) -> None:
+    """A model that knows the form of such talks, in which a share of RIGHT of the fixes fit."""
     numbers, words = random.Random(0), tokenizer()
 
     def example() -> tuple[list[int], list[bool]]:
@@ -60,7 +61,7 @@ def write(folder: Path, right: float = 0.3) -> None:
         parts = [("<user>repair<end><assistant>", False), (attempt(tried), True)]
         while tried != wanted and len(parts) < 6:
             parts.append((f"<tool>{wanted[0]} {wanted[1]}\n<end><assistant>", False))
-            tried = wanted if numbers.random() < right else numbers.choice(toy.STEPS)
+            tried = wanted if numbers.random() < RIGHT else numbers.choice(toy.STEPS)
             parts.append((attempt(tried), True))
         if tried == wanted:
             parts += [("<tool>ok\n<end><assistant>", False), ("done<end>", True)]
