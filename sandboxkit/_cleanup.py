@@ -4,7 +4,9 @@ import datetime
 import os
 import signal
 import socket
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from sandboxkit._session import Session
 
 _EXIT_SECONDS = 30.0
+_SETTLE_SECONDS = 1.0
+"""How long the threads of extension modules may stay in Python code at interpreter exit."""
 
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
 _installed = False
@@ -49,10 +53,22 @@ def abandon() -> None:
 
 
 def _close_all() -> None:
-    if _abandoned:
-        return
-    for operation in [session.close() for session in list(_sessions)]:
-        operation.result(_EXIT_SECONDS)
+    if not _abandoned:
+        for operation in [session.close() for session in list(_sessions)]:
+            operation.result(_EXIT_SECONDS)
+    _await_foreign_threads()
+
+
+def _await_foreign_threads() -> None:
+    # A thread of an extension module that is in Python code while the interpreter ends crashes
+    # it (before Python 3.14). pyqwest, on which E2B's SDK stands, hands over each answer in such
+    # a thread, which may not have returned when the program has the answer and ends.
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    calm = 0
+    while calm < 3 and time.monotonic() < deadline:
+        python_threads = {thread.ident for thread in threading.enumerate()}
+        calm = 0 if sys._current_frames().keys() - python_threads else calm + 1
+        time.sleep(0.001)
 
 
 def _terminate(signum: int, frame: object) -> None:

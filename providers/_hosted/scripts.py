@@ -37,10 +37,12 @@ _mark=$1 _stdin=$3
 done_with() { printf '\\036%s:%s\\036' "$_mark" "$1" >&2; printf '\\036%s:%s\\036' "$_mark" "$1"; exit 0; }
 is_there() {
   case "$1" in */*) [ -f "$1" ] && [ -x "$1" ]; return;; esac
-  IFS=:
-  for _folder in $PATH; do
-    [ -f "$_folder/$1" ] && [ -x "$_folder/$1" ] && return
+  _path=$PATH:
+  while [ -n "$_path" ]; do
+    _folder=${_path%%:*} _path=${_path#*:}
+    [ -f "${_folder:-.}/$1" ] && [ -x "${_folder:-.}/$1" ] && return
   done
+  return 1
 }
 """
     + _ENTER

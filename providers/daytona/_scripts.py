@@ -87,9 +87,9 @@ pipes() {
   mkfifo "$_d/i" "$_d/o" "$_d/e" "$_d/out" "$_d/err" || exit 126
   exec 5<>"$_d/i" 6<>"$_d/o" 7<>"$_d/e" 8>"$_d/piece"
   [ -z "$_readers" ] || kill $_readers 2>/dev/null
-  read_all out "$_d/out" &
+  read_all out "$_d/out" 2>/dev/null &  # a command may remove it: nothing to say on the terminal
   _readers=$!
-  read_all err "$_d/err" &
+  read_all err "$_d/err" 2>/dev/null &
   _readers="$_readers $!"
 }
 

@@ -107,7 +107,8 @@ class Machine:
                     pass
         except ConnectError:
             pass  # the command has ended, whatever is said now
-        await events.aclose()
+        finally:
+            await events.aclose()
 
     async def run_script(self, argv: tuple[str, ...], tag: str, what: str) -> None:
         """Run one of our own scripts as root, to its end, within the deadline."""

@@ -59,6 +59,29 @@ def test_an_error_in_the_program_still_cleans_up(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
 
+@pytest.mark.parametrize(("busy", "said"), [(0.3, "ended\n"), (1000, "")])
+def test_threads_of_extension_modules_may_end_first(
+    tmp_path: Path, busy: float, said: str
+) -> None:
+    """They crash an interpreter that ends meanwhile; one that stays does not hold it up."""
+    process = run_script(
+        tmp_path,
+        f"""
+import _thread, time      # a thread that Python does not know of, as those of extensions
+
+def answer():
+    time.sleep({busy})
+    os.write(1, b"ended\\n")
+
+with Session(Counting()) as s:
+    s.sandbox().start().result(5)
+    _thread.start_new_thread(answer, ())
+""",
+    )
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (0, said, "")
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_cleans_up_and_ends_the_program(tmp_path: Path, signum: signal.Signals) -> None:
     process = run_script(
