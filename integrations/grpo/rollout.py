@@ -197,15 +197,22 @@ class Rollouts:
     async def _grade(self, row: Row, submission: str) -> tuple[Verdict, bool]:
         if not self._remember:
             return await self.judge(row, submission)
-        key = (row.number, submission)
-        task = self._graded.get(key)
-        if task is None:
-            task = self._graded[key] = asyncio.create_task(self.judge(row, submission))
-        verdict, raised = await asyncio.shield(task)
-        if verdict.reward is None:
-            self._graded.pop(key, None)
-        elif len(self._graded) > self._remember:
-            self._graded.pop(next(iter(self._graded)))
+        key, begun = (row.number, submission), time.monotonic()
+        while True:
+            task = self._graded.get(key)
+            own = task is None
+            if task is None:
+                task = self._graded[key] = asyncio.create_task(self.judge(row, submission))
+            verdict, raised = await asyncio.shield(task)
+            if verdict.reward is None and self._graded.get(key) is task:
+                del self._graded[key]
+            # A failure is of one rollout alone: the next equal one has it graded again. Together
+            # they may be most of a group, whose baseline would be that of the others.
+            late = time.monotonic() - begun > self._config.deadline
+            if own or raised or late or verdict.reward is not None:
+                break
+        if len(self._graded) > self._remember:
+            del self._graded[next(iter(self._graded))]
         return verdict, raised
 
     async def judge(self, row: Row, submission: str) -> tuple[Verdict, bool]:

@@ -60,9 +60,7 @@ def test_an_error_in_the_program_still_cleans_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("busy", "said"), [(0.3, "ended\n"), (1000, "")])
-def test_threads_of_extension_modules_may_end_first(
-    tmp_path: Path, busy: float, said: str
-) -> None:
+def test_threads_of_extension_modules_may_end_first(tmp_path: Path, busy: float, said: str) -> None:
     """They crash an interpreter that ends meanwhile; one that stays does not hold it up."""
     process = run_script(
         tmp_path,

@@ -57,6 +57,8 @@ class Counting:
                 await asyncio.sleep(3600)
             case "infra":
                 return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
+            case "infra twice" if Counting.asked <= 2:
+                return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
         return await HostCompare().grade(session, submission, task)
 
 
@@ -195,6 +197,13 @@ def test_equal_submissions_are_graded_once(session: Session) -> None:
     made = run(subject, row(), count=5)
     assert [each.verdict.reward for each in made] == [1.0] * 5
     assert Counting.asked == 1
+
+
+def test_a_failure_is_of_one_of_equal_submissions_and_not_of_all(session: Session) -> None:
+    subject, _ = rollouts(session, [BLOCK], "grading.options={trouble='infra twice'}")
+    made = run(subject, row(), count=5)
+    assert [each.verdict.reward for each in made] == [None, None, 1.0, 1.0, 1.0]
+    assert Counting.asked == 3
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,19 @@ class Broken:
         return Verdict(Outcome.PASSED, 1.0)
 
 
+class Sometimes:
+    """Fails at first, so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.left, self.asked = failures, 0
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        self.asked += 1
+        if self.asked <= self.left:
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no capacity")
+        return Verdict(Outcome.PASSED, 1.0)
+
+
 class Hangs:
     """Never answers."""
 

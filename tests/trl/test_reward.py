@@ -10,7 +10,7 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.rewards import HostCompare
 from sandboxkit.integrations.trl import CombinedReward, SandboxReward
 from sandboxkit.testing import FakeProvider
-from tests.trl.graders import Broken, Hangs, Length, whole
+from tests.trl.graders import Broken, Hangs, Length, Sometimes, whole
 
 
 def reward(grader: Any, **options: Any) -> SandboxReward:
@@ -26,6 +26,15 @@ def test_a_batch_is_graded_in_order_and_duplicates_once() -> None:
         assert sorted(grader.graded) == ["ab", "abc", "abcd"]
     finally:
         subject.close()
+
+
+@pytest.mark.parametrize("failures", [0, 2, 4])
+def test_a_failure_is_of_one_of_equal_completions_and_not_of_all(failures: int) -> None:
+    grader = Sometimes(failures)
+    subject = reward(grader, max_infra_failed_rate=1.0)
+    found = subject(["p"] * 5, ["ab"] * 5)
+    assert found == [None] * failures + [1.0] * (5 - failures)
+    assert grader.asked == failures + 1
 
 
 def test_equal_code_for_different_tasks_is_graded_twice() -> None:
