@@ -52,7 +52,8 @@ def run(folder: Path, seed: int, steps: int, rate: float) -> tuple[float, float,
         "grading.options={together=true, limits={retries=0}}",
     ]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        train(read(DEMO, settings), Failing(rate))
+        if number := train(read(DEMO, settings), Failing(rate)):
+            raise SystemExit(128 + number)
     rows = list(plot.rows(run / "metrics.jsonl"))
     shares = [row["infra_failed_rate"] for row in rows if "infra_failed_rate" in row]
     held_out = [row["held_out"] for row in rows if "held_out" in row]
