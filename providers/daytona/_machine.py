@@ -10,11 +10,20 @@ import aiohttp
 import anyio
 from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest, UploadedFile
 
-from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.errors import (
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers._hosted.command import kill_argv
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._hosted.kept import orders
+from sandboxkit.providers._hosted.kept.channel import Channel
+from sandboxkit.providers._hosted.kept.lines import Line, LineEnded, Lines
 from sandboxkit.providers.daytona._account import NAME, Account, said, status_error, translated
+from sandboxkit.providers.daytona._scripts import ENTER
 from sandboxkit.providers.daytona._terminal import Terminal
-from sandboxkit.providers.daytona._terminals import Terminals
 from sandboxkit.types import PtySize
 
 __all__ = ["Machine"]
@@ -26,14 +35,19 @@ _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _HEARS_WITHIN = 2.0
 """Seconds that a kept shell may take to answer, before a new one is used."""
+_PIECES = 8
+"""Of output, before a word of ours: Daytona cuts off a reader that falls behind."""
+_ANY_SIZE = PtySize(rows=24, cols=80)
 
 
 class Machine:
-    """A running sandbox."""
+    """A running sandbox; its lines are terminals."""
+
+    provider = NAME
 
     def __init__(self, account: Account, sandbox_id: str, *, proxy: str, user: str | None) -> None:
         self.id, self.user, self.timeout = sandbox_id, user, account.timeout
-        self.terminals = Terminals(min(_HEARS_WITHIN, account.timeout / 4))
+        self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4))
         self._account = account
         self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
         self._api = account.toolbox(self._url)
@@ -55,21 +69,39 @@ class Machine:
             )
         return answer.exit_code, answer.result
 
-    async def resize(self, terminal: str, size: PtySize) -> None:
-        """Tell a terminal its size; one that has ended is no error."""
+    async def kill(self, mark: str, reason: BaseException) -> None:
+        """See `kept.Host`."""
+        try:
+            status, said = await self.run_script(kill_argv(mark), "kill a command")
+            if status:
+                raise ProviderUnavailableError(
+                    f"daytona could not kill a command: status {status} {said[:200]}",
+                    provider=NAME,
+                    sandbox_id=self.id,
+                )
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            pass  # with all that ran in it
+        except SandboxError as error:
+            if not isinstance(reason, SandboxError):
+                raise
+            reason.add_note(f"and what is left of the command was not ended: {error}")
+
+    async def resize(self, mark: str, size: PtySize) -> None:
+        """See `kept.Host`; a terminal that has ended is no error."""
         request = PtyResizeRequest(cols=_side(size.cols), rows=_side(size.rows))
         try:
             await self._account.call(
-                self._api.resize_pty_session(terminal, request),
+                self._api.resize_pty_session(_name(mark), request),
                 what="resize a terminal",
                 sandbox_id=self.id,
             )
         except SandboxNotFoundError:
             pass
 
-    async def terminal(self, name: str, size: PtySize) -> Terminal:
-        """Start a login shell on a terminal of its own, which goes on when nobody reads."""
-        query = {"id": name, "cols": _side(size.cols), "rows": _side(size.rows), "cwd": "/"}
+    async def open(self, mark: str, pty: PtySize | None) -> Line:
+        """See `kept.Host`: a login shell on a terminal of its own, which goes on when nobody reads."""
+        size = pty or _ANY_SIZE
+        query = {"id": _name(mark), "cols": _side(size.cols), "rows": _side(size.rows), "cwd": "/"}
         url = f"{self._url.replace('http', 'ws', 1)}/process/pty/create-connect?{urlencode(query)}"
         connecting = self._account.http().ws_connect(
             url,
@@ -81,6 +113,22 @@ class Machine:
         )
         socket = await self._account.call(connecting, what="run a command", sandbox_id=self.id)
         return Terminal(self.id, socket)
+
+    async def enter(self, line: Line, mark: str) -> bytes:
+        """See `kept.Host`: put a shell of ours in the place of the login shell."""
+        half = len(mark) // 2
+        await line.write(ENTER.format(first=mark[:half], second=mark[half:]).encode())
+        channel, ready = Channel(mark), False
+        try:
+            while not ready:
+                ready = ("record", b"") in list(channel.feed(await line.read()))
+        except LineEnded as end:
+            raise ProviderUnavailableError(
+                f"the sandbox's shell ended with status {end.status} before the command",
+                provider=NAME,
+                sandbox_id=self.id,
+            ) from end
+        return orders.sized(orders.serve(_PIECES))
 
     async def upload(self, path: str, data: AsyncIterable[bytes]) -> None:
         """Write a file; as long as pieces are taken, it may last."""
@@ -139,6 +187,11 @@ class Machine:
             headers = {k.lower(): v for k, v in answer.headers.items()}
             message = said(await answer.text())
             raise status_error(answer.status, message, headers, what=what, sandbox_id=self.id)
+
+
+def _name(mark: str) -> str:
+    # Only the first half: the whole mark is in no other process than the command's.
+    return f"sandboxkit-{mark[:8]}"
 
 
 def _side(characters: int) -> int:

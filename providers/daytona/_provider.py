@@ -292,7 +292,7 @@ class DaytonaProvider(Provider):
         machine = self._machines.pop(sandbox_id, None)
         if machine is not None:
             with anyio.CancelScope(shield=True):
-                await machine.terminals.aclose()
+                await machine.lines.aclose()
 
     async def _detail(self, sandbox_id: str) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):

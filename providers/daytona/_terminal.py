@@ -7,30 +7,22 @@ import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._hosted.kept.lines import LineEnded
 from sandboxkit.providers.daytona._account import NAME
 
-__all__ = ["Terminal", "TerminalEnded"]
+__all__ = ["Terminal"]
 
 _PIECE = 32768
 """Daytona takes messages of at most 64 KiB."""
 _END_SECONDS = 1.0
 
 
-class TerminalEnded(Exception):
-    """The process on a terminal has ended; `status` is what Daytona says of it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
 class Terminal:
-    """The connection to a terminal."""
+    """The connection to a terminal, a `Line`."""
 
     def __init__(self, sandbox_id: str, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
         self._sandbox_id, self._socket = sandbox_id, socket
         self.heard = anyio.current_time()
-        """When the other side last said something."""
 
     async def end(self) -> None:
         """Let our shell on the terminal end, and close the connection."""
@@ -39,7 +31,7 @@ class Terminal:
             try:
                 while True:
                     await self.read()
-            except (SandboxError, TerminalEnded):
+            except (SandboxError, LineEnded):
                 pass  # it ended, or cannot be told to
         await self.close()
 
@@ -47,8 +39,8 @@ class Terminal:
         """Close the connection; what runs on the terminal goes on."""
         await self._socket.close()
 
-    async def ping(self) -> None:
-        """Ask for a sign of life, which `read` returns as b""."""
+    async def ping(self, mark: str) -> None:
+        """Ask Daytona for a sign of life, which `read` returns as b""."""
         try:
             await self._socket.ping()
         except (aiohttp.ClientError, OSError):
@@ -72,7 +64,7 @@ class Terminal:
             pass
 
     async def read(self) -> bytes:
-        """Return what the terminal says next; raises TerminalEnded or a typed error."""
+        """Return what the terminal says next; raises LineEnded or a typed error."""
         message = await self._socket.receive()
         self.heard = anyio.current_time()
         match message.type:
@@ -113,4 +105,4 @@ class Terminal:
             )
         status = said.get("exitCode")
         if isinstance(status, int):
-            raise TerminalEnded(status)
+            raise LineEnded(status)

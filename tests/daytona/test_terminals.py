@@ -14,7 +14,8 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
-from sandboxkit.providers.daytona import DaytonaProvider, _scripts, _terminals
+from sandboxkit.providers._hosted.kept import lines, scripts
+from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.conftest import TIMEOUT
 from tests.daytona.test_faults import outcome
 from tests.emulators._server import Server
@@ -66,7 +67,7 @@ def test_of_many_few_are_kept(server: Server, sandbox: Sandbox) -> None:
 def test_none_is_kept_for_long(
     server: Server, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_terminals, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(lines, "_IDLE_SECONDS", 0.2)
     assert said(sandbox) == "hello\n"
     eventually(lambda: server.terminals == 0)
     assert said(sandbox) == "hello\n"
@@ -132,9 +133,9 @@ def test_what_a_command_left_behind_writes_to_no_other(server: Server, sandbox: 
 def test_readers_that_are_late_miss_no_command(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = _scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
-    assert late != _scripts.SERVE
-    monkeypatch.setattr(_scripts, "SERVE", late)
+    late = scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
+    assert late != scripts.SERVE
+    monkeypatch.setattr(scripts, "SERVE", late)
     sandbox = session.sandbox()
     for _ in range(4):
         assert said(sandbox) == "hello\n"
@@ -159,8 +160,8 @@ def test_a_command_that_kills_our_shells(server: Server, sandbox: Sandbox) -> No
 def test_a_command_that_clears_the_temporary_files(
     server: Server, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = _scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
-    monkeypatch.setattr(_scripts, "SERVE", late)
+    late = scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
+    monkeypatch.setattr(scripts, "SERVE", late)
     sandbox = session.sandbox()
     assert said(sandbox) == "hello\n"
     server.clear()

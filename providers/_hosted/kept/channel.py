@@ -1,4 +1,4 @@
-"""What comes from Daytona's terminal, taken apart: output, and the records of our scripts."""
+"""What comes over a line, taken apart: output, and the records of our scripts."""
 
 from collections.abc import Iterator
 from typing import Literal
