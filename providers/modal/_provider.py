@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -22,6 +23,7 @@ from sandboxkit.providers._hosted import main
 from sandboxkit.providers._hosted.creation import create_once
 from sandboxkit.providers.modal import _exec, _spec, _tags
 from sandboxkit.providers.modal._account import Account
+from sandboxkit.providers.modal._machine import Machine
 from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["ModalProvider"]
@@ -61,7 +63,7 @@ class ModalProvider(Provider):
         self._account = Account(app=self._app_name, timeout=timeout, build_timeout=build_timeout)
         self._region = region
         # Each holds a connection to the worker that its sandbox runs on.
-        self._handles: dict[str, modal.Sandbox] = {}
+        self._machines: dict[str, Machine] = {}
 
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec)
@@ -89,7 +91,7 @@ class ModalProvider(Provider):
                 what=f"start a sandbox from image {reference!r}",
                 seconds=max(self._account.timeout - _SEARCH_SECONDS, self._account.timeout / 2),
             )
-            self._handles[handle.object_id] = handle
+            self._remember(handle)
             return handle.object_id
 
         async def find() -> builtins.list[str]:
@@ -100,7 +102,7 @@ class ModalProvider(Provider):
                 )
             except SandboxNotFoundError:
                 return []
-            self._handles[handle.object_id] = handle
+            self._remember(handle)
             return [handle.object_id]
 
         sandbox_id = await create_once(create, find, self.delete)
@@ -119,12 +121,23 @@ class ModalProvider(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        handle = await self._handle(sandbox_id)
+        machine = await self._machine(sandbox_id)
         try:
-            return await _exec.run(self._account, handle, command, output)
+            return await _exec.run(machine, command, output)
         except (SandboxNotFoundError, SandboxTerminatedError):
             await self._forget(sandbox_id)
             raise
+        except _exec.ShellEnded as end:
+            try:
+                await self._find(sandbox_id)
+            except SandboxNotFoundError as error:
+                await self._forget(sandbox_id)
+                raise SandboxTerminatedError(
+                    f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                ) from error
+            return end.status
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         app, client = await self._account.app(), await self._account.client()
@@ -163,7 +176,7 @@ class ModalProvider(Provider):
     async def delete(self, sandbox_id: str) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                handle = await self._handle(sandbox_id)
+                handle = (await self._machine(sandbox_id)).handle
                 await self._account.call(
                     lambda: handle.terminate.aio(wait=True),
                     what="end a sandbox",
@@ -192,22 +205,27 @@ class ModalProvider(Provider):
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            for sandbox_id in list(self._handles):
-                await self._forget(sandbox_id)
+            async with anyio.create_task_group() as group:
+                for sandbox_id in list(self._machines):
+                    group.start_soon(partial(self._forget, sandbox_id, gone=False))
             await self._account.aclose()
 
-    async def _handle(self, sandbox_id: str) -> modal.Sandbox:
+    async def _machine(self, sandbox_id: str) -> Machine:
         """The sandbox with its connection, which is kept."""
-        if sandbox_id not in self._handles:
-            handle = await self._find(sandbox_id)
-            self._handles.setdefault(sandbox_id, handle)  # somebody else may have been faster
-        return self._handles[sandbox_id]
+        machine = self._machines.get(sandbox_id)
+        return machine or self._remember(await self._find(sandbox_id))
 
-    async def _forget(self, sandbox_id: str) -> None:
-        """Close the connection to the worker of a sandbox that is gone."""
-        handle = self._handles.pop(sandbox_id, None)
-        if handle is not None:
-            await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
+    def _remember(self, handle: modal.Sandbox) -> Machine:
+        # Somebody else may have been faster.
+        return self._machines.setdefault(handle.object_id, Machine(self._account, handle))
+
+    async def _forget(self, sandbox_id: str, *, gone: bool = True) -> None:
+        """Close the connection to the worker of a sandbox."""
+        machine = self._machines.pop(sandbox_id, None)
+        if machine is not None:
+            with anyio.CancelScope(shield=True):
+                await machine.lines.aclose(gone=gone)
+                await machine.handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
 
     async def _find(self, sandbox_id: str) -> modal.Sandbox:
         """The running sandbox of this id. Raises SandboxNotFoundError."""

@@ -174,8 +174,10 @@ class _Kept:
                 with anyio.move_on_after(self._idle if self.settled else 0):
                     while not await self._line.read():
                         pass
-        except (SandboxError, LineEnded, TimeoutError):
+        except TimeoutError:
             pass  # no command is concerned
+        except (SandboxError, LineEnded):
+            self._in_words = False  # nobody would hear them
         self._known.set()
         self._left.set()
         if not (self._taken and self._watching.cancelled_caught):

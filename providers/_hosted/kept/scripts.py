@@ -67,8 +67,9 @@ err() {  # each piece between two records, in one write so that nothing else com
 read_all() {  # with the function $1 what each command writes, after its mark, to $2
   while exec <"$2" && read -r _mark && [ "$_mark" != q ]; do
     trap '' HUP
+    trap 'record f' EXIT  # where no process can be started any more
     "$1" || { record f; exec cat >/dev/null; }
-    trap - HUP
+    trap - HUP EXIT
     exec <&-  # so that the next command, which may be quick, waits until it is opened again
     record x
   done
@@ -99,6 +100,7 @@ run() {
   _last=$!
 }
 
+trap 'kill $_readers 2>/dev/null' EXIT  # it may find that no process can be started any more
 pipes
 while read -r _word _rest; do
   case "$_word" in

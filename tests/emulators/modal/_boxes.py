@@ -118,6 +118,7 @@ class Boxes:
             env=env,
             network="none" if blocked else "internet",
             memory_mb=resources.memory_mb_max or None,
+            pids=4096,
         )
         entrypoint = await self.spawn(
             box, "entrypoint", tuple(definition.entrypoint_args), {}, None
