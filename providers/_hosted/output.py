@@ -22,7 +22,7 @@ class MarkedStream:
         held = self._held + chunk
         at = held.find(self._mark)
         if at >= 0:
-            end = held.find(b"\036", at + len(self._mark))
+            end = held.find(b";", at + len(self._mark))
             if end >= 0:
                 self.status = int(held[at + len(self._mark) : end])
                 self._held = b""

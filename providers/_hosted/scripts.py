@@ -34,7 +34,7 @@ fi
 RUN = (
     """
 _mark=$1 _stdin=$3
-done_with() { printf '\\036%s:%s\\036' "$_mark" "$1" >&2; printf '\\036%s:%s\\036' "$_mark" "$1"; exit 0; }
+done_with() { printf '\\036%s:%s;' "$_mark" "$1" >&2; printf '\\036%s:%s;' "$_mark" "$1"; exit 0; }
 is_there() {
   case "$1" in */*) [ -f "$1" ] && [ -x "$1" ]; return;; esac
   _path=$PATH:
@@ -63,7 +63,11 @@ exec 2>&4
 done_with $_status
 """
 )
-"""Run a command with its outputs apart; each is followed by the mark and the exit status."""
+"""Run a command with its outputs apart; each is followed by the mark and the exit status.
+
+That ends in another character than it begins with, so that whoever looks for what begins so need
+not wait for more.
+"""
 
 # $5 rows, $6 columns; the others as above, and no further commands.
 RUN_ON_TERMINAL = (

@@ -29,22 +29,38 @@ def calls(emulator: ModalEmulator) -> dict[str, int]:
     return {name: count for name, count in made.items() if name != "TaskExecWait"}
 
 
-def test_a_command_is_one_exec(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_command_is_one_call(emulator: ModalEmulator, sandbox: Sandbox) -> None:
     sandbox.exec(["echo", "hello"]).result(30)
-    assert calls(emulator) == ONE_EXEC
+    assert emulator.ask("calls") == {"TaskExecStdinWrite": 1}
 
 
-def test_a_longer_command_is_asked_how_it_ended(emulator: ModalEmulator, sandbox: Sandbox) -> None:
-    sandbox.exec(["sleep", "1"]).result(30)
-    assert emulator.ask("calls") == {**ONE_EXEC, "TaskExecWait": 1}
+def test_the_first_command_starts_a_shell(emulator: ModalEmulator, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    emulator.ask("calls")
+    sandbox.exec(["echo", "hello"]).result(30)
+    made = emulator.ask("calls")
+    made.pop("TaskGetCommandRouterAccess", None)  # where the sandbox is reached
+    assert made == {"TaskExecStart": 1, "TaskExecStdioRead": 1, "TaskExecStdinWrite": 1}
 
 
-def test_a_kill_is_one_more(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_command_with_input_is_one_exec(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+    sandbox.exec(["cat"], stdin=b"in").result(30)
+    assert calls(emulator) == {**ONE_EXEC, "TaskExecStdinWrite": 2}
+
+
+def test_a_longer_one_is_asked_how_it_ended(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+    sandbox.exec(["sleep", "1"], stdin=b"").result(30)
+    assert emulator.ask("calls")["TaskExecWait"] == 1
+
+
+def test_a_kill_is_one_more_and_the_end_of_the_shell(
+    emulator: ModalEmulator, sandbox: Sandbox
+) -> None:
     process = sandbox.exec(["sh", "-c", "echo ready; sleep 1000"])
     assert next(iter(process.stdout.lines())) == "ready"
     process.kill()
     process.result(30)
-    assert calls(emulator) == {**ONE_EXEC, "TaskExecStart": 2}
+    assert calls(emulator) == {"TaskExecStart": 1, "TaskExecStdinWrite": 2}
 
 
 def test_input_is_one_call_for_each_mebibyte_and_one_for_its_end(
@@ -70,7 +86,7 @@ def test_a_file_is_one_exec(emulator: ModalEmulator, sandbox: Sandbox) -> None:
     sandbox.write_file("/workspace/file", b"content").result(30)
     assert calls(emulator) == {**ONE_EXEC, "TaskExecStdinWrite": 2}
     assert sandbox.read_file("/workspace/file").result(30) == b"content"
-    assert calls(emulator) == ONE_EXEC
+    assert calls(emulator) == {"TaskExecStdinWrite": 1}
 
 
 def test_secrets_and_variables_are_in_no_argument(

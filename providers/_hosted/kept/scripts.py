@@ -113,6 +113,7 @@ while read -r _word _rest; do
     q) break;;
   esac
 done
+trap - EXIT  # who still holds an output goes on writing
 echo q >&6
 echo q >&7
 echo q 1<>"$_d/out"
