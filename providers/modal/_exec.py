@@ -95,9 +95,7 @@ class _Reader:
 class _Follower:
     """Everything that goes on while a command runs."""
 
-    def __init__(
-        self, machine: Machine, command: Command, output: Output, mark: str
-    ) -> None:
+    def __init__(self, machine: Machine, command: Command, output: Output, mark: str) -> None:
         self._machine, self._command, self._mark = machine, command, mark
         self._readers = [_Reader("stdout", mark, output), _Reader("stderr", mark, output)]
         if command.pty is not None:

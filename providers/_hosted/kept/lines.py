@@ -137,9 +137,7 @@ class Lines:
 class _Kept:
     """One of them, watched: pings are answered, and whatever else it says makes it unfit."""
 
-    def __init__(
-        self, line: Line, settle: Callable[[], Awaitable[bool]], idle: float
-    ) -> None:
+    def __init__(self, line: Line, settle: Callable[[], Awaitable[bool]], idle: float) -> None:
         self._line, self._settle, self._idle = line, settle, idle
         self.settled = False
         self._known, self._left = anyio.Event(), anyio.Event()
