@@ -65,11 +65,11 @@ err() {  # each piece between two records, in one write so that nothing else com
 }
 
 read_all() {  # with the function $1 what each command writes, after its mark, to $2
-  while exec <"$2" && read -r _mark && [ "$_mark" != q ]; do
-    trap '' HUP
+  while exec <"$2" && read -r _mark; do
+    trap '' HUP TERM  # who still holds its outputs goes on writing
     trap 'record f' EXIT  # where no process can be started any more
     "$1" || { record f; exec cat >/dev/null; }
-    trap - HUP EXIT
+    trap - HUP TERM EXIT
     exec <&-  # so that the next command, which may be quick, waits until it is opened again
     record x
   done
@@ -100,7 +100,7 @@ run() {
   _last=$!
 }
 
-trap 'kill $_readers 2>/dev/null' EXIT  # it may find that no process can be started any more
+trap 'kill -9 $_readers 2>/dev/null' EXIT  # it may find that no process can be started any more
 pipes
 while read -r _word _rest; do
   case "$_word" in
@@ -113,12 +113,11 @@ while read -r _word _rest; do
     q) break;;
   esac
 done
-trap - EXIT  # who still holds an output goes on writing
+trap - EXIT
 echo q >&6
 echo q >&7
-echo q 1<>"$_d/out"
-echo q 1<>"$_d/err"
-rm -rf "$_d"
+rm -rf "$_d"  # a reader that would open its pipe ends, and one that waits there is told to
+kill $_readers 2>/dev/null
 """
 )
 """Run commands with their outputs apart, one after the other, and do as we are told until q.
