@@ -15,8 +15,8 @@ from sandboxkit import (
 from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.conftest import TIMEOUT
 from tests.daytona.test_faults import outcome
-from tests.emulators._kept import KeptShells, Opened, eventually, said
 from tests.emulators._server import Server
+from tests.hosted.kept_shells import KeptShells, Opened, eventually, said
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.providers.modal import ModalProvider
-from tests.emulators._kept import KeptShells, Opened, eventually, said
 from tests.emulators.modal.client import ModalEmulator
+from tests.hosted.kept_shells import KeptShells, Opened, eventually, said
 from tests.modal.conftest import TIMEOUT
 from tests.modal.test_faults import UNREACHABLE, each_with, raised, within
 

@@ -9,6 +9,7 @@ from modal._utils.grpc_testing import patch_mock_servicer
 from modal_proto import task_command_router_pb2 as pb2
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
+from tests.emulators._engine import MachineEnded
 from tests.emulators.modal._boxes import Box, Boxes, Exec
 
 _ARGUMENTS = 1 << 16
@@ -38,9 +39,11 @@ class Router(TaskCommandRouterBase):
         if request.pty_info.enabled:
             size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
             env = {"TERM": request.pty_info.env_term or "xterm", **env}
-        run = await self._boxes.spawn(
-            box, request.exec_id, tuple(request.command_args), env, size, request.workdir or None
-        )
+        argv, workdir = tuple(request.command_args), request.workdir or None
+        try:
+            run = await self._boxes.spawn(box, request.exec_id, argv, env, size, workdir)
+        except MachineEnded:
+            raise _gone(box) from None
         if request.timeout_secs:
             run.pumps.append(asyncio.create_task(_kill_after(run, request.timeout_secs)))
         await stream.send_message(pb2.TaskExecStartResponse())
@@ -111,12 +114,18 @@ async def _while_alive(box: Box, work: Coroutine[Any, Any, Any]) -> None:
     try:
         await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise GRPCError(Status.NOT_FOUND, f"Task {box.task_id!r} not found")
+            raise _gone(box)
         task.result()
+    except MachineEnded:
+        raise _gone(box) from None
     finally:
         for left in (task, ended):
             left.cancel()
         await asyncio.gather(task, ended, return_exceptions=True)
+
+
+def _gone(box: Box) -> GRPCError:
+    return GRPCError(Status.NOT_FOUND, f"Task {box.task_id!r} not found")
 
 
 async def _kill_after(run: Exec, seconds: float) -> None:
