@@ -35,8 +35,8 @@ _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _HEARS_WITHIN = 2.0
 """Seconds that a kept shell may take to answer, before a new one is used."""
-_PIECES = 8
-"""Of output, before a word of ours: Daytona cuts off a reader that falls behind."""
+_WINDOW = 8, 16384
+"""Pieces of output, and their size, before a word of ours: Daytona cuts off a slow reader."""
 _ANY_SIZE = PtySize(rows=24, cols=80)
 
 
@@ -47,7 +47,7 @@ class Machine:
 
     def __init__(self, account: Account, sandbox_id: str, *, proxy: str, user: str | None) -> None:
         self.id, self.user, self.timeout = sandbox_id, user, account.timeout
-        self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4))
+        self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4), briefly=2.0)
         self._account = account
         self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
         self._api = account.toolbox(self._url)
@@ -121,14 +121,14 @@ class Machine:
         channel, ready = Channel(mark), False
         try:
             while not ready:
-                ready = ("record", b"") in list(channel.feed(await line.read()))
+                ready = ("record", b"") in list(channel.feed((await line.read())[1]))
         except LineEnded as end:
             raise ProviderUnavailableError(
                 f"the sandbox's shell ended with status {end.status} before the command",
                 provider=NAME,
                 sandbox_id=self.id,
             ) from end
-        return orders.sized(orders.serve(_PIECES))
+        return orders.sized(orders.serve(*_WINDOW, apart=False))
 
     async def upload(self, path: str, data: AsyncIterable[bytes]) -> None:
         """Write a file; as long as pieces are taken, it may last."""

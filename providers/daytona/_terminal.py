@@ -7,7 +7,7 @@ import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
-from sandboxkit.providers._hosted.kept.lines import LineEnded
+from sandboxkit.providers._hosted.kept.lines import LineEnded, Said
 from sandboxkit.providers.daytona._account import NAME
 
 __all__ = ["Terminal"]
@@ -63,22 +63,21 @@ class Terminal:
         except (aiohttp.ClientError, OSError):
             pass
 
-    async def read(self) -> bytes:
+    async def read(self) -> Said:
         """Return what the terminal says next; raises LineEnded or a typed error."""
         message = await self._socket.receive()
         self.heard = anyio.current_time()
         match message.type:
             case aiohttp.WSMsgType.BINARY:
-                data: bytes = message.data
-                return data
+                return "stdout", message.data
             case aiohttp.WSMsgType.TEXT:
                 self._control(message.data)
-                return b""
+                return "stdout", b""
             case aiohttp.WSMsgType.PING:
                 await self._socket.pong(message.data)
-                return b""
+                return "stdout", b""
             case aiohttp.WSMsgType.PONG:
-                return b""
+                return "stdout", b""
             case aiohttp.WSMsgType.CLOSE:
                 self._control(message.extra or "")
                 reason = f"Daytona closed it ({message.data} {message.extra or ''})"

@@ -1,6 +1,7 @@
 """A line to a shell of ours: the standard input and output of a command that Modal runs."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -8,7 +9,8 @@ import anyio
 import modal.exception
 
 from sandboxkit.errors import SandboxError, SandboxNotFoundError, SandboxTerminatedError
-from sandboxkit.providers._hosted.kept.lines import LineEnded
+from sandboxkit.provider import StreamName
+from sandboxkit.providers._hosted.kept.lines import LineEnded, Said
 from sandboxkit.providers.modal._account import Account
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
@@ -25,8 +27,13 @@ class ModalLine:
     def __init__(self, account: Account, sandbox_id: str, process: Any) -> None:
         """`process`: what the SDK gives for a command of bytes; Any, as it types it as text too."""
         self._account, self._sandbox_id, self._process = account, sandbox_id, process
-        self._chunks: AsyncGenerator[bytes, None] = aiter(process.stdout)
-        self._next: asyncio.Task[bytes | None] | None = None
+        self._said: asyncio.Queue[Said | SandboxError | None] = asyncio.Queue(maxsize=1)
+        """What came, and then an error or None."""
+        self._over = False
+        self._readers = {
+            "stdout": asyncio.create_task(self._read_all("stdout", aiter(process.stdout))),
+            "stderr": asyncio.create_task(self._read_all("stderr", aiter(process.stderr))),
+        }
         self._writing = anyio.Lock()
         self.heard = anyio.current_time()
 
@@ -44,49 +51,45 @@ class ModalLine:
     async def write(self, data: bytes) -> None:
         await self.send(data)
 
-    async def read(self) -> bytes:
-        chunk = await self._chunk()
-        if chunk is None:
+    async def read(self) -> Said:
+        said = await self._said.get()
+        self.heard = anyio.current_time()
+        self._over = not isinstance(said, tuple)
+        if isinstance(said, SandboxError):
+            raise said
+        if said is None:
             status = await self._account.call(
                 self._process.wait.aio, what="follow a command", sandbox_id=self._sandbox_id
             )
             raise LineEnded(status)
-        return chunk
+        return said
 
     async def ping(self, mark: str) -> None:
         await self.write(f"p {mark}\n".encode())
 
     async def end(self) -> None:
-        with anyio.move_on_after(_END_SECONDS):
-            try:
+        # First, because all streams may be taken that the connection can have.
+        await _stop(self._readers["stderr"])
+        if not self._over:
+            with anyio.move_on_after(_END_SECONDS), contextlib.suppress(SandboxError):
                 await self.write(b"q\n")
-                while await self._chunk() is not None:
+                while isinstance(await self._said.get(), tuple):
                     pass
-            except SandboxError:
-                pass  # it ended, or cannot be told to
         await self.close()
 
     async def close(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            await asyncio.gather(self._next, return_exceptions=True)
-        with anyio.move_on_after(_END_SECONDS):
-            try:
-                await self._chunks.aclose()
-            except HANDLED:
-                pass  # nothing of it is of interest any more
+        for reader in self._readers.values():
+            await _stop(reader)
 
-    async def _chunk(self) -> bytes | None:
-        """What comes next, None at the end. Goes on where whoever waits for it is cancelled."""
-        if self._next is None:
-            self._next = asyncio.create_task(_next(self._chunks))
-        await asyncio.wait([self._next])
-        done, self._next = self._next, None
-        self.heard = anyio.current_time()
+    async def _read_all(self, name: StreamName, chunks: AsyncGenerator[bytes, None]) -> None:
+        end: SandboxError | None = None
         try:
-            return done.result()
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    await self._said.put((name, chunk))
         except HANDLED as error:
-            raise following(error, self._sandbox_id) from error
+            end = following(error, self._sandbox_id)
+        await self._said.put(end)
 
     async def _drain(self) -> bool:
         try:
@@ -109,5 +112,6 @@ def following(error: Exception, sandbox_id: str) -> SandboxError:
     return translated
 
 
-async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
-    return await anext(chunks, None)
+async def _stop(reader: asyncio.Task[None]) -> None:
+    reader.cancel()
+    await asyncio.wait([reader], timeout=_END_SECONDS)

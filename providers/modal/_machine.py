@@ -22,8 +22,8 @@ __all__ = ["Machine"]
 _LAST_TRY_SECONDS = 1.0
 _HEARS_WITHIN = 2.0
 """Seconds that a kept shell may take to answer, before a new one is used."""
-_PIECES = 512
-"""Of output before a word of ours, which costs a call."""
+_WINDOW = 128, 65536
+"""Pieces of output, and their size, before a word of ours, which costs a call."""
 
 
 class Machine:
@@ -35,15 +35,14 @@ class Machine:
         self.account, self.handle = account, handle
         self.id: str = handle.object_id
         self.timeout = account.timeout
-        self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4))
+        # Each holds two streams of a connection that may have a hundred.
+        self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4), briefly=0.0)
 
     async def open(self, mark: str, pty: PtySize | None) -> Line:
         """See `kept.Host`; there are no terminals here."""
         process = await self.account.call(
             lambda: self.handle.exec.aio(
-                *("sh", "-c", orders.serve(_PIECES)),
-                text=False,
-                stderr=modal.stream_type.StreamType.DEVNULL,
+                "sh", "-c", orders.serve(*_WINDOW, apart=True), text=False
             ),
             what="run a command",
             sandbox_id=self.id,

@@ -111,7 +111,8 @@ class KeptShells:
     def test_a_command_that_kills_them(self, sandbox: Sandbox) -> None:
         for process in [sandbox.exec(["sleep", "0.3"]) for _ in range(3)]:
             process.result(30)
-        assert sandbox.exec(["pkill", "-9", "-f", self.ours]).result(30).returncode == 137
+        killed = sandbox.exec(["pkill", "-9", "-f", self.ours]).result(30)
+        assert killed.returncode in (0, 137)  # whether it could still say that it ended well
         for _ in range(4):
             assert said(sandbox) == "hello\n"
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import selectors
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,15 +19,20 @@ SHELLS = [["dash"], ["bash"], *([["busybox", "sh"]] if shutil.which("busybox") e
 
 
 class Shell:
-    """One that serves on pipes, with a window of `window` pieces."""
+    """One that serves on pipes."""
 
-    def __init__(self, argv: list[str], window: int) -> None:
+    def __init__(self, argv: list[str], *, apart: bool) -> None:
         self.process = subprocess.Popen(
-            [*argv, "-c", orders.serve(window)],
+            [*argv, "-c", orders.serve(window=4, piece=16384, apart=apart)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             bufsize=0,
         )
+        self._outputs = selectors.DefaultSelector()
+        for name, stream in (("stdout", self.process.stdout), ("stderr", self.process.stderr)):
+            assert stream is not None
+            self._outputs.register(stream, selectors.EVENT_READ, name)
         self.words: list[bytes] = []
 
     def run(self, command: Command, data: bytes = b"") -> tuple[int | None, bytes, bytes]:
@@ -36,39 +42,52 @@ class Shell:
         self.tell(orders.apart(wrap(command, mark, "test"), mark, has_input=has_input))
         if has_input:
             self.tell(b"i %d\n" % len(data) + data + b"i 0\n")
-        channel = Channel(mark)
+        channels = {"stdout": Channel(mark), "stderr": Channel(mark, "stderr")}
         streams = {"stdout": MarkedStream(mark), "stderr": MarkedStream(mark)}
         got = {"stdout": b"", "stderr": b""}
         self.words = []
-        assert self.process.stdout is not None
         while self.words.count(b"x") < 2:
-            read = os.read(self.process.stdout.fileno(), 1 << 16)
-            assert read, "the shell has ended"
-            for kind, piece in channel.feed(read):
-                if kind == "record":
-                    self.words.append(piece)
-                    if piece in (b"o", b"r"):
-                        self.tell(piece + b"\n")
-                else:
-                    got[kind] += streams[kind].feed(piece)
+            for key, _ in self._outputs.select(30):
+                read = os.read(key.fd, 1 << 16)
+                assert read, "the shell has ended"
+                for kind, piece in channels[key.data].feed(read):
+                    if kind == "record":
+                        self.words.append(piece)
+                        if piece in (b"o", b"r"):
+                            self.tell(piece + b"\n")
+                    else:
+                        got[kind] += streams[kind].feed(piece)
+        assert streams["stdout"].status == streams["stderr"].status
         return streams["stdout"].status, got["stdout"], got["stderr"]
 
     def tell(self, data: bytes) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(data)
 
+    def end(self) -> None:
+        """It ends when it is told to, and leaves nothing."""
+        before = set(os.listdir("/tmp"))
+        self.tell(b"q\n")
+        assert self.process.wait(10) == 0
+        gone = before - set(os.listdir("/tmp"))
+        assert len([name for name in gone if name.startswith(".sandboxkit-")]) == 1
+        self._outputs.close()
+
+
+@pytest.fixture(params=[False, True], ids=["on one output", "apart"])
+def apart(request: pytest.FixtureRequest) -> bool:
+    """Whether the standard error has an output of its own."""
+    return bool(request.param)
+
 
 @pytest.fixture(params=SHELLS, ids=" ".join)
-def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
-    """One; it ends when it is told to, and leaves nothing."""
-    before = set(os.listdir("/tmp"))
-    shell = Shell(request.param, window=4)
-    with shell.process as process:
+def shell(request: pytest.FixtureRequest, apart: bool) -> Iterator[Shell]:
+    """One that has run a command."""
+    shell = Shell(request.param, apart=apart)
+    with shell.process:
+        assert shell.run(command("true")) == (0, b"", b"")
         yield shell
-        shell.tell(b"q\n")
-        assert process.wait(10) == 0
-    left = {name for name in set(os.listdir("/tmp")) - before if name.startswith(".sandboxkit-")}
-    assert not left
+        shell.end()
 
 
 def command(*argv: str, **options: object) -> Command:
@@ -85,8 +104,9 @@ def test_commands_one_after_the_other(shell: Shell) -> None:
     assert b"not found" in said
 
 
-def test_much_output_waits_for_words(shell: Shell) -> None:
-    script = "head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"
+@pytest.mark.parametrize("apart", [True])  # on one, only a terminal keeps long pieces together
+def test_much_output_waits_for_words(shell: Shell, apart: bool) -> None:
+    script = "head -c 300000 /dev/zero & head -c 200000 /dev/zero >&2; wait"
     assert shell.run(command("sh", "-c", script)) == (0, bytes(300_000), bytes(200_000))
     assert shell.words.count(b"o") >= 4
     assert shell.words.count(b"r") >= 2

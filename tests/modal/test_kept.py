@@ -16,7 +16,7 @@ from tests.hosted.kept_shells import KeptShells, Opened, eventually, said
 from tests.modal.conftest import TIMEOUT
 from tests.modal.test_faults import UNREACHABLE, each_with, raised, within
 
-OURS = "_window=51[2]"
+OURS = "_window=12[8]"
 
 
 class TestModal(KeptShells):
@@ -70,7 +70,7 @@ def test_a_fault_that_passes_is_not_seen(
 
 def test_output_that_breaks_off_goes_on(emulator: ModalEmulator, sandbox: Sandbox) -> None:
     expected = "".join(f"{number}\n" for number in range(1, 300_001))
-    process = sandbox.exec(["sh", "-c", "seq 300000; seq 300000 >&2"])
+    process = sandbox.exec(["sh", "-c", "seq 300000 & seq 300000 >&2; wait"])
     emulator.fault("TaskExecStdioRead", "drop", skip_replies=2, times=3)
     result = process.result(30)
     assert (result.stdout, result.stderr) == (expected, expected)

@@ -11,9 +11,10 @@ Part = tuple[Literal["stdout", "stderr", "record"], bytes]
 class Channel:
     """Cuts records, and the standard error between two, from bytes that arrive in pieces."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
+        """`stream`: what comes outside of records."""
         self._start = f"\036-{mark}:".encode()
-        self._stream: Literal["stdout", "stderr"] = "stdout"
+        self._stream: Literal["stdout", "stderr"] = stream
         self.held = b""
         """What may be the beginning of a record."""
 

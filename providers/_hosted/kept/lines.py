@@ -7,19 +7,22 @@ from typing import Protocol
 import anyio
 
 from sandboxkit.errors import SandboxError
+from sandboxkit.provider import StreamName
 
-__all__ = ["Line", "LineEnded", "Lines"]
+__all__ = ["Line", "LineEnded", "Lines", "Said"]
 
 _MOST = 8
 _IDLE_SECONDS = 60.0
-_BRIEFLY = 2.0
-"""Seconds that those above `_MOST` are kept, for the next wave of commands."""
 _SETTLE_SECONDS = 1.0
 """How long what a command left behind may hold its line; then the line is given up."""
 _SOON = 0.05
 """Seconds to wait for a line to settle before a new one is the quicker way."""
 _FRESH = 1.0
 """Seconds after which one that said nothing is asked whether it still hears."""
+
+
+Said = tuple[StreamName, bytes]
+"""The output that it came on, always "stdout" where a line has but one, and what."""
 
 
 class LineEnded(Exception):
@@ -44,12 +47,12 @@ class Line(Protocol):
         """Write, as fast as the line takes it; nothing once the shell has ended."""
         ...
 
-    async def read(self) -> bytes:
+    async def read(self) -> Said:
         """Return what the shell says next; raises LineEnded or a typed error. May be cancelled."""
         ...
 
     async def ping(self, mark: str) -> None:
-        """Ask for a sign of life, which `read` returns as b"" or as a record p of this mark."""
+        """Ask for a sign of life: `read` returns nothing, b"", or a record p of this mark."""
         ...
 
     async def end(self) -> None:
@@ -64,16 +67,17 @@ class Line(Protocol):
 class Lines:
     """A few for a minute, others briefly; a line on which anything is odd is ended."""
 
-    def __init__(self, patience: float) -> None:
-        """`patience`: seconds that a kept shell may take to answer."""
-        self._patience = patience
+    def __init__(self, patience: float, briefly: float) -> None:
+        """`patience`: seconds that a kept shell may take to answer; `briefly`: that those above
+        a few are kept, for the next wave of commands."""
+        self._patience, self._briefly = patience, briefly
         self._kept: list[_Kept] = []
         self._watches: set[asyncio.Task[None]] = set()
         self._closed = self._gone = False
 
     def keep(self, line: Line, settle: Callable[[], Awaitable[bool]]) -> None:
         """Take over a line; it is of use once `settle` has returned True."""
-        idle = _IDLE_SECONDS if len(self._kept) < _MOST else _BRIEFLY
+        idle = _IDLE_SECONDS if len(self._kept) < _MOST else self._briefly
         kept = _Kept(line, settle, idle)
         task = asyncio.create_task(kept.watch())
         self._watches.add(task)
@@ -128,7 +132,7 @@ class Lines:
                 if not await line.send(f"p {mark}\n".encode()):
                     return False
                 while len(said) < len(expected):
-                    said += await line.read()
+                    said += (await line.read())[1]
         except (SandboxError, LineEnded, TimeoutError):
             return False  # no command has been sent, so another line will do
         return said == expected
@@ -170,7 +174,7 @@ class _Kept:
                     self.settled = await self._settle()
                 self._known.set()
                 with anyio.move_on_after(self._idle if self.settled else 0):
-                    while not await self._line.read():
+                    while not (await self._line.read())[1]:
                         pass
         except TimeoutError:
             pass  # no command is concerned

@@ -13,9 +13,9 @@ _LONGEST_LINE = 2048
 """Characters; the shell reads a line byte by byte."""
 
 
-def serve(window: int) -> str:
+def serve(window: int, piece: int, *, apart: bool) -> str:
     """The script of a shell that takes commands, see `scripts.SERVE`."""
-    return f"_window={window}\n{kept_scripts.SERVE}"
+    return f"_window={window} _piece={piece} _apart={int(apart)}\n{kept_scripts.SERVE}"
 
 
 def apart(wrapped: Wrapped, mark: str, *, has_input: bool) -> bytes:

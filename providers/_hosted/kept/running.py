@@ -15,7 +15,7 @@ from sandboxkit.providers._hosted.command import Wrapped
 from sandboxkit.providers._hosted.deadline import bounded
 from sandboxkit.providers._hosted.kept import orders
 from sandboxkit.providers._hosted.kept.channel import Channel
-from sandboxkit.providers._hosted.kept.lines import Line, LineEnded, Lines
+from sandboxkit.providers._hosted.kept.lines import Line, LineEnded, Lines, Said
 from sandboxkit.providers._hosted.kept.scripts import INPUT_PIECE
 from sandboxkit.providers._hosted.output import MarkedStream
 from sandboxkit.types import Command, PtySize
@@ -88,11 +88,9 @@ class Running:
 
     def __init__(self, host: Host, command: Command, output: Output, mark: str) -> None:
         self._host, self._command, self._output, self._mark = host, command, output, mark
-        self._channel = Channel(mark)
-        self._streams: dict[StreamName, MarkedStream] = {
-            "stdout": MarkedStream(mark),
-            "stderr": MarkedStream(mark),
-        }
+        outputs: tuple[StreamName, ...] = ("stdout", "stderr")
+        self._channels = {name: Channel(mark, name) for name in outputs}
+        self._streams = {name: MarkedStream(mark) for name in outputs}
         self._status: int | None = None
         self._released = 0
         """Outputs that nobody holds any more."""
@@ -165,7 +163,7 @@ class Running:
         while self._status is None:
             try:
                 with anyio.fail_after(self._host.timeout):
-                    data = await self.line.read()
+                    said = await self.line.read()
             except TimeoutError:
                 raise ProviderUnavailableError(
                     f"{self._host.provider} was silent for {self._host.timeout:g} s while a "
@@ -177,16 +175,17 @@ class Running:
                 if 0 <= end.status < 128:  # it gave up; where it was killed, it is another
                     raise self._gave_up(f"ended with status {end.status}") from None
                 raise ShellEnded(_KILLED) from None
-            await self._take(data)
+            await self._take(said)
 
     async def _settle(self) -> bool:
         """Read on after the end; return whether the line is as it was before."""
         while self._released < len(self._streams):
             await self._take(await self.line.read())
-        return not self._pieces and not self._channel.held
+        return not self._pieces and not any(each.held for each in self._channels.values())
 
-    async def _take(self, data: bytes) -> None:
-        for kind, piece in self._channel.feed(data):
+    async def _take(self, said: Said) -> None:
+        name, data = said
+        for kind, piece in self._channels[name].feed(data):
             if kind == "record":
                 await self._obey(piece)
             else:

@@ -21,7 +21,9 @@ _nl='
 ' _rs='\036' _readers= _last=
 unset TERM
 exec 4>&1
-record() { printf %s "$_rs-$_mark:$1$_rs" >&4; }
+[ "$_apart" = 0 ] || exec 9>&2 2>/dev/null
+_to=4
+record() { printf %s "$_rs-$_mark:$1$_rs" >&"$_to"; }
 
 feed() {  # pieces of input, each after its size, to the command
   while read -r size && [ "$size" != 0 ]; do
@@ -31,20 +33,20 @@ feed() {  # pieces of input, each after its size, to the command
 }
 
 out() {  # as it comes; fewer pieces than asked for are the end
-  while said=$(LC_ALL=C dd bs=16384 count="$_window" 2>&1 >&4); do
+  while said=$(LC_ALL=C dd bs="$_piece" count="$_window" 2>&1 >&"$_to"); do
     said=${said%% records in*}
     [ $((${said##*[!0-9+]})) = "$_window" ] || return 0
-    record o && read -r _word <&6 && [ "$_word" = o ] || break
+    record "$_ask" && read -r _word <&"$_from" && [ "$_word" = "$_ask" ] || break
   done
   return 1
 }
 
-err() {  # each piece between two records, in one write so that nothing else comes between
+err() {  # each piece between two records, in one write, which a terminal does not take apart
   piece=/proc/self/fd/8  # open, because a command may remove what is in /tmp
   pieces=0 head="$_rs-$_mark:e$_rs" tail="$_rs-$_mark:s$_rs" end="$_rs$_mark:"
   while
     printf %s "$head" >"$piece" &&
-      said=$(LC_ALL=C dd bs=16384 count=1 2>&1 >>"$piece")
+      said=$(LC_ALL=C dd bs="$_piece" count=1 2>&1 >>"$piece")
   do
     case "$said" in
       0+0*) return 0;;
@@ -57,14 +59,15 @@ err() {  # each piece between two records, in one write so that nothing else com
         esac;;
     esac
     printf %s "$tail" >>"$piece"
-    dd if="$piece" bs=32768 count=1 2>/dev/null >&4 || break
+    dd if="$piece" bs=$((2 * _piece)) count=1 2>/dev/null >&4 || break
     pieces=$((pieces + 1))
     [ $((pieces % _window)) != 0 ] || { record r && read -r _word <&7 && [ "$_word" = r ]; } || break
   done
   return 1
 }
 
-read_all() {  # with the function $1 what each command writes, after its mark, to $2
+read_all() {  # with $1 what each command writes to $2, to the output $3, asking on $4 for the word $5
+  _to=$3 _from=$4 _ask=$5
   while exec <"$2" && read -r _mark; do
     trap '' HUP TERM  # who still holds its outputs goes on writing
     trap 'record f' EXIT  # where no process can be started any more
@@ -80,9 +83,10 @@ pipes() {
   mkfifo "$_d/i" "$_d/o" "$_d/e" "$_d/out" "$_d/err" || exit 126
   exec 5<>"$_d/i" 6<>"$_d/o" 7<>"$_d/e" 8>"$_d/piece"
   [ -z "$_readers" ] || kill $_readers 2>/dev/null
-  read_all out "$_d/out" 2>/dev/null &  # a command may remove it: nothing to say on the terminal
+  # A command may remove the pipes: nothing to say on the terminal.
+  read_all out "$_d/out" 4 6 o 2>/dev/null &
   _readers=$!
-  read_all err "$_d/err" 2>/dev/null &
+  if [ "$_apart" = 1 ]; then read_all out "$_d/err" 9 7 r; else read_all err "$_d/err" 4 7 r; fi 2>/dev/null &
   _readers="$_readers $!"
 }
 
@@ -91,7 +95,7 @@ attach() {
     echo "$_mark"
     echo "$_mark" >&2
     enter "$@"
-  } >"$_d/out" 2>"$_d/err" 4>&- 5>&- 6>&- 7>&- 8>&- || record f
+  } >"$_d/out" 2>"$_d/err" 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- || record f
 }
 
 run() {
@@ -122,7 +126,10 @@ kill $_readers 2>/dev/null
 )
 """Run commands with their outputs apart, one after the other, and do as we are told until q.
 
-`_window` is the number of pieces of an output, of 16 KiB, that are sent before a word is awaited.
+What they write to their standard error comes on ours where `_apart` is 1, with records of its own,
+and else between the records e and s.
+`_window` is the number of pieces of an output, each of `_piece` bytes at most, that are sent before
+a word is awaited.
 
 A command comes as a line after c, or as a script after s and its size. It sets `_mark`, `_has_input`
 and `enter`, which runs its arguments with the command's variables, and calls `run`. Two records x

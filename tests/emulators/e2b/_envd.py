@@ -211,7 +211,7 @@ async def _follow(box: Box, pid: int, running: Running) -> None:
             pump(first, running.process.stdout), pump("stderr", running.process.stderr)
         )
         running.end = Oneof("end", _end(await running.process.wait()))
-    except MachineEnded:
+    except (MachineEnded, BrokenPipeError):
         running.end = ConnectError(
             Code.UNAVAILABLE, "the connection to the sandbox ended before the stream completed"
         )
