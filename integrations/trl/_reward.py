@@ -39,8 +39,9 @@ class SandboxReward:
         GRPOTrainer(reward_funcs=SandboxReward(HostCompare(), provider="docker"), ...)
 
     The data set's columns are the grader's task; a column `banned_patterns`, a list of names,
-    refuses a completion that uses one. Equal completions of equal rows are graded once. A
-    completion without code, or with a banned name, has the reward 0.
+    refuses a completion that uses one. Equal completions of equal rows are graded once, and again
+    where the infrastructure failed, which then counts for one of them. A completion without code,
+    or with a banned name, has the reward 0.
 
     A failure of the infrastructure is None, which TRL (1.16) leaves out of the group's baseline
     and gives the advantage 0, provided that every reward function says None: use
