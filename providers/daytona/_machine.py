@@ -10,17 +10,13 @@ import aiohttp
 import anyio
 from daytona_toolbox_api_client_async import ExecuteRequest, PtyResizeRequest, UploadedFile
 
-from sandboxkit.errors import (
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-)
+from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
 from sandboxkit.providers._hosted.command import kill_argv
 from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
 from sandboxkit.providers._hosted.kept import orders
 from sandboxkit.providers._hosted.kept.channel import Channel
 from sandboxkit.providers._hosted.kept.lines import Line, LineEnded, Lines
+from sandboxkit.providers._hosted.killing import make_sure
 from sandboxkit.providers.daytona._account import NAME, Account, said, status_error, translated
 from sandboxkit.providers.daytona._scripts import ENTER
 from sandboxkit.providers.daytona._terminal import Terminal
@@ -71,7 +67,8 @@ class Machine:
 
     async def kill(self, mark: str, reason: BaseException) -> None:
         """See `kept.Host`."""
-        try:
+
+        async def kill() -> None:
             status, said = await self.run_script(kill_argv(mark), "kill a command")
             if status:
                 raise ProviderUnavailableError(
@@ -79,12 +76,8 @@ class Machine:
                     provider=NAME,
                     sandbox_id=self.id,
                 )
-        except (SandboxNotFoundError, SandboxTerminatedError):
-            pass  # with all that ran in it
-        except SandboxError as error:
-            if not isinstance(reason, SandboxError):
-                raise
-            reason.add_note(f"and what is left of the command was not ended: {error}")
+
+        await make_sure(kill(), reason)
 
     async def resize(self, mark: str, size: PtySize) -> None:
         """See `kept.Host`; a terminal that has ended is no error."""

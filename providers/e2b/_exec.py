@@ -11,13 +11,13 @@ from e2b.envd.process import process_pb as pb
 
 from sandboxkit.errors import (
     ProviderUnavailableError,
-    SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
 from sandboxkit.provider import Output, StreamName
 from sandboxkit.providers._hosted.command import Wrapped, kill_argv, wrap
 from sandboxkit.providers._hosted.deadline import bounded
+from sandboxkit.providers._hosted.killing import make_sure
 from sandboxkit.providers._hosted.output import MarkedStream
 from sandboxkit.providers.e2b._account import NAME
 from sandboxkit.providers.e2b._machine import Events, Machine
@@ -58,20 +58,9 @@ async def run(machine: Machine, command: Command, output: Output) -> int:
     except BaseException as error:
         if not isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
             with anyio.CancelScope(shield=True):
-                await _kill(machine, mark, error)
+                kill = machine.run_script(kill_argv(mark), f"kill-{mark[:8]}", "kill a command")
+                await make_sure(kill, error)
         raise
-
-
-async def _kill(machine: Machine, mark: str, reason: BaseException) -> None:
-    """End everything of a command. Raises ProviderUnavailableError where that is not certain."""
-    try:
-        await machine.run_script(kill_argv(mark), f"kill-{mark[:8]}", "kill a command")
-    except (SandboxNotFoundError, SandboxTerminatedError):
-        pass  # with all that ran in it
-    except SandboxError as error:
-        if not isinstance(reason, SandboxError):
-            raise
-        reason.add_note(f"and what is left of the command was not ended: {error}")
 
 
 class _Running:

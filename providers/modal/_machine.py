@@ -3,16 +3,12 @@
 import modal
 import modal.stream_type
 
-from sandboxkit.errors import (
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-)
+from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted import scripts
 from sandboxkit.providers._hosted.command import kill_argv
 from sandboxkit.providers._hosted.kept import orders
 from sandboxkit.providers._hosted.kept.lines import Line, Lines
+from sandboxkit.providers._hosted.killing import make_sure
 from sandboxkit.providers.modal._account import Account
 from sandboxkit.providers.modal._line import ModalLine
 from sandboxkit.types import PtySize
@@ -61,18 +57,9 @@ class Machine:
     async def kill(self, mark: str, reason: BaseException) -> None:
         """See `kept.Host`."""
         broken = isinstance(reason, SandboxError)  # then this way is most likely broken, too
-        try:
-            await self._run_script(
-                kill_argv(mark),
-                "kill a command",
-                seconds=_LAST_TRY_SECONDS if broken else None,
-            )
-        except (SandboxNotFoundError, SandboxTerminatedError):
-            pass  # with all that ran in it
-        except SandboxError as error:
-            if not broken:
-                raise
-            reason.add_note(f"and what is left of the command was not ended: {error}")
+        seconds = _LAST_TRY_SECONDS if broken else None
+        kill = self._run_script(kill_argv(mark), "kill a command", seconds=seconds)
+        await make_sure(kill, reason)
 
     async def _run_script(
         self, argv: tuple[str, ...], what: str, *, seconds: float | None = None

@@ -5,18 +5,18 @@ import time
 import pytest
 
 from sandboxkit import (
-    Operation,
     ProviderUnavailableError,
     Sandbox,
     SandboxNotFoundError,
     SandboxTerminatedError,
     Session,
 )
+from sandboxkit.provider import Provider
 from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.conftest import TIMEOUT
 from tests.daytona.test_faults import outcome
 from tests.emulators._server import Server
-from tests.hosted.kept_shells import KeptShells, Opened, eventually, said
+from tests.hosted.kept_shells import KeptShells, Opened, said
 
 
 @pytest.fixture
@@ -42,6 +42,10 @@ class TestDaytona(KeptShells):
     def opened(self, server: Server, sandbox: Sandbox) -> Opened:
         server.clear()
         return lambda: opened(server)
+
+    @pytest.fixture
+    def another(self, sandbox: Sandbox) -> Provider:
+        return DaytonaProvider(timeout=TIMEOUT)
 
 
 def test_pings_are_answered_while_nothing_runs(server: Server, session: Session) -> None:
@@ -88,18 +92,3 @@ def test_unread_input_is_not_the_next_commands(server: Server, sandbox: Sandbox)
         assert sandbox.exec(["true"], stdin=b"x" * 100_000).result(30).returncode == 0
         result = sandbox.exec(["cat"], stdin=b"in").result(30)
         assert (result.stdout, result.returncode) == ("in", 0)
-
-
-def test_a_closed_provider_leaves_no_terminal(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    other = DaytonaProvider(timeout=TIMEOUT)
-    with Session(other) as visitor:
-        visited = visitor.from_id(str(sandbox.id)).result(30)
-        for process in [visited.exec(["sleep", "0.3"]) for _ in range(3)]:
-            process.result(30)
-        assert server.terminals == 3
-    Operation(other.aclose()).result(30)
-    eventually(lambda: server.terminals == 0)
-    assert server.alive == [sandbox.id]
-    found = sandbox.exec(["sh", "-c", "ls -d /tmp/.sandboxkit-*"]).result(30).stdout
-    assert found.count("\n") == 1  # its own

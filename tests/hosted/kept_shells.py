@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from sandboxkit import CommandTimeoutError, Sandbox, Session
+from sandboxkit import CommandTimeoutError, Operation, Sandbox, Session
+from sandboxkit.provider import Provider
 from sandboxkit.providers._hosted.kept import lines, scripts
 
 Opened = Callable[[], int]
@@ -30,7 +31,7 @@ def eventually(true: Callable[[], bool], seconds: float = 10) -> None:
 
 
 class KeptShells:
-    """Derive a class named Test..., with `ours` and the fixtures `session` and `opened`."""
+    """Derive a class named Test..., with `ours` and the fixtures `session`, `opened` and `another`."""
 
     ours: ClassVar[str]
     """In the command line of each of our shells; as a pattern not in that of who looks for it."""
@@ -45,6 +46,11 @@ class KeptShells:
     @pytest.fixture
     def opened(self, sandbox: Sandbox) -> Opened:
         """What counts the shells started since there is the sandbox."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another(self, sandbox: Sandbox) -> Provider:
+        """A provider that is not the session's, of the same account."""
         raise NotImplementedError
 
     def shells(self, sandbox: Sandbox) -> list[str]:
@@ -124,3 +130,14 @@ class KeptShells:
         for _ in range(3):
             assert said(sandbox) == "hello\n"
         assert opened() == 0
+
+    def test_a_closed_provider_leaves_none(self, sandbox: Sandbox, another: Provider) -> None:
+        with Session(another) as visitor:
+            visited = visitor.from_id(str(sandbox.id)).result(30)
+            for process in [visited.exec(["sleep", "0.3"]) for _ in range(3)]:
+                process.result(30)
+            assert len(self.shells(sandbox)) >= (3 + 1) * 3
+        Operation(another.aclose()).result(30)
+        eventually(lambda: len(self.shells(sandbox)) == 3)  # its own
+        found = sandbox.exec(["sh", "-c", "ls -d /tmp/.sandboxkit-*"]).result(30).stdout
+        assert found.count("\n") == 1  # its own

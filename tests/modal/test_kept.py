@@ -3,26 +3,24 @@
 import pytest
 
 from sandboxkit import (
-    Operation,
     ProviderUnavailableError,
     Sandbox,
     SandboxNotFoundError,
     SandboxTerminatedError,
     Session,
 )
+from sandboxkit.provider import Provider
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators.modal.client import ModalEmulator
-from tests.hosted.kept_shells import KeptShells, Opened, eventually, said
+from tests.hosted.kept_shells import KeptShells, Opened, said
 from tests.modal.conftest import TIMEOUT
 from tests.modal.test_faults import UNREACHABLE, each_with, raised, within
-
-OURS = "_window=12[8]"
 
 
 class TestModal(KeptShells):
     """As on the others."""
 
-    ours = OURS
+    ours = "_window=12[8]"
 
     @pytest.fixture
     def opened(self, emulator: ModalEmulator, sandbox: Sandbox) -> Opened:
@@ -36,6 +34,10 @@ class TestModal(KeptShells):
             return starts
 
         return count
+
+    @pytest.fixture
+    def another(self, sandbox: Sandbox) -> Provider:
+        return ModalProvider(timeout=TIMEOUT)
 
 
 @pytest.fixture
@@ -84,17 +86,3 @@ def test_a_sandbox_that_ends_while_nothing_runs(emulator: ModalEmulator, sandbox
     emulator.ask("end", sandbox_id=sandbox.id)
     error = raised(sandbox.exec(["true"]))
     assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
-
-
-def test_a_closed_provider_leaves_no_shell(emulator: ModalEmulator, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    other = ModalProvider(timeout=TIMEOUT)
-    with Session(other) as visitor:
-        visited = visitor.from_id(str(sandbox.id)).result(30)
-        for process in [visited.exec(["sleep", "0.3"]) for _ in range(3)]:
-            process.result(30)
-    Operation(other.aclose()).result(30)
-    count = ["sh", "-c", f"pgrep -f '{OURS}' | wc -l"]
-    eventually(lambda: int(sandbox.exec(count).result(30).stdout) == 3)  # its own
-    found = sandbox.exec(["sh", "-c", "ls -d /tmp/.sandboxkit-*"]).result(30).stdout
-    assert found.count("\n") == 1  # its own
