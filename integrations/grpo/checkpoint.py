@@ -27,6 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo import lora
+from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
 
 __all__ = ["export", "latest", "restore", "save"]
 
@@ -50,7 +51,7 @@ def save(
     """
     folder = run / "checkpoints" / f"step-{step:06}"
     partial = folder.with_name(f".{folder.name}")
-    if _rank() == 0:
+    if this_rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed while writing
         partial.mkdir(parents=True)
     _barrier()
@@ -62,11 +63,13 @@ def save(
     )
     torch.save(
         {"torch": torch.get_rng_state(), "python": random.getstate()},
-        partial / f"random-{_rank()}.pt",
+        partial / f"random-{this_rank()}.pt",
     )
     _barrier()
-    if _rank() == 0:
-        (partial / "run.json").write_text(json.dumps({"step": step, "ranks": _ranks(), **state}))
+    if this_rank() == 0:
+        (partial / "run.json").write_text(
+            json.dumps({"step": step, "ranks": rank_count(), **state})
+        )
         for path in partial.rglob("*"):
             if path.is_file():
                 _sync(path)
@@ -94,9 +97,9 @@ def restore(
     and so the curve, would not be the same.
     """
     state: dict[str, JSON] = json.loads((folder / "run.json").read_text())
-    if state["ranks"] != _ranks():
+    if state["ranks"] != rank_count():
         raise ConfigurationError(
-            f"checkpoint {folder} is of {state['ranks']} ranks, this run has {_ranks()}: "
+            f"checkpoint {folder} is of {state['ranks']} ranks, this run has {rank_count()}: "
             "start as many, or start a new run from its export"
         )
     weights, moments = get_state_dict(model, optimizer)
@@ -108,7 +111,7 @@ def restore(
         model_state_dict=loaded["model"],
         optim_state_dict=loaded["optimizer"],
     )
-    numbers = torch.load(folder / f"random-{_rank()}.pt", weights_only=False)
+    numbers = torch.load(folder / f"random-{this_rank()}.pt", weights_only=False)
     torch.set_rng_state(numbers["torch"])
     random.setstate(numbers["python"])
     return state
@@ -118,7 +121,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
     """Write the whole model in Hugging Face's format, on all ranks together."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(model, options=options)
-    if _rank() == 0:
+    if this_rank() == 0:
         weights = dict(lora.merged(model, whole.items()))
         model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
@@ -140,14 +143,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def _barrier() -> None:

@@ -142,14 +142,19 @@ def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
         ) from error
     folder = Path(config.run.folder).resolve()
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    return wandb.init(
-        project=config.run.wandb,
-        id=digest,
-        name=folder.name,
-        resume="allow",
-        dir=folder,
-        config=dataclasses.asdict(config),
-    )
+    try:
+        return wandb.init(
+            project=config.run.wandb,
+            id=digest,
+            name=folder.name,
+            resume="allow",
+            dir=folder,
+            config=dataclasses.asdict(config),
+        )
+    except wandb.Error as error:
+        raise ConfigurationError(
+            f"run.wandb={config.run.wandb!r}: {error} (or set WANDB_MODE=offline)"
+        ) from error
 
 
 def _append(path: Path, row: Mapping[str, str | float | None]) -> None:

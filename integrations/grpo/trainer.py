@@ -38,6 +38,7 @@ from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines import Weights
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import load, shard
+from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop, Stopped, batch_metrics
 from sandboxkit.integrations.grpo.training import Sample, train_step
 from sandboxkit.provider import Provider
@@ -61,7 +62,7 @@ def train(config: Config, provider: Provider | None = None) -> int:
         torch.manual_seed(config.run.seed)
         if config.run.threads:
             torch.set_num_threads(config.run.threads)
-        if _rank() == 0:
+        if this_rank() == 0:
             stack.enter_context(_alone(run))
         tokenizer = load_tokenizer(config.model.name)
         model, reference = _policy(config), None
@@ -260,7 +261,7 @@ def _open(
     except OSError:
         generation = None
     stops = stop_ids(tokenizer, generation)
-    engine = start(config, stop=stops, vocabulary=vocabulary, ranks=_ranks())
+    engine = start(config, stop=stops, vocabulary=vocabulary, ranks=rank_count())
     stack.callback(engine.close)
     sampling = Sampling(config, tokenizer, stops, engine, session, stop, position)
     stack.callback(sampling.close)
@@ -330,14 +331,6 @@ def _alone(run: Path) -> Iterator[None]:
                 f"run.folder={str(run)!r} is in use by another process: give another folder"
             ) from error
         yield
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def _on_first(make: Callable[[], T]) -> T | None:

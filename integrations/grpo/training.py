@@ -12,6 +12,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.model import Sequences, logp_of
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
 from sandboxkit.integrations.grpo.packing import pack, spread
+from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
 
 __all__ = ["Sample", "StepReport", "train_step"]
 
@@ -80,8 +81,7 @@ def train_step(
     A batch with no sample, or none of whose tokens carries a loss, is refused with
     ConfigurationError.
     """
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    ranks, rank = rank_count(), this_rank()
     lengths = [len(sample) for sample in samples]
     rows = [pack(lengths, max_tokens_per_row, mine) for mine in spread(lengths, ranks)]
     passes = max(map(len, rows))

@@ -171,6 +171,19 @@ def test_weights_and_biases_gets_the_metrics(
     assert b"infra_failed_rate" in log.read_bytes()
 
 
+def test_weights_and_biases_without_a_login(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    process = start(settings(folder, tmp_path / "run", "run.wandb=toy"), tmp_path)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert "run.wandb='toy': No API key configured" in output
+    assert "Traceback" not in output
+
+
 class Failing(LocalProvider):
     """Every fifth sandbox, or each one, cannot be made."""
 
