@@ -25,6 +25,7 @@ WORDS = [
     *("2", "3", "5"),
 ]
 Program = tuple[tuple[str, int], ...]
+_BATCH = 64
 
 
 def prompt(program: Program) -> str:
@@ -95,7 +96,6 @@ def fit(
     words: PreTrainedTokenizerFast,
     example: Callable[[], tuple[list[int], list[bool]]],
     steps: int = 200,
-    batch: int = 64,
 ) -> Qwen3ForCausalLM:
     """A new model, trained on examples: token ids, and which of them are its own to write."""
     torch.set_num_threads(1)  # it is too small for two to be faster
@@ -118,9 +118,9 @@ def fit(
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
     for step in range(steps):
-        examples = [example() for _ in range(batch)]
+        examples = [example() for _ in range(_BATCH)]
         longest = max(len(ids) for ids, _ in examples)
-        ids_BT = torch.full((batch, longest), words.pad_token_id, dtype=torch.long)
+        ids_BT = torch.full((_BATCH, longest), words.pad_token_id, dtype=torch.long)
         labels_BT = torch.full_like(ids_BT, -100)
         for index, (ids, own) in enumerate(examples):
             ids_BT[index, : len(ids)] = torch.tensor(ids)
