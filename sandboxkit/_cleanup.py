@@ -53,10 +53,12 @@ def abandon() -> None:
 
 
 def _close_all() -> None:
-    if not _abandoned:
-        for operation in [session.close() for session in list(_sessions)]:
-            operation.result(_EXIT_SECONDS)
-    _await_foreign_threads()
+    try:
+        if not _abandoned:
+            for operation in [session.close() for session in list(_sessions)]:
+                operation.result(_EXIT_SECONDS)
+    finally:
+        _await_foreign_threads()
 
 
 def _await_foreign_threads() -> None:
