@@ -7,6 +7,7 @@ import pytest
 from sandboxkit import CommandTimeoutError, Sandbox, Session
 from tests.daytona.conftest import TIMEOUT
 from tests.emulators._server import Server
+from tests.hosted.kept_shells import SETTLED
 
 TERMINAL, EXECUTE = "WS process/pty/create-connect", "POST process/execute"
 
@@ -35,7 +36,8 @@ def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
 def test_the_next_commands_are_no_calls(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
-    for number in range(10):
+    for number in range(5):
+        time.sleep(SETTLED)
         assert sandbox.exec(["echo", str(number)]).result(30).stdout == f"{number}\n"
     assert asked(server, sandbox) == [TERMINAL]
 

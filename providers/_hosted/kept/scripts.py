@@ -121,7 +121,7 @@ trap - EXIT
 echo q >&6
 echo q >&7
 rm -rf "$_d"  # a reader that would open its pipe ends, and one that waits there is told to
-kill $_readers 2>/dev/null
+kill $_readers 2>/dev/null || :  # they may have ended
 """
 )
 """Run commands with their outputs apart, one after the other, and do as we are told until q.
