@@ -31,7 +31,7 @@ class Machine:
         self.account, self.handle = account, handle
         self.id: str = handle.object_id
         self.timeout = account.timeout
-        # Each holds two streams of a connection that may have a hundred.
+        # Each holds two streams of a connection, whose number is bounded (100 by gRPC servers' habit).
         self.lines = Lines(min(_HEARS_WITHIN, account.timeout / 4), briefly=0.0)
 
     async def open(self, mark: str, pty: PtySize | None) -> Line:
