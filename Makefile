@@ -38,7 +38,7 @@ demo: setup
 # A tiny model learns to write programs, on the CPU and with local sandboxes: minutes.
 SEED ?= 0
 grpo-demo: $(VENV)/.training
-	$(BIN)/python examples/grpo/demo.py --seed $(SEED)
+	$(BIN)/python examples/grpo/demo.py --set run.seed=$(SEED)
 
 # Most of the suite's time is waiting; each process takes whole files, in the order of the folders.
 JOBS ?= 2

@@ -15,13 +15,14 @@ import tempfile
 from pathlib import Path
 
 from sandboxkit import ProviderUnavailableError
-from sandboxkit.integrations.grpo import plot, toy
+from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
 
-DEMO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "demo.toml"
+DEMO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "compose.toml"
 
 
 class Failing(LocalProvider):
@@ -69,7 +70,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as name:
-        toy.write(Path(name))
+        compose.write(Path(name))
         for seed in range(args.seeds):
             for rate in (0.0, args.rate):
                 held_out, failed, false = run(Path(name), seed, args.steps, rate)

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import Operation, Session
-from sandboxkit.integrations.grpo import plot, toy
+from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.rewards import HostCompare
 
 MODES = ("hf", "vllm", "trl")
@@ -105,7 +106,7 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
     from sandboxkit.integrations.trl import SandboxReward
 
     torch.set_num_threads(1)
-    words = toy.tokenizer()
+    words = compose.tokenizer()
     train, held_out = (
         [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
         for name in ("train", "held_out")
@@ -235,7 +236,7 @@ def main() -> int:
         return 0
     made: dict[str, list[Found]] = {mode: [] for mode in args.modes}
     with tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as name:
-        toy.write(Path(name))
+        compose.write(Path(name))
         for seed, mode in itertools.product(range(args.rounds), args.modes):
             made[mode].append(run(mode, Path(name), seed, args.steps))
             print(f"seed {seed} {mode}: {made[mode][-1]}", flush=True)

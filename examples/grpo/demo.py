@@ -1,6 +1,7 @@
 """Train a model made on the spot until it solves what it has never seen: `make grpo-demo`.
 
-vLLM samples where it is installed, in this process, and transformers elsewhere.
+`compose` is to write a program of two steps. `repair` has tools: write a program, run a check, read
+what it says and fix the program. vLLM samples where it is installed, and transformers elsewhere.
 """
 
 import argparse
@@ -9,30 +10,32 @@ import shutil
 import sys
 from pathlib import Path
 
-from sandboxkit.integrations.grpo import program, toy
+from sandboxkit.integrations.grpo import program
+from sandboxkit.integrations.grpo.toys import compose, repair
 
-CONFIG = Path(__file__).resolve().with_name("demo.toml")
+TASKS = {"compose": compose.write, "repair": repair.write}
 
 
 def demo() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("task", nargs="?", choices=TASKS, default="compose")
     parser.add_argument("--folder", type=Path, default=Path("runs/grpo-demo"))
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
     print("warm start: the model learns the form of a program, none of its meaning", flush=True)
-    toy.write(given.folder)
+    TASKS[given.task](given.folder)
     settings = [
         f"run.folder={given.folder}/run",
-        f"run.seed={given.seed}",
         f"model.name={given.folder}/model",
         f"data.train={given.folder}/train.jsonl",
-        f"data.held_out={given.folder}/held_out.jsonl",
         f"engine.kind={'vllm' if importlib.util.find_spec('vllm') else 'hf'}",
-        *given.set,
     ]
-    return program.main([str(CONFIG), *(f"--set={each}" for each in settings)])
+    held_out = given.folder / "held_out.jsonl"
+    if held_out.exists():
+        settings.append(f"data.held_out={held_out}")
+    config = Path(__file__).resolve().with_name(f"{given.task}.toml")
+    return program.main([str(config), *(f"--set={each}" for each in settings + given.set)])
 
 
 if __name__ == "__main__":

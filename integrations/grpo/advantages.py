@@ -11,14 +11,13 @@ A completion whose grading failed for reasons of ours has no reward, NaN here. I
 the mean and of both deviations, and its advantage is 0; so is that of the only one left of a group.
 """
 
-import math
 from typing import Literal
 
 import torch
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["Scale", "group_advantages", "infra_failed_rate"]
+__all__ = ["Scale", "group_advantages"]
 
 Scale = Literal["none", "group", "batch"]
 
@@ -58,8 +57,3 @@ def group_advantages(
         advantages = advantages / (deviation + _EPSILON)
     lonely = counts < 2 if center else counts < 1
     return torch.where(known & ~lonely, advantages, 0.0)
-
-
-def infra_failed_rate(rewards: torch.Tensor) -> float:
-    """The share of completions without a reward, NaN for none at all."""
-    return rewards.isnan().double().mean().item() if rewards.numel() else math.nan

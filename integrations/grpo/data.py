@@ -1,5 +1,6 @@
 """The rows of a data set: read, checked and turned into prompt tokens before anything starts."""
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -70,9 +71,14 @@ def read_rows(path: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> 
 def row_of(rows: Sequence[Row], position: int, seed: int) -> Row:
     """The row at a position of an endless stream: each pass over the data in another order."""
     epoch, offset = divmod(position, len(rows))
-    order = list(range(len(rows)))
+    return rows[_order(len(rows), seed, epoch)[offset]]
+
+
+@functools.lru_cache(maxsize=2)  # with rollouts ahead of training two passes overlap
+def _order(count: int, seed: int, epoch: int) -> list[int]:
+    order = list(range(count))
     random.Random(f"{seed} {epoch}").shuffle(order)
-    return rows[order[offset]]
+    return order
 
 
 def _row(number: int, value: Any, tokenizer: PreTrainedTokenizerBase, config: Config) -> Row:

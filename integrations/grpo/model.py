@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
@@ -30,6 +31,9 @@ _RECURRENT = (
     "zamba",
     "zamba2",
 )
+
+_PIECE = 512
+"""Tokens whose float32 log-probabilities of the whole vocabulary exist at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,9 @@ def logp_of(
     """Log-probabilities and entropies, in nats, of all completion tokens of a packed row.
 
     Both are flat, [completion tokens of the row], float32, one sequence after the other; the
-    entropies have no gradient. Logits are only made where a completion token is predicted.
+    entropies have no gradient. Logits are only made where a completion token is predicted; what is
+    computed from them is made in pieces, and again in the backward pass, for a row's
+    log-probabilities of a large vocabulary are larger than the rest of it.
     """
     device = model.device
     flat = torch.tensor([token for ids in row.ids for token in ids], device=device)
@@ -113,7 +119,18 @@ def logp_of(
         use_cache=False,
         logits_to_keep=targets - 1,
     )
-    logp = torch.log_softmax(output.logits[0].float() / temperature, -1)
+    pieces = zip(output.logits[0].split(_PIECE), flat[targets].split(_PIECE), strict=True)
+    parts = [
+        checkpoint(_chosen, *each, temperature, use_reentrant=False, preserve_rng_state=False)
+        for each in pieces
+    ]
+    return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _chosen(
+    logits_TV: torch.Tensor, targets_T: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logp_TV = torch.log_softmax(logits_TV.float() / temperature, -1)
     with torch.no_grad():
-        entropy = -(logp.exp() * logp).sum(-1)
-    return logp.gather(-1, flat[targets][:, None])[:, 0], entropy
+        entropy_T = -(logp_TV.exp() * logp_TV).sum(-1)
+    return logp_TV.gather(-1, targets_T[:, None])[:, 0], entropy_T

@@ -1,14 +1,12 @@
-"""The command: `python -m sandboxkit.integrations.grpo CONFIG.toml [--set a.b=c]`, or `... plot RUN`."""
+"""The command: `python -m sandboxkit.integrations.grpo CONFIG.toml [--set a.b=c]`."""
 
 import argparse
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from sandboxkit import SandboxError
-from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import EngineError
 
@@ -23,20 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m sandboxkit.integrations.grpo",
         description="Train a model with GRPO: rollouts and rewards in sandboxes, FSDP2 training.",
     )
-    parser.add_argument("config", help="a TOML file, or the word plot")
-    parser.add_argument("run", nargs="?", help="after plot: the folder of a run")
+    parser.add_argument("config", help="a TOML file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="over the file; repeatable"
     )
     given = parser.parse_args(arguments)
     try:
-        if given.config == "plot":
-            if given.run is None:
-                parser.error("plot needs the folder of a run")
-            sys.stdout.write(f"{plot.draw(Path(given.run)) or 'no step yet'}\n")
-            return 0
-        if given.run is not None:
-            parser.error(f"unexpected {given.run!r}")
         config = read(given.config, given.set)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from transformers.utils import logging

@@ -14,6 +14,7 @@ from sandboxkit.cli import (
     demo,
     doctor,
     exec,
+    grpo,
     logs,
     ls,
     run,
@@ -40,7 +41,7 @@ exit codes:
 SANDBOXKIT_PROVIDER chooses the backend where --provider is not given.
 """
 
-_VERBS = (demo, run, exec, shell, ls, cp, logs, stop, cleanup, doctor, top, completion)
+_VERBS = (demo, run, exec, shell, ls, cp, logs, stop, cleanup, doctor, top, grpo, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

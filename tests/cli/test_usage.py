@@ -10,7 +10,20 @@ import sandboxkit
 from sandboxkit import cli as command
 from tests.cli.conftest import Cli
 
-VERBS = ("demo", "run", "exec", "shell", "ls", "cp", "logs", "stop", "cleanup", "doctor", "top")
+VERBS = (
+    "demo",
+    "run",
+    "exec",
+    "shell",
+    "ls",
+    "cp",
+    "logs",
+    "stop",
+    "cleanup",
+    "doctor",
+    "top",
+    "grpo",
+)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit.integrations.grpo import toy
+from sandboxkit.integrations.grpo.toys import compose
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
@@ -56,10 +56,10 @@ class Server:
 
 def write_model(folder: Path) -> None:
     """One that writes programs of the right form, and the toy's rows for it."""
-    toy.warm_model(0.5, steps=60).save_pretrained(folder)
-    toy.tokenizer().save_pretrained(folder)
-    programs, _ = toy.splits()
-    rows = [json.dumps(toy.row(program)) for program in programs[:12]]
+    compose.warm_model(0.5, steps=60).save_pretrained(folder)
+    compose.tokenizer().save_pretrained(folder)
+    programs, _ = compose.splits()
+    rows = [json.dumps(compose.row(program)) for program in programs[:12]]
     (folder / "train.jsonl").write_text("\n".join(rows) + "\n")
 
 

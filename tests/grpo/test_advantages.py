@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.grpo.advantages import group_advantages, infra_failed_rate
+from sandboxkit.integrations.grpo.advantages import group_advantages
 
 NAN = math.nan
 
@@ -70,8 +70,3 @@ def test_infinite_rewards_and_other_shapes_are_refused() -> None:
         group_advantages(torch.tensor([[1.0, math.inf]]))
     with pytest.raises(ConfigurationError, match="shape"):
         group_advantages(torch.ones(3))
-
-
-def test_the_rate_of_failures() -> None:
-    assert infra_failed_rate(torch.tensor([[1.0, NAN], [0.0, 0.0]])) == 0.25
-    assert math.isnan(infra_failed_rate(torch.zeros(0, 4)))

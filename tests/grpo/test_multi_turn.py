@@ -19,7 +19,7 @@ def test_the_reward_rises_over_thirty_steps(tmp_path: Path) -> None:
     folder = tmp_path / f"turns-{os.getpid()}"
     done = subprocess.run(
         [
-            *(sys.executable, str(ROOT / "examples" / "grpo" / "multi_turn.py")),
+            *(sys.executable, str(ROOT / "examples" / "grpo" / "demo.py"), "repair"),
             *(f"--folder={folder}", "--set=run.steps=30", "--set=grading.provider=local"),
         ],
         stdout=subprocess.PIPE,

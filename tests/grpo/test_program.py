@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
-from sandboxkit.integrations.grpo import plot, toy
+from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.grpo.trainer import learning_rate, train
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
@@ -28,7 +29,7 @@ TIMES = ("_seconds", "per_second", "sandbox_")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy's model and data, cut down to its single steps: 12 prompts of 12 answers."""
     folder = tmp_path_factory.mktemp("toy")
-    toy.write(folder, right=0.2, singles_only=True)
+    compose.write(folder, right=0.2, singles_only=True)
     return folder
 
 
@@ -255,7 +256,7 @@ def test_what_is_wrong_is_said_before_anything_starts(folder: Path, tmp_path: Pa
         ]
     ):
         path = tmp_path / f"{number}.jsonl"
-        path.write_text(json.dumps(toy.row(toy.splits()[0][0])) + f"\n{line}\n")
+        path.write_text(json.dumps(compose.row(compose.splits()[0][0])) + f"\n{line}\n")
         refused(match, f"data.train={path}")
     (tmp_path / "empty.jsonl").write_text("\n")
     refused("has no rows", f"data.train={tmp_path}/empty.jsonl")

@@ -45,6 +45,27 @@ def test_log_probabilities_are_those_of_the_plain_model(folder: str) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+def test_the_size_of_the_pieces_changes_nothing(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = samples(5)
+    row = Sequences(
+        [sample.prompt + sample.completion for sample in batch],
+        [len(sample.prompt) for sample in batch],
+    )
+
+    def computed() -> list[torch.Tensor]:
+        model = load(folder)
+        logp, entropy = logp_of(model, row)
+        assert len(logp) > 3 * 5
+        (logp * torch.arange(len(logp))).sum().backward()
+        return [logp, entropy, *(parameter.grad for parameter in model.parameters())]
+
+    whole = computed()
+    monkeypatch.setattr("sandboxkit.integrations.grpo.model._PIECE", 5)
+    torch.testing.assert_close(computed(), whole, atol=1e-5, rtol=1e-5)
+
+
 def run(folder: str, kind: str, ranks: int) -> list[dict[str, float]]:
     worker = ["-m", "tests.grpo.train_worker", folder, kind, "4"]
     launcher = [

@@ -1,4 +1,4 @@
-"""A toy with tools: the model writes a program, runs a check, reads what it says, and fixes.
+"""A task with tools: the model writes a program, runs a check, reads what it says, and fixes.
 
 The prompt does not say what the function f is to do; only the check in the sandbox does, once f
 is wrong. So whoever does not read the tool's answer passes one time in twelve.
@@ -12,7 +12,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sandboxkit.integrations.grpo import toy
+from sandboxkit.integrations.grpo.toys import compose
+from sandboxkit.integrations.grpo.toys.fit import fit
 
 OPEN = """<tool_call>{"name": "bash", "arguments": {"command": "echo 'f=lambda x:x"""
 CLOSE = """' > s.py; python3 check.py"}}</tool_call>"""
@@ -21,7 +22,7 @@ CHECK = (
 )
 WORDS = [
     *("<unk>", "<pad>", "<end>", "<user>", "<tool>", "<assistant>", OPEN, CLOSE),
-    *("repair", "ok", "done", *toy.SIGNS, *toy.SIGNS.values(), "2", "3", "5"),
+    *("repair", "ok", "done", *compose.SIGNS, *compose.SIGNS.values(), "2", "3", "5"),
 ]
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
@@ -49,7 +50,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def attempt(step: tuple[str, int]) -> str:
     """A turn that writes the program for a step, and checks it."""
-    return f"{OPEN}{toy.SIGNS[step[0]]}{step[1]}{CLOSE}<end>"
+    return f"{OPEN}{compose.SIGNS[step[0]]}{step[1]}{CLOSE}<end>"
 
 
 def write(folder: Path) -> None:
@@ -57,11 +58,11 @@ def write(folder: Path) -> None:
     numbers, words = random.Random(0), tokenizer()
 
     def example() -> tuple[list[int], list[bool]]:
-        wanted, tried = numbers.choice(toy.STEPS), numbers.choice(toy.STEPS)
+        wanted, tried = numbers.choice(compose.STEPS), numbers.choice(compose.STEPS)
         parts = [("<user>repair<end><assistant>", False), (attempt(tried), True)]
         while tried != wanted and len(parts) < 6:
             parts.append((f"<tool>{wanted[0]} {wanted[1]}\n<end><assistant>", False))
-            tried = wanted if numbers.random() < RIGHT else numbers.choice(toy.STEPS)
+            tried = wanted if numbers.random() < RIGHT else numbers.choice(compose.STEPS)
             parts.append((attempt(tried), True))
         if tried == wanted:
             parts += [("<tool>ok\n<end><assistant>", False), ("done<end>", True)]
@@ -71,16 +72,16 @@ def write(folder: Path) -> None:
             own += [mine] * (len(ids) - len(own))
         return ids, own
 
-    toy.fit(words, example).save_pretrained(folder / "model")
+    fit(words, example).save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
-    rows = [json.dumps(row(step)) for step in toy.STEPS]
+    rows = [json.dumps(row(step)) for step in compose.STEPS]
     (folder / "train.jsonl").write_text("\n".join(rows) + "\n")
 
 
 def row(step: tuple[str, int]) -> dict[str, Any]:
     """The same prompt for every step; its sandbox has the check, its grader the cases."""
     word, number = step
-    check = CHECK.format(sign=toy.SIGNS[word], number=number, hint=f"{word} {number}")
-    cases = toy.row((step,))["cases"]
+    check = CHECK.format(sign=compose.SIGNS[word], number=number, hint=f"{word} {number}")
+    cases = compose.row((step,))["cases"]
     files = {"/workspace/check.py": check}
     return {"prompt": PROMPT, "files": files, "entry_point": "f", "cases": cases}

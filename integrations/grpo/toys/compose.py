@@ -1,4 +1,4 @@
-"""A toy: a coding task small enough for a model of 0.4 M parameters: "add 3 then mul 2" as Python.
+"""A coding task small enough for a model of 0.5 M parameters: "add 3 then mul 2" as Python.
 
 The model writes the body of f(x). Its warm start knows the form, and little of which word means
 which line. Some compositions of two steps are held out: only who has learned the words solves them.
@@ -7,13 +7,13 @@ which line. Some compositions of two steps are held out: only who has learned th
 import itertools
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from sandboxkit.integrations.grpo.toys.fit import fit
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
 STEPS = [(word, number) for word in SIGNS for number in (2, 3, 5)]
@@ -25,7 +25,6 @@ WORDS = [
     *("2", "3", "5"),
 ]
 Program = tuple[tuple[str, int], ...]
-_BATCH = 64
 
 
 def prompt(program: Program) -> str:
@@ -90,49 +89,6 @@ def warm_model(right: float, steps: int = 200) -> Qwen3ForCausalLM:
         return question + answer, [False] * len(question) + [True] * len(answer)
 
     return fit(words, example, steps)
-
-
-def fit(
-    words: PreTrainedTokenizerFast,
-    example: Callable[[], tuple[list[int], list[bool]]],
-    steps: int = 200,
-) -> Qwen3ForCausalLM:
-    """A new model, trained on examples: token ids, and which of them are its own to write."""
-    torch.set_num_threads(1)  # it is too small for two to be faster
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(words),
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            max_position_embeddings=128,
-            pad_token_id=words.pad_token_id,
-            eos_token_id=words.eos_token_id,
-            bos_token_id=None,
-            tie_word_embeddings=False,
-        )
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    for step in range(steps):
-        examples = [example() for _ in range(_BATCH)]
-        longest = max(len(ids) for ids, _ in examples)
-        ids_BT = torch.full((_BATCH, longest), words.pad_token_id, dtype=torch.long)
-        labels_BT = torch.full_like(ids_BT, -100)
-        for index, (ids, own) in enumerate(examples):
-            ids_BT[index, : len(ids)] = torch.tensor(ids)
-            labels_BT[index, : len(ids)] = torch.tensor(ids).where(torch.tensor(own), -100)
-        mask_BT = (ids_BT != words.pad_token_id).long()
-        for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1, (step + 1) / 20) * (1 - step / steps)
-        model(input_ids=ids_BT, attention_mask=mask_BT, labels=labels_BT).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.eval()
 
 
 def write(folder: Path, *, right: float = 0.3, singles_only: bool = False) -> None:
