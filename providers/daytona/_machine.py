@@ -31,7 +31,7 @@ _UNLIMITED = aiohttp.ClientTimeout(total=None)
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _HEARS_WITHIN = 2.0
 """Seconds that a kept shell may take to answer, before a new one is used."""
-_WINDOW = 8, 16384
+_OUTPUT_WINDOW = 8, 16384
 """Pieces of output, and their size, before a word of ours: Daytona cuts off a slow reader."""
 _ANY_SIZE = PtySize(rows=24, cols=80)
 
@@ -121,7 +121,7 @@ class Machine:
                 provider=NAME,
                 sandbox_id=self.id,
             ) from end
-        return orders.sized(orders.serve(*_WINDOW, apart=False))
+        return orders.sized(orders.serve(*_OUTPUT_WINDOW, apart=False))
 
     async def upload(self, path: str, data: AsyncIterable[bytes]) -> None:
         """Write a file; as long as pieces are taken, it may last."""

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -274,7 +275,7 @@ class DaytonaProvider(Provider):
         self._ends.close()
         async with anyio.create_task_group() as group:
             for sandbox_id in list(self._machines):
-                group.start_soon(self._forget, sandbox_id)
+                group.start_soon(partial(self._forget, sandbox_id, gone=False))
         await self._account.aclose()
 
     async def _machine(self, sandbox_id: str) -> Machine:
@@ -288,11 +289,11 @@ class DaytonaProvider(Provider):
             )
         return self._machines[found.id]
 
-    async def _forget(self, sandbox_id: str) -> None:
+    async def _forget(self, sandbox_id: str, *, gone: bool = True) -> None:
         machine = self._machines.pop(sandbox_id, None)
         if machine is not None:
             with anyio.CancelScope(shield=True):
-                await machine.lines.aclose()
+                await machine.lines.aclose(gone=gone)
 
     async def _detail(self, sandbox_id: str) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):

@@ -18,7 +18,7 @@ __all__ = ["Machine"]
 _LAST_TRY_SECONDS = 1.0
 _HEARS_WITHIN = 2.0
 """Seconds that a kept shell may take to answer, before a new one is used."""
-_WINDOW = 128, 65536
+_OUTPUT_WINDOW = 128, 65536
 """Pieces of output, and their size, before a word of ours, which costs a call."""
 
 
@@ -38,7 +38,7 @@ class Machine:
         """See `kept.Host`; there are no terminals here."""
         process = await self.account.call(
             lambda: self.handle.exec.aio(
-                "sh", "-c", orders.serve(*_WINDOW, apart=True), text=False
+                "sh", "-c", orders.serve(*_OUTPUT_WINDOW, apart=True), text=False
             ),
             what="run a command",
             sandbox_id=self.id,

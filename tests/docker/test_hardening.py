@@ -229,10 +229,10 @@ async def test_strict_can_run_what_it_writes(strict_box: Box) -> None:
 
 
 async def test_a_strict_sandbox_takes_another_workdir(provider: DockerProvider, tag: str) -> None:
-    spec = SandboxSpec(tags={"test": tag}, profile="strict", workdir="/work/deep")
+    spec = SandboxSpec(tags={"test": tag}, profile="strict", workdir="/task/deep")
     sandbox_id = await provider.create(spec)
     try:
         code = "import os; open('x', 'w'); print(os.getcwd())"
-        assert await Box(provider, sandbox_id).python(code) == "/work/deep"
+        assert await Box(provider, sandbox_id).python(code) == "/task/deep"
     finally:
         await provider.delete(sandbox_id)

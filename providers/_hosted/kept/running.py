@@ -22,7 +22,7 @@ from sandboxkit.types import Command, PtySize
 
 __all__ = ["Host", "Running", "ShellEnded", "run"]
 
-_WINDOW = 3
+_INPUT_WINDOW = 3
 """Pieces of input that may be on their way."""
 _KILLED = 137
 
@@ -94,7 +94,7 @@ class Running:
         self._status: int | None = None
         self._released = 0
         """Outputs that nobody holds any more."""
-        self._window = asyncio.Semaphore(_WINDOW)
+        self._window = asyncio.Semaphore(_INPUT_WINDOW)
         self._pieces = 0
         """Of input that were sent, and of which we have not been told that they were taken."""
         self._kept = False
