@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo import lora
-from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
+from sandboxkit.integrations.grpo.ranks import barrier, rank_count, this_rank
 
 __all__ = ["export", "latest", "restore", "save"]
 
@@ -54,7 +54,7 @@ def save(
     if this_rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed while writing
         partial.mkdir(parents=True)
-    _barrier()
+    barrier()
     weights, moments = get_state_dict(model, optimizer)
     dcp.save(
         {"model": weights, "optimizer": moments},
@@ -65,7 +65,7 @@ def save(
         {"torch": torch.get_rng_state(), "python": random.getstate()},
         partial / f"random-{this_rank()}.pt",
     )
-    _barrier()
+    barrier()
     if this_rank() == 0:
         (partial / "run.json").write_text(
             json.dumps({"step": step, "ranks": rank_count(), **state})
@@ -78,7 +78,7 @@ def save(
         _sync(folder.parent)
         for old in _all(run)[:-keep]:
             shutil.rmtree(old)
-    _barrier()
+    barrier()
     return folder
 
 
@@ -126,7 +126,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
         model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    _barrier()
+    barrier()
 
 
 def _all(run: Path) -> list[Path]:
@@ -143,8 +143,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _barrier() -> None:
-    if dist.is_initialized():
-        dist.barrier()

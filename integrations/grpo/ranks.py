@@ -1,8 +1,33 @@
-"""Which of the processes that train together this one is."""
+"""The processes that train together, and what they tell each other; all of it works for one alone."""
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
 import torch.distributed as dist
 
-__all__ = ["rank_count", "this_rank"]
+__all__ = ["barrier", "joined", "on_first", "rank_count", "shared", "this_rank"]
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def joined(device: Literal["cpu", "cuda"], timeout: float) -> Iterator[None]:
+    """In the process group, under torchrun; a rank that waits longer than `timeout` s gives up."""
+    if "WORLD_SIZE" not in os.environ:
+        yield
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def this_rank() -> int:
@@ -13,3 +38,41 @@ def this_rank() -> int:
 def rank_count() -> int:
     """How many processes there are."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def barrier() -> None:
+    """Wait until all are here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def shared(make: Callable[[], T]) -> T:
+    """Call on rank 0 and give every rank what it returned.
+
+    Where it raises there the others raise RuntimeError instead of waiting.
+    """
+    if not dist.is_initialized():
+        return make()
+    message: list[Any] = [None, ""]  # Any: as torch has it
+    if dist.get_rank() == 0:
+        try:
+            message[0] = make()
+        except BaseException as error:
+            dist.broadcast_object_list([None, f"{type(error).__name__}: {error}"], 0)
+            raise
+    dist.broadcast_object_list(message, 0)
+    if message[1]:
+        raise RuntimeError(f"rank 0 stopped: {message[1]}")
+    result: T = message[0]
+    return result
+
+
+def on_first(make: Callable[[], T]) -> T | None:
+    """As `shared`, but what it returned stays on rank 0; None on the others."""
+    made: list[T] = []
+
+    def run() -> None:
+        made.append(make())
+
+    shared(run)
+    return made[0] if made else None

@@ -15,8 +15,9 @@ import pytest
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.loop import learning_rate
 from sandboxkit.integrations.grpo.toys import compose
-from sandboxkit.integrations.grpo.trainer import learning_rate, train
+from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
 
