@@ -57,7 +57,7 @@ class Buffer:
         while True:
             usable = []
             for group in self._ready:
-                if version - group.version > self._lag:
+                if group.version is not None and version - group.version > self._lag:
                     batch.stale += 1
                 elif self._drop_equal and not group.teaches:
                     batch.equal += 1

@@ -66,6 +66,9 @@ class Data:
 
     train: str = ""
     held_out: str = ""
+    tasks: str = ""
+    """SWE tasks, for rows that name one as `task_id` and need no prompt: a source as
+    `swe.load_tasks` takes it, or `bundled`. The task's tests grade; without `train` each is a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +225,21 @@ class Config:
             raise ConfigurationError(
                 f"rollout.artefact={self.rollout.artefact!r}: give an absolute path in the sandbox"
             )
+        self._check_data()
         self._check_engine()
         if len(self.optimizer.betas) != 2 or not all(0 <= b < 1 for b in self.optimizer.betas):
             raise ConfigurationError(
                 f"optimizer.betas={self.optimizer.betas!r}: give two numbers from 0 to below 1"
+            )
+
+    def _check_data(self) -> None:
+        if not self.data.train and not self.data.tasks:
+            raise ConfigurationError("data.train is not set: give a file of JSON lines")
+        if self.data.tasks and (self.rollout.max_turns < 2 or self.rollout.artefact):
+            raise ConfigurationError(
+                f"data.tasks={self.data.tasks!r} with rollout.max_turns={self.rollout.max_turns}, "
+                f"rollout.artefact={self.rollout.artefact!r}: give the model turns for its tools, "
+                "and no artefact, for each task says what is graded"
             )
 
     def _check_engine(self) -> None:
@@ -308,7 +322,6 @@ _POSITIVE = (
 _NEEDED = {
     "run.folder": "a folder for checkpoints and metrics",
     "model.name": "a model's folder or its name on a hub",
-    "data.train": "a file of JSON lines",
 }
 
 

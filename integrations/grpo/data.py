@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._tools import SCHEMAS
 from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.swe import Task, bundled_tasks, load_tasks
 
-__all__ = ["Row", "load_tokenizer", "read_rows", "row_of", "stop_ids"]
+__all__ = ["Row", "load_swe_tasks", "load_tokenizer", "read_rows", "row_of", "stop_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +50,36 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, generation: object) -> set[int]
     return {int(tokenizer.eos_token_id), *more}
 
 
-def read_rows(path: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> list[Row]:
-    """All rows of a file of JSON lines. Raises ConfigurationError that names the first bad line."""
-    try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
+def load_swe_tasks(source: str) -> dict[str, Task]:
+    """Those of `data.tasks`; none where it is empty. Raises ConfigurationError."""
+    if not source:
+        return {}
+    return bundled_tasks() if source == "bundled" else load_tasks(source)
+
+
+def read_rows(
+    path: str,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Config,
+    tasks: Mapping[str, Task] | None = None,
+) -> list[Row]:
+    """All rows of a file of JSON lines; without a file one for each of the SWE tasks.
+
+    Raises ConfigurationError that names the first bad line.
+    """
+    if not path and tasks:
+        lines = [json.dumps({"task_id": name}) for name in tasks]
+    else:
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            rows.append(_row(len(rows), json.loads(line), tokenizer, config))
+            rows.append(_row(len(rows), json.loads(line), tokenizer, config, tasks or {}))
         except ValueError as error:  # ConfigurationError among them
             raise ConfigurationError(f"data {path!r}, line {number}: {error}") from error
     if not rows:
@@ -81,10 +100,22 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def _row(number: int, value: Any, tokenizer: PreTrainedTokenizerBase, config: Config) -> Row:
+def _row(
+    number: int,
+    value: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Config,
+    tasks: Mapping[str, Task],
+) -> Row:
     if not isinstance(value, dict):
         raise ConfigurationError(f"a {type(value).__name__}, not an object")
+    if tasks and value.get("task_id") not in tasks:
+        raise ConfigurationError(
+            f"task_id={value.get('task_id')!r} is none of data.tasks; there are {', '.join(tasks)}"
+        )
     prompt, prefix = value.get("prompt"), value.get("prefix", "")
+    if tasks and prompt is None:
+        prompt = [{"role": "user", "content": tasks[value["task_id"]].instruction}]
     if not isinstance(prompt, (str, list)) or not prompt:
         raise ConfigurationError(f"prompt={str(prompt)[:80]!r}: give text, or a list of messages")
     if not isinstance(prefix, str):

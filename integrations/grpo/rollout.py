@@ -3,18 +3,21 @@
 import asyncio
 import random
 import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
-from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
+from sandboxkit import ConfigurationError, SandboxError, Session
 from sandboxkit.errors import SandboxFileError
-from sandboxkit.integrations._tools import Toolbox
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, Request
-from sandboxkit.integrations.grpo.turns import Answers, call
+from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
+from sandboxkit.integrations.grpo.workplace import Workplace, own_sandbox, swe_task
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_code
+from sandboxkit.integrations.swe import Task
 
 __all__ = ["Group", "Rollout", "Rollouts"]
 
@@ -30,8 +33,8 @@ class Rollout:
     mask: list[bool] = field(default_factory=list)
     """Whether the policy wrote it."""
     logp: list[float] = field(default_factory=list)
-    version: int = -1
-    """Of the oldest weights that wrote a part."""
+    version: int | None = None
+    """Of the oldest weights that wrote a part; None until one has."""
     verdict: Verdict = _UNGRADED
     grader_raised: bool = False
     tool_calls: int = 0
@@ -43,7 +46,7 @@ class Rollout:
         self.completion += ids
         self.mask += [True] * len(ids)
         self.logp += logp
-        self.version = version if self.version < 0 else min(self.version, version)
+        self.version = version if self.version is None else min(self.version, version)
 
     def heard(self, ids: tuple[int, ...]) -> None:
         """A tool's tokens, which carry no loss."""
@@ -61,9 +64,10 @@ class Group:
     rollouts: tuple[Rollout, ...]
 
     @property
-    def version(self) -> int:
-        """Of the oldest weights in it."""
-        return min(rollout.version for rollout in self.rollouts)
+    def version(self) -> int | None:
+        """Of the oldest weights in it; None where none wrote anything."""
+        known = [r.version for r in self.rollouts if r.version is not None]
+        return min(known, default=None)
 
     @property
     def rewards(self) -> list[float | None]:
@@ -90,10 +94,13 @@ class Rollouts:
         stop: set[int],
         engine: Engine,
         session: Session,
+        tasks: Mapping[str, Task] | None = None,
     ) -> None:
+        """With `tasks` a rollout works on the one that its row names."""
         self._config, self._tokenizer, self._stop = config.rollout, tokenizer, stop
         self._seed, self._remember = config.run.seed, config.grading.remember
-        self._engine, self._session = engine, session
+        self._engine, self._session, self._tasks = engine, session, tasks or {}
+        self._room = asyncio.Semaphore(config.grading.max_concurrency)
         self._grader: Grader = config.grader()
         self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
         self._graded: dict[tuple[int, str], asyncio.Task[tuple[Verdict, bool]]] = {}
@@ -149,19 +156,23 @@ class Rollouts:
         return str(self._tokenizer.decode(done.ids, skip_special_tokens=False))
 
     async def _episode(self, rollout: Rollout, numbers: random.Random) -> str | Verdict | None:
-        """All turns in a sandbox of the rollout's own; it is gone before its work is graded."""
-        files = {p: str(t).encode() for p, t in dict(rollout.row.task.get("files") or {}).items()}
+        """All turns at a workplace of the rollout's own; it is gone before its work is graded."""
+        deadline = self._config.deadline
         try:
-            async with self._session.sandbox(files=files) as sandbox:
-                await self._turns(rollout, sandbox, numbers)
-                if not self._config.artefact:
+            async with self._workplace(rollout.row) as place:
+                await self._turns(rollout, place, numbers)
+                if not place.leaves_work:
                     return self._submission(rollout)
-                async with asyncio.timeout(self._config.deadline):
-                    return (await sandbox.read_file(self._config.artefact)).decode(errors="replace")
+                begun = time.monotonic()
+                await place.ready()
+                async with asyncio.timeout(deadline):
+                    work = await place.work()
+                rollout.sandbox_seconds += time.monotonic() - begun
+                return work
         except SandboxFileError as error:
             return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
         except TimeoutError:
-            detail = f"a tool call was not over within rollout.deadline={self._config.deadline:g} s"
+            detail = f"a sandbox or a tool was not done within rollout.deadline={deadline:g} s"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
         except SandboxError as error:
             if isinstance(error, ConfigurationError):
@@ -169,17 +180,24 @@ class Rollouts:
             detail = f"{type(error).__name__}: {error}"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
 
-    async def _turns(self, rollout: Rollout, sandbox: Sandbox, numbers: random.Random) -> None:
+    def _workplace(self, row: Row) -> AbstractAsyncContextManager[Workplace]:
+        if self._tasks:
+            return swe_task(self._session, self._tasks, row, self._config, self._room)
+        return own_sandbox(self._session, row, self._config, self._room)
+
+    async def _turns(self, rollout: Rollout, place: Workplace, numbers: random.Random) -> None:
         assert self._answers is not None
-        toolbox = Toolbox(sandbox, timeout=self._config.tool_timeout)
         for turn in range(self._config.max_turns):
-            text = await self._turn(rollout, numbers)
+            written = calls_in(await self._turn(rollout, numbers))
+            if not written:
+                return
             begun = time.monotonic()
+            await place.ready()
             async with asyncio.timeout(self._config.deadline):
-                results = await call(toolbox, text)
+                results = await call(place, written)
             rollout.sandbox_seconds += time.monotonic() - begun
-            rollout.tool_calls += len(results or ())
-            if results is None or results[-1].submitted or turn + 1 == self._config.max_turns:
+            rollout.tool_calls += len(results)
+            if results[-1].submitted or turn + 1 == self._config.max_turns:
                 return
             answer = self._answers.ids(results)
             left = self._config.max_completion_tokens - len(rollout.completion)
@@ -215,10 +233,21 @@ class Rollouts:
             del self._graded[next(iter(self._graded))]
         return verdict, raised
 
+    async def check(self, row: Row) -> Verdict:
+        """Grade what was there before: sandboxes and grader work if there is a reward."""
+        if not self._tasks:
+            verdict, _ = await self.judge(row, row.prefix)
+            return verdict
+        async with self._workplace(row) as place:
+            await place.ready()
+            work = await place.work()
+        assert isinstance(work, Verdict)
+        return work
+
     async def judge(self, row: Row, submission: str) -> tuple[Verdict, bool]:
         """The verdict, and whether the grader raised instead of giving one."""
         try:
-            async with asyncio.timeout(self._config.deadline):
+            async with self._room, asyncio.timeout(self._config.deadline):
                 return await self._grader.grade(self._session, submission, row.task), False
         except TimeoutError:
             detail = f"not graded within rollout.deadline={self._config.deadline:g} s"

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
-from sandboxkit.integrations.grpo.data import Row, read_rows, row_of
+from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Engine, Weights
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
 
@@ -69,10 +69,10 @@ class Sampling:
         position: int,
     ) -> None:
         self._config, self._stop, self._engine = config, stop, engine
-        self._train = read_rows(config.data.train, tokenizer, config)
-        held_out = config.data.held_out
-        self._held_out = read_rows(held_out, tokenizer, config) if held_out else []
-        self._rollouts = Rollouts(config, tokenizer, stop_ids, engine, session)
+        tasks, held_out = load_swe_tasks(config.data.tasks), config.data.held_out
+        self._train = read_rows(config.data.train, tokenizer, config, tasks)
+        self._held_out = read_rows(held_out, tokenizer, config, tasks) if held_out else []
+        self._rollouts = Rollouts(config, tokenizer, stop_ids, engine, session, tasks)
         self._buffer = Buffer(self._make, config, position)
 
     @property
@@ -82,8 +82,7 @@ class Sampling:
 
     def check(self) -> None:
         """Grade nothing for the first row: sandboxes and grader work, or ConfigurationError."""
-        row = self._train[0]
-        verdict, _ = self._wait(self._rollouts.judge(row, row.prefix), "grading the first row")
+        verdict = self._wait(self._rollouts.check(self._train[0]), "grading the first row")
         if verdict.reward is None:
             raise ConfigurationError(f"the first row cannot be graded: {verdict.detail}")
 
@@ -168,7 +167,7 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
     rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
     known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
     seconds = sorted(rollout.sandbox_seconds for rollout in rollouts)
-    ages = [version - group.version for group in batch.groups]
+    ages = [version - group.version for group in batch.groups if group.version is not None]
     return {
         "reward": _mean(known),
         "pass_rate": _mean([float(reward == 1) for reward in known]),

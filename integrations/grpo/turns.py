@@ -8,21 +8,26 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._tools import Toolbox, ToolResult
+from sandboxkit.integrations._tools import ToolResult
+from sandboxkit.integrations.grpo.workplace import Workplace
 
-__all__ = ["Answers", "call"]
+__all__ = ["Answers", "call", "calls_in"]
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _SAID = "\u2063said\u2063"
 
 
-async def call(toolbox: Toolbox, text: str) -> list[ToolResult] | None:
-    """Make the calls in a turn's text, in Hermes's form, one after another; None without any.
+def calls_in(text: str) -> list[str]:
+    """What a turn's text has between tool-call tags, Hermes's form."""
+    return _CALL.findall(text)
+
+
+async def call(place: Workplace, written: Sequence[str]) -> list[ToolResult]:
+    """Make calls one after another, until one submits.
 
     A call that cannot be read is answered with an error, as a mistaken one is. Raises the
     infrastructure's errors.
     """
-    written = _CALL.findall(text)
     results = []
     for each in written:
         try:
@@ -34,10 +39,10 @@ async def call(toolbox: Toolbox, text: str) -> list[ToolResult] | None:
             shown = f"{type(error).__name__}: {error}"
             results.append(ToolResult(f"ERROR: this is no tool call ({shown})", error=True))
             continue
-        results.append(await toolbox.call(name, arguments))
+        results.append(await place.call(name, arguments))
         if results[-1].submitted:
             break
-    return results or None
+    return results
 
 
 class Answers:

@@ -11,13 +11,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sandboxkit.integrations.grpo.toys import compose
+from tests.grpo import tiny
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
@@ -119,22 +120,7 @@ def _wait_until_it_answers(server: Server, log: Path) -> None:
         time.sleep(0.2)
 
 
-def settings(folder: Path, run: Path, *more: str) -> Sequence[str]:
+def settings(folder: Path, run: Path, *more: str) -> list[str]:
     """Of a run of the program with that model."""
-    return [
-        f"run.folder={run}",
-        f"model.name={folder}",
-        f"data.train={folder}/train.jsonl",
-        "run.threads=1",
-        "run.timeout=120",
-        "engine.max_model_tokens=64",
-        "rollout.max_completion_tokens=14",
-        "rollout.prompts_per_step=4",
-        "rollout.submission=text",
-        "grading.options={together=true}",
-        "grading.max_concurrency=4",
-        "grading.provider=local",
-        "buffer.max_refill=0",
-        "optimizer.lr=6e-4",
-        *more,
-    ]
+    few = ["run.timeout=120", "rollout.prompts_per_step=4"]
+    return tiny.settings(folder, folder / "train.jsonl", run, *few, *more)

@@ -20,6 +20,7 @@ from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
+from tests.grpo import tiny
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
@@ -35,21 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(folder: Path, run: Path, *more: str) -> list[str]:
-    return [
-        f"run.folder={run}",
-        f"model.name={folder}/model",
-        f"data.train={folder}/train.jsonl",
-        "run.threads=1",
-        "engine.max_model_tokens=64",
-        "rollout.max_completion_tokens=14",
-        "rollout.submission=text",
-        "grading.options={together=true}",
-        "grading.max_concurrency=4",
-        "grading.provider=local",
-        "buffer.max_refill=0",
-        "optimizer.lr=6e-4",
-        *more,
-    ]
+    return tiny.settings(folder / "model", folder / "train.jsonl", run, *more)
 
 
 def config(folder: Path, run: Path, *more: str) -> Config:

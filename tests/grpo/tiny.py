@@ -1,4 +1,4 @@
-"""A model small enough to train in a test, and rollouts for it."""
+"""A model small enough to train in a test, rollouts for it, and a run's settings."""
 
 import random
 from pathlib import Path
@@ -71,3 +71,22 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
         "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
     )
     return made
+
+
+def settings(model: Path, rows: Path, run: Path, *more: str) -> list[str]:
+    """Of a run on the CPU, with the rows of a toy and local sandboxes."""
+    return [
+        f"run.folder={run}",
+        f"model.name={model}",
+        f"data.train={rows}",
+        "run.threads=1",
+        "engine.max_model_tokens=64",
+        "rollout.max_completion_tokens=14",
+        "rollout.submission=text",
+        "grading.options={together=true}",
+        "grading.max_concurrency=4",
+        "grading.provider=local",
+        "buffer.max_refill=0",
+        "optimizer.lr=6e-4",
+        *more,
+    ]

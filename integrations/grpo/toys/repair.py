@@ -53,7 +53,7 @@ def attempt(step: tuple[str, int]) -> str:
     return f"{OPEN}{compose.SIGNS[step[0]]}{step[1]}{CLOSE}<end>"
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, steps: int = 200) -> None:
     """A model that knows the form of such talks, in which a share of RIGHT of the fixes fit."""
     numbers, words = random.Random(0), tokenizer()
 
@@ -72,7 +72,7 @@ def write(folder: Path) -> None:
             own += [mine] * (len(ids) - len(own))
         return ids, own
 
-    fit(words, example).save_pretrained(folder / "model")
+    fit(words, example, steps).save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
     rows = [json.dumps(row(step)) for step in compose.STEPS]
     (folder / "train.jsonl").write_text("\n".join(rows) + "\n")

@@ -1,0 +1,148 @@
+"""Where the tools of a rollout work: a sandbox of its own, or that of an SWE task.
+
+It starts while the model writes its first turn, once there is room, and is gone when the context
+ends. `room` bounds how many there are, so that nobody's deadline runs while they wait for others.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from sandboxkit import Sandbox, Session
+from sandboxkit.integrations._tools import Toolbox, ToolResult
+from sandboxkit.integrations.grpo.config import Rollout as Settings
+from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
+
+__all__ = ["Workplace", "own_sandbox", "swe_task"]
+
+T = TypeVar("T")
+
+
+class Workplace(Protocol):
+    """Bash, editor and submit. Every call may raise the infrastructure's errors."""
+
+    leaves_work: bool
+    """Whether what is graded is here, and not the completion."""
+
+    async def ready(self) -> None:
+        """Return once it has started; before any other call."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:  # Any: JSON
+        """Make a tool call; after one that `submitted` there is no other."""
+        ...
+
+    async def work(self) -> str | Verdict:
+        """What is to be graded, or its grade."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def own_sandbox(
+    session: Session, row: Row, settings: Settings, room: asyncio.Semaphore
+) -> AsyncIterator[Workplace]:
+    """One with the files of the row; what is graded is the artefact, where there is to be one."""
+    files = {p: str(text).encode() for p, text in dict(row.task.get("files") or {}).items()}
+    sandbox = session.sandbox(files=files)
+
+    async def start() -> None:
+        async with asyncio.timeout(settings.deadline):
+            await sandbox.start()
+
+    async with _meanwhile(start, room) as started:
+        try:
+            yield _OwnSandbox(sandbox, settings, started)
+        finally:
+            await sandbox.stop()
+
+
+@contextlib.asynccontextmanager
+async def swe_task(
+    session: Session,
+    tasks: Mapping[str, Task],
+    row: Row,
+    settings: Settings,
+    room: asyncio.Semaphore,
+) -> AsyncIterator[Workplace]:
+    """That of the row's `task_id`, graded by the task's tests in a sandbox that the model never saw."""
+    config = SweConfig(
+        max_steps=settings.max_turns,
+        tool_timeout=settings.tool_timeout,
+        start_timeout=settings.deadline,
+    )
+    env = SweEnv(session, tasks, config)
+    async with _meanwhile(lambda: env.reset(str(row.task["task_id"])), room) as first:
+        try:
+            yield _SweTask(env, first)
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            await env.close()
+
+
+@contextlib.asynccontextmanager
+async def _meanwhile(
+    begin: Callable[[], Awaitable[T]], room: asyncio.Semaphore
+) -> AsyncIterator["asyncio.Task[T]"]:
+    """`begin` on a task of its own once there is room, which is held until the context ends."""
+    held = False
+
+    async def run() -> T:
+        nonlocal held
+        await room.acquire()
+        held = True
+        return await begin()
+
+    begun = asyncio.create_task(run())
+    try:
+        yield begun
+    finally:
+        begun.cancel()
+        try:
+            await asyncio.gather(begun, return_exceptions=True)
+        finally:
+            if held:
+                room.release()
+
+
+class _OwnSandbox:
+    def __init__(self, sandbox: Sandbox, settings: Settings, started: "asyncio.Task[None]") -> None:
+        self._sandbox, self._artefact, self._started = sandbox, settings.artefact, started
+        self._toolbox = Toolbox(sandbox, timeout=settings.tool_timeout)
+        self.leaves_work = bool(settings.artefact)
+
+    async def ready(self) -> None:
+        await self._started
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return await self._toolbox.call(name, arguments)
+
+    async def work(self) -> str | Verdict:
+        return (await self._sandbox.read_file(self._artefact)).decode(errors="replace")
+
+
+class _SweTask:
+    leaves_work = True
+
+    def __init__(self, env: SweEnv, first: "asyncio.Task[Step]") -> None:
+        self._env, self._first = env, first
+        self._last: Step | None = None
+
+    async def ready(self) -> None:
+        self._last = self._last or await self._first
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        assert self._last is not None
+        if not self._last.done:
+            self._last = await self._env.step(name, arguments)
+        return ToolResult(self._last.observation, self._last.error, submitted=self._last.done)
+
+    async def work(self) -> str | Verdict:
+        assert self._last is not None
+        if not self._last.done:
+            self._last = await self._env.finish()
+        assert self._last.verdict is not None
+        return self._last.verdict

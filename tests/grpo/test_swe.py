@@ -1,0 +1,142 @@
+"""SWE tasks in the GRPO program: their rows, their sandboxes, their grades; and room for all."""
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.data import Row, read_rows
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
+from sandboxkit.integrations.grpo.toys import repair
+from sandboxkit.integrations.grpo.trainer import train
+from sandboxkit.integrations.rewards import Outcome
+from sandboxkit.integrations.swe import bundled_tasks
+from sandboxkit.providers.local import LocalProvider
+from tests.grpo import tiny
+from tests.grpo.test_rollout import END, Script, tool_call
+
+TASKS = bundled_tasks()
+BUNDLED = Path(str(resources.files("sandboxkit.integrations.swe"))) / "tasks"
+SUBMIT = '<tool_call>{"name": "submit"}</tool_call>'
+LONG = ["rollout.max_turns=4", "rollout.max_completion_tokens=6000", "engine.max_model_tokens=9000",
+        "optimizer.max_tokens_per_row=9000"]  # fmt: skip
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    tag = f"test:swe-{secrets.token_hex(4)}"
+    with Session("local", max_concurrency=2, tags=(tag,)) as session:
+        yield session
+        assert not session.list(tags=(tag,)).result(30), "each rollout stops its own"
+
+
+def solution(task: str, kind: str) -> str:
+    return tool_call((BUNDLED / task / "solution" / f"{kind}.sh").read_text())
+
+
+def run(session: Session, texts: list[str], *settings: str, count: int = 1) -> list[Rollout]:
+    """Rollouts at once, all of the task that the first row names."""
+    tokenizer = tiny.chat_tokenizer()
+    config = read(None, ["model.name=m", "data.tasks=bundled", *LONG, *settings])
+    row = Row(0, (5, 6), "ask", "", {"task_id": "fix_intervals"})
+    engine = Script(tokenizer, texts)
+    subject = Rollouts(config, tokenizer, {END}, engine, session, TASKS)
+
+    async def all_of_them() -> list[Rollout]:
+        return list(await asyncio.gather(*[subject.one(row, str(n)) for n in range(count)]))
+
+    return Operation(all_of_them()).result(120)
+
+
+@pytest.mark.parametrize(
+    ("texts", "reward", "calls"),
+    [
+        ([solution("fix_intervals", "reference"), SUBMIT], 1.0, 2),
+        ([solution("fix_intervals", "reference"), "It is done."], 1.0, 1),
+        ([solution("fix_intervals", "cheat"), SUBMIT], 0.0, 2),
+        (["I give up."], 0.0, 0),
+    ],
+)
+def test_a_task_is_worked_on_with_tools_and_graded_by_its_tests(
+    session: Session, texts: list[str], reward: float, calls: int
+) -> None:
+    (made,) = run(session, texts)
+    assert (made.verdict.reward, made.tool_calls) == (reward, calls)
+    assert made.sandbox_seconds > 0
+
+
+def test_a_task_that_cannot_start_masks_its_rollout_and_its_group_is_kept() -> None:
+    class Away(LocalProvider):
+        async def create(self, spec: Any) -> str:
+            raise ProviderUnavailableError("no room")
+
+    with Session(Away()) as session:
+        (failed,) = run(session, [tool_call("true"), "Well."])
+    assert failed.verdict.reward is None
+    assert "no room" in failed.verdict.detail
+    assert failed.version == 1, "its first turn was written meanwhile"
+    assert Group(0, (failed, Rollout(failed.row, version=0))).version == 0
+    assert Group(0, (Rollout(failed.row),)).version is None
+
+
+def test_waiting_for_room_is_in_nobodys_deadline(session: Session) -> None:
+    texts = [tool_call("sleep 1"), "Well."] * 5
+    made = run(session, texts, "grading.max_concurrency=1", "rollout.deadline=4", count=5)
+    assert [each.verdict.outcome for each in made] == [Outcome.FAILED] * 5
+    assert sum(each.sandbox_seconds for each in made) > 10, "they did wait"
+
+
+def test_every_task_is_a_row_or_those_that_a_file_names(tmp_path: Path) -> None:
+    config = read(None, ["model.name=m", "data.tasks=bundled", *LONG])
+    tokenizer = tiny.chat_tokenizer()
+    rows = read_rows("", tokenizer, config, TASKS)
+    assert [row.task["task_id"] for row in rows] == list(TASKS)
+    assert TASKS["parse_logs"].instruction.strip() in rows[list(TASKS).index("parse_logs")].text
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"task_id": "parse_logs"}\n{"task_id": "nope"}\n')
+    with pytest.raises(ConfigurationError, match=r"line 2: task_id='nope' is none of data.tasks"):
+        read_rows(str(path), tokenizer, config, TASKS)
+
+
+@pytest.mark.parametrize("more", ["rollout.max_turns=1", "rollout.artefact=/workspace/s.py"])
+def test_what_does_not_go_with_tasks_is_refused(more: str) -> None:
+    with pytest.raises(ConfigurationError, match="each task says what is graded"):
+        read(None, ["model.name=m", "data.tasks=bundled", *LONG, more])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")  # torch's
+def test_the_program_trains_on_tasks(tmp_path: Path) -> None:
+    repair.write(tmp_path, steps=80)
+    for number, row in enumerate(map(json.loads, (tmp_path / "train.jsonl").open())):
+        task = tmp_path / "tasks" / f"repair-{number:02}"
+        (task / "environment" / "seeds").mkdir(parents=True)
+        (task / "tests").mkdir()
+        (task / "instruction.md").write_text("repair")
+        (task / "environment/seeds/check.py").write_text(row["files"]["/workspace/check.py"])
+        cases = [(case["args"][0], case["expected"]) for case in row["cases"]]
+        test = f"import sys; sys.path.insert(0, '.'); import s; assert all(s.f(x) == y for x, y in {cases})"
+        (task / "tests" / "test.sh").write_text(f'exec python3 -c "{test}"\n')
+    run = tmp_path / f"swe-{os.getpid()}"
+    given = tiny.settings(tmp_path / "model", tmp_path / "none.jsonl", run)
+    more = [
+        *("data.train=", f"data.tasks={tmp_path}/tasks", "run.steps=2", "rollout.max_turns=4"),
+        *("rollout.max_completion_tokens=40", "rollout.group_size=4"),
+        *("rollout.prompts_per_step=2", "buffer.drop_equal=false"),
+    ]
+    assert train(read(None, [*given, *more])) == 0
+    steps = [row for row in plot.rows(run / "metrics.jsonl") if "reward" in row]
+    assert [row["infra_failed_rate"] for row in steps] == [0.0, 0.0]
+    assert [row["rollouts"] for row in steps] == [8, 8]
+    assert 0 < sum(row["reward"] for row in steps) / 2 < 1
+    with Session("local") as session:
+        assert not session.list(tags=("grpo", f"run:{run.name}")).result(30)
