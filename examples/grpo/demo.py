@@ -8,12 +8,13 @@ import argparse
 import importlib.util
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from sandboxkit.integrations.grpo import program
 from sandboxkit.integrations.grpo.toys import compose, repair
 
-TASKS = {"compose": compose.write, "repair": repair.write}
+TASKS: dict[str, Callable[[Path], None]] = {"compose": compose.write, "repair": repair.write}
 
 
 def demo() -> int:

@@ -1,18 +1,15 @@
-"""The policy model: loaded, sharded with FSDP2, and asked for the log-probabilities of packed rows."""
+"""The policy model: loaded, and asked for the log-probabilities of packed rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["Sequences", "load", "logp_of", "shard"]
+__all__ = ["Sequences", "load", "logp_of"]
 
 # Families whose layers carry state along the row (state space, linear attention, convolution):
 # they would leak one packed sequence into the next.
@@ -45,24 +42,27 @@ class Sequences:
     """Index of each completion's first token; at least 1, for the model predicts from a token."""
 
 
-def load(
-    name: str, *, dtype: torch.dtype = torch.float32, checkpointing: bool = False
-) -> PreTrainedModel:
+def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreTrainedModel:
     """Load a causal language model from a folder or a hub, on the CPU, in training mode.
 
-    The weights are kept in `dtype`; mixed precision casts when computing. Raises
-    ConfigurationError when there is none, or it is of a family that cannot be packed.
+    The weights are kept in float32; mixed precision casts when computing. One that is to be
+    `empty` has none, on the meta device. Raises ConfigurationError when there is none, or it is
+    of a family that cannot be packed.
     """
+    model: PreTrainedModel
+    kept = {"dtype": torch.float32, "attn_implementation": "sdpa"}
     try:
-        family = AutoConfig.from_pretrained(name).model_type
-        if family in _RECURRENT:
+        config = AutoConfig.from_pretrained(name)
+        if config.model_type in _RECURRENT:
             raise ConfigurationError(
-                f"model {name!r} is a {family}: its layers would leak one packed sequence into "
-                "the next; use a model with attention only"
+                f"model {name!r} is a {config.model_type}: its layers would leak one packed "
+                "sequence into the next; use a model with attention only"
             )
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, attn_implementation="sdpa"
-        )
+        if empty:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config, **kept)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(name, **kept)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -70,29 +70,6 @@ def load(
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
-
-
-def shard(model: PreTrainedModel, mesh: DeviceMesh, *, bf16: bool = False) -> PreTrainedModel:
-    """Shard the parameters over the mesh's ranks, layer by layer (FSDP2); in place.
-
-    With `bf16` it computes in bfloat16 and reduces gradients in float32.
-    """
-    policy = (
-        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if bf16
-        else MixedPrecisionPolicy()
-    )
-    for layer in _layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    return model
-
-
-def _layers(model: PreTrainedModel) -> nn.ModuleList:
-    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    if not lists:
-        raise ConfigurationError(f"{type(model).__name__} has no list of layers to shard")
-    return max(lists, key=len)
 
 
 def logp_of(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from transformers import GenerationConfig, PreTrainedModel
 
 from sandboxkit import ConfigurationError, Session
@@ -23,9 +22,10 @@ from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.loop import First, Learner, Loop
-from sandboxkit.integrations.grpo.model import load, shard
+from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
+from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.provider import Provider
 
 __all__ = ["train"]
@@ -83,20 +83,22 @@ def _learner(config: Config) -> Learner:
 
 
 def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
-    model = load(config.model.name, checkpointing=trained and config.model.checkpointing)
-    if not trained:
-        model.eval().requires_grad_(False)
-    elif rank := config.model.lora_rank:
-        lora.add(model, rank, config.model.lora_alpha, config.model.lora_targets)
+    def make(empty: bool) -> PreTrainedModel:
+        checkpointing = trained and config.model.checkpointing
+        model = load(config.model.name, checkpointing=checkpointing, empty=empty)
+        if not trained:
+            model.eval().requires_grad_(False)
+        elif rank := config.model.lora_rank:
+            lora.add(model, rank, config.model.lora_alpha, config.model.lora_targets)
+        return model
+
     if dist.is_initialized():
-        kind = config.run.device
-        mesh = init_device_mesh(kind, (dist.get_world_size(),))
-        return shard(model.to(kind), mesh, bf16=config.model.bf16)
+        return sharded(make, device=config.run.device, bf16=config.model.bf16)
     if config.model.bf16:
         raise ConfigurationError(
             "model.bf16=True is FSDP's mixed precision: start it with torchrun"
         )
-    moved: PreTrainedModel = model.to(config.run.device)
+    moved: PreTrainedModel = make(False).to(config.run.device)
     return moved
 
 

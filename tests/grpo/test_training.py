@@ -88,8 +88,9 @@ def run(folder: str, kind: str, ranks: int) -> list[dict[str, float]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("kind", ["dapo", "gspo"])
-def test_two_ranks_train_as_one_does(folder: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "tied"), [("dapo", False), ("gspo", True)])
+def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> None:
+    folder = save_model(tmp_path, tied=tied)
     alone, together = run(folder, kind, 1), run(folder, kind, 2)
     assert len(alone) == len(together) == 4
     for one, two in zip(alone, together, strict=True):

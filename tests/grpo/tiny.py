@@ -12,7 +12,7 @@ from sandboxkit.integrations.grpo.training import Sample
 VOCABULARY = 32
 
 
-def save_model(folder: Path, head_dim: int = 16) -> str:
+def save_model(folder: Path, head_dim: int = 16, *, tied: bool = False) -> str:
     """Write a randomly initialised model, always the same, and return where."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -27,7 +27,7 @@ def save_model(folder: Path, head_dim: int = 16) -> str:
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return str(folder)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 from sandboxkit.integrations.grpo import checkpoint
-from sandboxkit.integrations.grpo.model import load, shard
+from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.grpo.training import train_step
 from tests.grpo.tiny import samples
 
@@ -23,10 +23,11 @@ from tests.grpo.tiny import samples
 def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    model = load(folder)
     if ranks > 1:
         dist.init_process_group("gloo")
-        shard(model, init_device_mesh("cpu", (ranks,)))
+        model = sharded(lambda empty: load(folder, empty=empty))
+    else:
+        model = load(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     objective = Objective(loss=kind, max_completion_tokens=12)  # type: ignore[arg-type] # an argument
     first = 0
