@@ -109,7 +109,8 @@ class Console:
         table = Table(title="samples of the last step")
         for name in ("prompt", "completion", "reward", "outcome"):
             table.add_column(name, overflow="fold")
-        for row in self._last[:6]:
+        distinct = {(row["prompt"], row["completion"]): row for row in self._last}
+        for row in list(distinct.values())[:6]:
             table.add_row(
                 *(_safe(row[name]) for name in ("prompt", "completion", "reward", "outcome"))
             )
