@@ -19,9 +19,10 @@ pytestmark = pytest.mark.timeout(900)
 
 def demo(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """Run it as `make grpo-demo` does, and return the metrics."""
-    settings = [f"--folder={folder}", "--set=grading.provider=local", *arguments]
+    run = folder / folder.name  # whose name is its sandboxes' tag, and no other test's
+    settings = [f"--folder={folder}", f"--set=run.folder={run}", "--set=grading.provider=local"]
     done = subprocess.run(
-        [sys.executable, str(DEMO), *settings],
+        [sys.executable, str(DEMO), *arguments, *settings],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -29,8 +30,8 @@ def demo(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     with Session("local") as session:
-        assert not session.list(tags=("grpo", "run:run")).result(30)
-    return plot.rows(folder / "run" / "metrics.jsonl")
+        assert not session.list(tags=("grpo", f"run:{run.name}")).result(30)
+    return plot.rows(run / "metrics.jsonl")
 
 
 def test_it_solves_what_it_has_never_seen(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_it_solves_what_it_has_never_seen(tmp_path: Path) -> None:
     rewards = [row["reward"] for row in rows if "reward" in row]
     assert len(rewards) == 50
     assert sum(rewards[-10:]) / 10 >= 0.8
-    run = folder / "run"
+    run = folder / folder.name
     assert (run / "export" / "model.safetensors").exists()
     assert (run / "reward.svg").read_text().startswith("<svg")
     assert json.loads((run / "config.json").read_text())["run"]["steps"] == 50
