@@ -110,7 +110,7 @@ class Rollout:
     """Of all turns together, the tools' tokens included."""
     temperature: float = 1.0
     max_turns: int = 1
-    """More than 1: the model may call tools in a sandbox, so often."""
+    """More than 1: the model may call tools in a sandbox, so often; of an SWE task so many calls."""
     artefact: str = ""
     """Absolute path of the file in the sandbox that is graded; else the completion is."""
     submission: Literal["block", "text"] = "block"
@@ -118,7 +118,8 @@ class Rollout:
     tool_timeout: float = 30.0
     """Seconds for a tool call."""
     deadline: float = 300.0
-    """Seconds for a sandbox's start and a tool call, and for grading with all its retries."""
+    """Seconds for a sandbox's start and a tool call, and for grading with all its retries; to which
+    an SWE task's own time for its tests is added."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import functools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,26 +65,32 @@ def read_rows(
 ) -> list[Row]:
     """All rows of a file of JSON lines; without a file one for each of the SWE tasks.
 
-    Raises ConfigurationError that names the first bad line.
+    Raises ConfigurationError that names the first bad line, or task.
     """
-    if not path and tasks:
-        lines = [json.dumps({"task_id": name}) for name in tasks]
-    else:
-        try:
-            lines = Path(path).read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
     rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for where, text in _entries(path, tasks or {}):
         try:
-            rows.append(_row(len(rows), json.loads(line), tokenizer, config, tasks or {}))
+            rows.append(_row(len(rows), json.loads(text), tokenizer, config, tasks or {}))
         except ValueError as error:  # ConfigurationError among them
-            raise ConfigurationError(f"data {path!r}, line {number}: {error}") from error
+            raise ConfigurationError(f"{where}: {error}") from error
     if not rows:
         raise ConfigurationError(f"data {path!r} has no rows")
     return rows
+
+
+def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
+    """Each row as JSON, after where it is from."""
+    if tasks and not path:
+        for name in tasks:
+            yield f"task {name!r}", json.dumps({"task_id": name})
+        return
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield f"data {path!r}, line {number}", line
 
 
 def row_of(rows: Sequence[Row], position: int, seed: int) -> Row:

@@ -27,7 +27,7 @@ from sandboxkit.integrations.grpo.ranks import shared
 from sandboxkit.integrations.grpo.sampling import Sampling, Stopped, batch_metrics
 from sandboxkit.integrations.grpo.training import Sample, train_step
 
-__all__ = ["First", "Learner", "Loop", "learning_rate", "samples_of"]
+__all__ = ["First", "Learner", "Loop", "learning_rate"]
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Loop:
             nonlocal batch
             assert self._first is not None
             batch = self._first.sampling.take(self._done)
-            return samples_of(batch, self._config)
+            return _samples(batch, self._config)
 
         samples = _unless_stopped(take)
         if samples is None:
@@ -177,7 +177,7 @@ def learning_rate(config: Config, step: int) -> float:
             return optimizer.lr
 
 
-def samples_of(batch: Batch, config: Config) -> list[Sample]:
+def _samples(batch: Batch, config: Config) -> list[Sample]:
     """What to train on: every rollout that has a reward, with its advantage."""
     if not batch.groups:
         return []

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, SandboxError, Session
-from sandboxkit.errors import SandboxFileError
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, Request
@@ -157,7 +156,6 @@ class Rollouts:
 
     async def _episode(self, rollout: Rollout, numbers: random.Random) -> str | Verdict | None:
         """All turns at a workplace of the rollout's own; it is gone before its work is graded."""
-        deadline = self._config.deadline
         try:
             async with self._workplace(rollout.row) as place:
                 await self._turns(rollout, place, numbers)
@@ -165,14 +163,15 @@ class Rollouts:
                     return self._submission(rollout)
                 begun = time.monotonic()
                 await place.ready()
-                async with asyncio.timeout(deadline):
+                async with asyncio.timeout(place.deadline):
                     work = await place.work()
                 rollout.sandbox_seconds += time.monotonic() - begun
                 return work
-        except SandboxFileError as error:
-            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
         except TimeoutError:
-            detail = f"a sandbox or a tool was not done within rollout.deadline={deadline:g} s"
+            detail = (
+                "a sandbox or a tool was not done in time, with "
+                f"rollout.deadline={self._config.deadline:g} s"
+            )
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
         except SandboxError as error:
             if isinstance(error, ConfigurationError):
@@ -193,7 +192,7 @@ class Rollouts:
                 return
             begun = time.monotonic()
             await place.ready()
-            async with asyncio.timeout(self._config.deadline):
+            async with asyncio.timeout(place.deadline):
                 results = await call(place, written)
             rollout.sandbox_seconds += time.monotonic() - begun
             rollout.tool_calls += len(results)

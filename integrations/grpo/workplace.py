@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from sandboxkit import Sandbox, Session
+from sandboxkit import Sandbox, SandboxFileError, Session
 from sandboxkit.integrations._tools import Toolbox, ToolResult
 from sandboxkit.integrations.grpo.config import Rollout as Settings
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
 
 __all__ = ["Workplace", "own_sandbox", "swe_task"]
@@ -26,6 +26,8 @@ class Workplace(Protocol):
 
     leaves_work: bool
     """Whether what is graded is here, and not the completion."""
+    deadline: float
+    """Seconds past which a call or the work is a failure of the infrastructure."""
 
     async def ready(self) -> None:
         """Return once it has started; before any other call."""
@@ -52,11 +54,8 @@ async def own_sandbox(
         async with asyncio.timeout(settings.deadline):
             await sandbox.start()
 
-    async with _meanwhile(start, room) as started:
-        try:
-            yield _OwnSandbox(sandbox, settings, started)
-        finally:
-            await sandbox.stop()
+    async with _meanwhile(start, sandbox.stop, room) as started:
+        yield _OwnSandbox(sandbox, settings, started)
 
 
 @contextlib.asynccontextmanager
@@ -67,27 +66,26 @@ async def swe_task(
     settings: Settings,
     room: asyncio.Semaphore,
 ) -> AsyncIterator[Workplace]:
-    """That of the row's `task_id`, graded by the task's tests in a sandbox that the model never saw."""
+    """That of the row's `task_id`, graded by the task's tests, in a fresh sandbox if not `in_place`."""
     config = SweConfig(
         max_steps=settings.max_turns,
         tool_timeout=settings.tool_timeout,
         start_timeout=settings.deadline,
     )
-    env = SweEnv(session, tasks, config)
-    async with _meanwhile(lambda: env.reset(str(row.task["task_id"])), room) as first:
-        try:
-            yield _SweTask(env, first)
-        finally:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-            await env.close()
+    env, task_id = SweEnv(session, tasks, config), str(row.task["task_id"])
+    # Tests that hang are the policy's failure, and last as long in each attempt at grading.
+    deadline = settings.deadline + 3 * tasks[task_id].test_timeout
+    async with _meanwhile(lambda: env.reset(task_id), env.close, room) as first:
+        yield _SweTask(env, first, deadline)
 
 
 @contextlib.asynccontextmanager
 async def _meanwhile(
-    begin: Callable[[], Awaitable[T]], room: asyncio.Semaphore
+    begin: Callable[[], Awaitable[T]],
+    end: Callable[[], Awaitable[None]],
+    room: asyncio.Semaphore,
 ) -> AsyncIterator["asyncio.Task[T]"]:
-    """`begin` on a task of its own once there is room, which is held until the context ends."""
+    """`begin` on a task of its own once there is room, which is held until `end` has returned."""
     held = False
 
     async def run() -> T:
@@ -104,15 +102,18 @@ async def _meanwhile(
         try:
             await asyncio.gather(begun, return_exceptions=True)
         finally:
-            if held:
-                room.release()
+            try:
+                await end()
+            finally:
+                if held:
+                    room.release()
 
 
 class _OwnSandbox:
     def __init__(self, sandbox: Sandbox, settings: Settings, started: "asyncio.Task[None]") -> None:
         self._sandbox, self._artefact, self._started = sandbox, settings.artefact, started
         self._toolbox = Toolbox(sandbox, timeout=settings.tool_timeout)
-        self.leaves_work = bool(settings.artefact)
+        self.leaves_work, self.deadline = bool(settings.artefact), settings.deadline
 
     async def ready(self) -> None:
         await self._started
@@ -121,14 +122,17 @@ class _OwnSandbox:
         return await self._toolbox.call(name, arguments)
 
     async def work(self) -> str | Verdict:
-        return (await self._sandbox.read_file(self._artefact)).decode(errors="replace")
+        try:
+            return (await self._sandbox.read_file(self._artefact)).decode(errors="replace")
+        except SandboxFileError as error:
+            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
 
 
 class _SweTask:
     leaves_work = True
 
-    def __init__(self, env: SweEnv, first: "asyncio.Task[Step]") -> None:
-        self._env, self._first = env, first
+    def __init__(self, env: SweEnv, first: "asyncio.Task[Step]", deadline: float) -> None:
+        self._env, self._first, self.deadline = env, first, deadline
         self._last: Step | None = None
 
     async def ready(self) -> None:

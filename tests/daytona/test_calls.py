@@ -7,7 +7,7 @@ import pytest
 from sandboxkit import CommandTimeoutError, Sandbox, Session
 from tests.daytona.conftest import TIMEOUT
 from tests.emulators._server import Server
-from tests.hosted.kept_shells import SETTLED
+from tests.hosted.kept_shells import settle
 
 TERMINAL, EXECUTE = "WS process/pty/create-connect", "POST process/execute"
 
@@ -37,8 +37,8 @@ def test_the_next_commands_are_no_calls(server: Server, session: Session) -> Non
     sandbox = session.sandbox().start().result(30)
     server.clear()
     for number in range(5):
-        time.sleep(SETTLED)
         assert sandbox.exec(["echo", str(number)]).result(30).stdout == f"{number}\n"
+        settle(sandbox)
     assert asked(server, sandbox) == [TERMINAL]
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
 from sandboxkit.integrations.grpo.toys import repair
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Outcome
-from sandboxkit.integrations.swe import bundled_tasks
+from sandboxkit.integrations.swe import Task, bundled_tasks
 from sandboxkit.providers.local import LocalProvider
 from tests.grpo import tiny
 from tests.grpo.test_rollout import END, Script, tool_call
@@ -43,13 +44,19 @@ def solution(task: str, kind: str) -> str:
     return tool_call((BUNDLED / task / "solution" / f"{kind}.sh").read_text())
 
 
-def run(session: Session, texts: list[str], *settings: str, count: int = 1) -> list[Rollout]:
-    """Rollouts at once, all of the task that the first row names."""
+def run(
+    session: Session,
+    texts: list[str],
+    *settings: str,
+    count: int = 1,
+    task: Task = TASKS["fix_intervals"],
+) -> list[Rollout]:
+    """Rollouts of a task, all at once."""
     tokenizer = tiny.chat_tokenizer()
     config = read(None, ["model.name=m", "data.tasks=bundled", *LONG, *settings])
-    row = Row(0, (5, 6), "ask", "", {"task_id": "fix_intervals"})
+    row = Row(0, (5, 6), "ask", "", {"task_id": task.id})
     engine = Script(tokenizer, texts)
-    subject = Rollouts(config, tokenizer, {END}, engine, session, TASKS)
+    subject = Rollouts(config, tokenizer, {END}, engine, session, {task.id: task})
 
     async def all_of_them() -> list[Rollout]:
         return list(await asyncio.gather(*[subject.one(row, str(n)) for n in range(count)]))
@@ -95,9 +102,19 @@ def test_waiting_for_room_is_in_nobodys_deadline(session: Session) -> None:
     assert max(each.sandbox_seconds for each in made) > 8, "they did wait"
 
 
+def test_tests_that_hang_are_the_policys_failure_and_are_not_masked(session: Session) -> None:
+    hanging = replace(TASKS["fix_intervals"], test_timeout=5.0)
+    forever = tool_call("echo 'while True: pass' > intervals/core.py")
+    (made,) = run(session, [forever, SUBMIT], "rollout.deadline=4", task=hanging)
+    assert (made.verdict.outcome, made.verdict.reward) == (Outcome.TIMEOUT, 0.0)
+
+
 def test_every_task_is_a_row_or_those_that_a_file_names(tmp_path: Path) -> None:
     config = read(None, ["model.name=m", "data.tasks=bundled", *LONG])
     tokenizer = tiny.chat_tokenizer()
+    short = replace(config, engine=replace(config.engine, max_model_tokens=6010))
+    with pytest.raises(ConfigurationError, match=r"task 'cli_from_spec': the prompt has"):
+        read_rows("", tokenizer, short, TASKS)
     rows = read_rows("", tokenizer, config, TASKS)
     assert [row.task["task_id"] for row in rows] == list(TASKS)
     assert TASKS["parse_logs"].instruction.strip() in rows[list(TASKS).index("parse_logs")].text

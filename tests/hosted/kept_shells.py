@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,8 +11,6 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._hosted.kept import lines, scripts
 
 Opened = Callable[[], int]
-SETTLED = 0.3
-"""Seconds after which a shell is ready for the next command, also where much else goes on."""
 LATE_READERS = scripts.SERVE.replace("while exec", "while sleep 0.1; exec")
 assert LATE_READERS != scripts.SERVE
 
@@ -30,6 +28,13 @@ def eventually(true: Callable[[], bool], seconds: float = 10) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def settle(sandbox: Sandbox) -> None:
+    """Wait until every kept shell is ready for a command."""
+    provider: Any = sandbox._provider  # Any: only those of hosted sandboxes have machines
+    kept = provider._machines[sandbox.id].lines._kept
+    eventually(lambda: bool(kept) and all(each.settled for each in kept))
 
 
 class KeptShells:
@@ -63,7 +68,7 @@ class KeptShells:
         self, sandbox: Sandbox, opened: Opened
     ) -> None:
         for _ in range(5):
-            time.sleep(SETTLED)
+            settle(sandbox)
             assert said(sandbox) == "hello\n"
         assert opened() == 0
 
@@ -74,7 +79,7 @@ class KeptShells:
         # Each has two readers, which are forks of it; and one more is in use as they are counted.
         eventually(lambda: len(self.shells(sandbox)) <= (8 + 1) * 3)
         before = opened()
-        time.sleep(SETTLED)
+        settle(sandbox)
         assert said(sandbox) == "hello\n"
         assert opened() == before
 
@@ -132,7 +137,7 @@ class KeptShells:
     ) -> None:
         sandbox.exec(["sh", "-c", "rm -rf /tmp/.s*"]).result(30)
         for _ in range(3):
-            time.sleep(SETTLED)  # the readers find their pipes gone, and say nothing of it
+            settle(sandbox)
             assert said(sandbox) == "hello\n"
         assert opened() == 0
 

@@ -3,13 +3,12 @@
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
 from sandboxkit import Sandbox, Session
 from tests.emulators.modal.client import ModalEmulator
-from tests.hosted.kept_shells import SETTLED
+from tests.hosted.kept_shells import settle
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def sandbox(emulator: ModalEmulator, session: Session) -> Sandbox:
     """A sandbox that has run a command, so that everything is connected; nothing counted yet."""
     sandbox = session.sandbox().start().result(30)
     sandbox.exec(["true"]).result(30)
-    time.sleep(SETTLED)
+    settle(sandbox)
     emulator.ask("calls")
     return sandbox
 
