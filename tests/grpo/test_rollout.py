@@ -261,6 +261,15 @@ def test_a_sandbox_that_cannot_start_masks_the_rollout() -> None:
     assert "no room" in made.verdict.detail
 
 
+def test_files_that_a_sandbox_does_not_take_are_not_the_policys_failure(session: Session) -> None:
+    texts = [tool_call("true"), "Well."]
+    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py"]
+    subject, _ = rollouts(session, texts, *more)
+    (made,) = run(subject, row(files={"/proc/none": "x"}))
+    assert made.verdict.reward is None
+    assert "SandboxFile" in made.verdict.detail
+
+
 def test_tools_need_a_chat_template(session: Session) -> None:
     tokenizer = chat_tokenizer()
     tokenizer.chat_template = None
