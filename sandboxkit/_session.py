@@ -79,13 +79,19 @@ class Session:
         """The name of the backend, such as "docker"."""
         return self._provider.name
 
-    def sandbox(self, **overrides: Unpack[SpecOptions]) -> Sandbox:
-        """Make a sandbox with the session's options and these over them. No I/O until used."""
+    def sandbox(self, *, counted: bool = True, **overrides: Unpack[SpecOptions]) -> Sandbox:
+        """Make a sandbox with the session's options and these over them. No I/O until used.
+
+        With `counted=False` it is one beyond `max_concurrency`: for the few that serve all the
+        others, which would wait for each other otherwise.
+        """
         self._refuse_closed()
         spec = build(self._spec, overrides)
         self._provider.check(spec)
-        sandbox = Sandbox(self._provider, _mark(spec, self.id), self._slots)
+        slots = self._slots if counted else Slots(None)
+        sandbox = Sandbox(self._provider, _mark(spec, self.id), slots)
         self._sandboxes.add(sandbox)
+        sandbox._gone = self._sandboxes.discard
         return sandbox
 
     def run(
@@ -118,7 +124,8 @@ class Session:
         except BaseException:
             self._sandboxes.discard(sandbox)
             raise
-        process.add_done_callback(lambda _: self._discard(sandbox))
+        # A deletion that fails leaves it in _sandboxes: close() tries again and raises.
+        process.add_done_callback(lambda _: sandbox.stop())
         return process
 
     def list(
@@ -163,6 +170,7 @@ class Session:
             adopted = Sandbox(self._provider, SandboxSpec(), self._slots, sandbox_id)
             await adopted._adopt()
             self._sandboxes.add(adopted)
+            adopted._gone = self._sandboxes.discard
             return adopted
 
         return Operation(run())
@@ -191,14 +199,6 @@ class Session:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    def _discard(self, sandbox: Sandbox) -> None:
-        async def run() -> None:
-            await sandbox._stop()
-            self._sandboxes.discard(sandbox)
-
-        # A deletion that fails stays in _sandboxes: close() tries again and raises.
-        Operation(run())
 
     async def _close(self) -> None:
         if os.getpid() != self._pid:

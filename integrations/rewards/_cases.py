@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards._in_sandbox.evaluate import encode
+from sandboxkit.integrations.rewards._in_sandbox.encode import encode
+from sandboxkit.integrations.rewards._notation import read, source
+from sandboxkit.integrations.rewards._tests import parsed
 from sandboxkit.integrations.rewards._values import Comparison, Wire
 
 _WRAPPERS = frozenset(
@@ -83,9 +85,11 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
                 raise ConfigurationError(
                     f"the task's entry_point={name!r} is not the name of a function"
                 )
-            args = [_source(each) for each in case.get("args", ())]
-            args += [f"{key}={_source(value)}" for key, value in case.get("kwargs", {}).items()]
-            return FunctionCase(f"{name}({', '.join(args)})", plain(expected), comparison)
+            args = [source(read(each)) for each in case.get("args", ())]
+            args += [
+                f"{key}={source(read(value))}" for key, value in case.get("kwargs", {}).items()
+            ]
+            return FunctionCase(f"{name}({', '.join(args)})", plain(read(expected)), comparison)
         case _:
             raise ConfigurationError(
                 f"case {str(case)[:100]} has neither stdin and stdout nor args and expected"
@@ -111,36 +115,14 @@ def _has_opaque(wire: Any) -> bool:
     return isinstance(wire, list) and (wire[:1] == ["opaque"] or any(map(_has_opaque, wire)))
 
 
-def _source(value: Any) -> str:
-    """Python source of plain data."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value!r}")'
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_source(k)}: {_source(v)}' for k, v in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_source, value))}]"
-    if isinstance(value, tuple):
-        return f"({''.join(f'{_source(each)}, ' for each in value)})"
-    text = repr(value)
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError) as error:
-        raise ConfigurationError(f"argument {text[:80]} is not plain data") from error
-    return text
-
-
 def from_assert(line: str, helpers: Set[str] = frozenset()) -> FunctionCase | None:
-    """Take `assert f(x) == y` apart, or None where that cannot be done without trust.
+    """Take `assert f(x) == y` apart, or None where that cannot be done without trust: a judge's.
 
     Only a call of the submission's own function, bare or in a builtin such as sorted(), goes
     into the sandbox, never a comparison: its truth would be the sandbox's word. `helpers` are
     names that are not the submission's.
     """
-    try:
-        statements = ast.parse(line.strip()).body
-    except SyntaxError as error:
-        raise ConfigurationError(f"test {line[:80]!r} does not parse: {error.msg}") from error
-    match statements:
+    match parsed(line).body:
         case [ast.Assert(test=test)]:
             return _from_test(test, helpers)
         case _:
@@ -230,9 +212,9 @@ def merged(cases: Sequence[Case]) -> list[Case]:
 
 
 def bound_names(source: str) -> set[str]:
-    """The names that a piece of code defines, imports or assigns."""
+    """The names that trusted code defines, imports or assigns. Raises ConfigurationError."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)

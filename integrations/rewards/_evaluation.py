@@ -3,16 +3,14 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
 
 from sandboxkit import ProcessResult, Session
+from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
 from sandboxkit.integrations.rewards._isolated import Limits, ended, run
-from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire
+from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
-_PROGRAM = resources.files("sandboxkit.integrations.rewards").joinpath("_in_sandbox/evaluate.py")
 _SOLUTION = "/workspace/solution.py"
 
 
@@ -39,10 +37,11 @@ async def evaluate(
         if case.comparison.equal(answer, case.expected):
             return None
     except (Malformed, RecursionError) as error:
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", _shown(error))
-    if answer[0] == "opaque":
-        return failed(f"{_shown(case.source)} is a {_shown(answer[1])}, not plain data")
-    return failed(f"{_shown(case.source)} has another value than expected")
+        return Verdict(Outcome.TAMPERED, 0.0, "policy", shown(error))
+    match answer:
+        case ["opaque" | "object", str(name), *_]:
+            return failed(f"{shown(case.source)} is a {shown(name)}, not plain data")
+    return failed(f"{shown(case.source)} has another value than expected")
 
 
 async def _run_function(
@@ -55,7 +54,7 @@ async def _run_function(
         "source": case.source,
         "expression": case.expression,
     }
-    argv = [limits.python, "-I", "-c", _PROGRAM.read_text("utf-8")]
+    argv = _programs.evaluate(limits.python)
     result = await run(session, argv, limits, stdin=json.dumps(job).encode())
     return result if isinstance(result, Verdict) else _read(result)
 
@@ -72,8 +71,8 @@ def _read(result: ProcessResult) -> Wire | Verdict:
             return value
         case ["memory"]:
             return Verdict(Outcome.OOM, 0.0, "policy", "MemoryError")
-        case ["raised", str(phase), str(name), str(text)]:
-            return failed(f"{_shown(name)} while {_shown(phase)}: {_shown(text)}")
+        case ["raised", str(phase), [str(name), *_], str(text), *_]:
+            return failed(f"{shown(name)} while {shown(phase)}: {shown(text)}")
         case _:
             return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is of no known kind")
 
@@ -92,7 +91,7 @@ async def _run_program(
         return result
     if result.returncode != 0:
         last = result.stderr.strip().rpartition("\n")[2]
-        return failed(f"exited with status {result.returncode}: {_shown(last)}")
+        return failed(f"exited with status {result.returncode}: {shown(last)}")
     if _same_text(result.stdout, case.stdout, case.comparison):
         return None
     return failed("printed something else than expected")
@@ -151,9 +150,3 @@ async def evaluate_all(
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{passed} of {passed} cases")
     score = passed / len(cases) if partial else 0.0
     return Verdict(first.outcome, score, "policy", first.detail)
-
-
-# Any: whatever is to be shown.
-def _shown(value: Any) -> str:
-    """Text of unknown origin, on one line, without control characters."""
-    return ascii(str(value)[:200])[1:-1]

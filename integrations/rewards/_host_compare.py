@@ -1,33 +1,51 @@
-"""The grader to prefer: the sandbox computes values, the host compares them."""
+"""The grader to prefer: what decides is never where the submission runs."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import _cases
-from sandboxkit.integrations.rewards._canary import Canary
 from sandboxkit.integrations.rewards._evaluation import Submission, evaluate_all
 from sandboxkit.integrations.rewards._isolated import Limits
+from sandboxkit.integrations.rewards._judged import judged
+from sandboxkit.integrations.rewards._tests import Tests, tests_of
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class HostCompare:
-    """Runs each case in a pristine sandbox of its own and compares its value on the host.
+    """Compares what a submission claims on the host, or by tests in a sandbox of their own.
 
-    No expected value ever enters a sandbox, so there is nothing to read, patch or forge: a
-    submission passes only if it knows the answers. What remains is to know them beforehand:
+    No expected value ever enters the sandbox of a submission, so there is nothing to read, patch
+    or forge: it passes only if it knows the answers. What remains is to know them beforehand:
     keep back some cases that the prompt does not show.
 
-    A task has `cases`, a list of {"args", "kwargs", "expected"} for the function `entry_point`
-    or of {"stdin", "stdout"} for a program, with `strict` (default True: 1, 1.0 and True
-    differ), `rel_tol` and `abs_tol`; or `test_list`, lines such as `assert f(1) == 2`, with
-    `test_setup_code` run after the submission, as in MBPP. Lines are compared as Python
-    compares plain values. Those that cannot be taken apart are left to `Canary`.
+    A task has one or more of
 
-    With `partial` the score is the share of the cases that passed, and all are run. With
-    `together` all function cases of a submission are called in one process: as many times
+    - `cases`, a list of {"args", "kwargs", "expected"} for the function `entry_point` or of
+      {"stdin", "stdout"} for a program, with `strict` (default True: 1, 1.0 and True differ),
+      `rel_tol` and `abs_tol`. Tuples, sets, bytes and int keys in JSON: {"__tuple__": [1, 2]},
+      {"__set__": []}, {"__frozenset__": []}, {"__bytes__": "6162"}, {"__dict__": [[1, 2]]},
+      {"__float__": "nan"}, {"__complex__": [1, 2]}, {"__decimal__": "1.10"},
+      {"__fraction__": [1, 3]};
+    - `test_list`, lines such as `assert f(1) == 2`, with `test_setup_code`, as in MBPP;
+    - `test`, source that defines check(candidate), with `entry_point` and perhaps `prompt`, as in
+      HumanEval;
+    - `tests`, source of a module with functions `test_...()`, which import the submission as
+      `module`, by default "solution".
+
+    Values, and lines that compare a call with a literal, are compared on this side: each has a
+    pristine sandbox of its own. All else a judge runs, in a sandbox without the submission, which
+    has one pristine sandbox for all of it; calls travel between them. There lists, dicts and other
+    plain data are copies, of which arguments are brought up to date after each call; objects stay
+    where they are. An operator between an object of the submission and plain data works on the
+    plain value that the object stands for, or is a TypeError, unless `operators` lists the name of
+    its class: what such an operator says is believed.
+
+    With `partial` the score is the share of the cases and tests that passed, and all are run.
+    With `together` all function cases of a submission are called in one process: as many times
     fewer sandboxes, but the submission sees the inputs of all cases, which tells it something
     where the input of one is the answer to another.
     """
@@ -43,21 +61,49 @@ class HostCompare:
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission. Raises ConfigurationError for a task without usable cases."""
+        cases, tests = self._taken_apart(task)
+        verdict = await self._grade(session, submission, task, cases, tests)
+        return dataclasses.replace(verdict, trust="isolated")
+
+    def _taken_apart(self, task: Mapping[str, Any]) -> tuple[list[_cases.Case], list[Tests]]:
+        """What is compared here, and what a judge runs."""
         lines = list(task.get("test_list", ()))
-        setup = str(task.get("test_setup_code", ""))
-        helpers = _cases.bound_names(setup)
+        helpers = _cases.bound_names(str(task.get("test_setup_code", "")))
         parts = [_cases.from_assert(line, helpers) for line in lines]
         cases = [*_cases.declared(task), *(each for each in parts if each is not None)]
         whole = [line for line, part in zip(lines, parts, strict=True) if part is None]
-        if not cases and not whole:
-            raise ConfigurationError("the task has neither cases nor a test_list")
-        verdict = Verdict(Outcome.PASSED, 1.0)
+        tests = tests_of(task, whole)
+        if not cases and not tests:
+            raise ConfigurationError("the task has no cases, test_list, test or tests")
+        if self.together:
+            cases = _cases.merged(cases)
+        if self.partial:
+            tests = [single for each in tests for single in each.apart()]
+        return cases, tests
+
+    async def _grade(
+        self,
+        session: Session,
+        submission: str,
+        task: Mapping[str, Any],
+        cases: list[_cases.Case],
+        tests: list[Tests],
+    ) -> Verdict:
+        code = Submission(submission, str(task.get("test_setup_code", "")))
+        first = Verdict(Outcome.PASSED, 1.0, "policy", "no cases")
+        passed = 0
         if cases:
-            if self.together:
-                cases = _cases.merged(cases)
-            code = Submission(submission, setup)
-            verdict = await evaluate_all(session, code, cases, self.limits, partial=self.partial)
-        if not whole or verdict.outcome is not Outcome.PASSED:
-            return verdict
-        rest = {"test_list": whole, "test_setup_code": setup}
-        return await Canary(self.limits).grade(session, submission, rest)
+            first = await evaluate_all(session, code, cases, self.limits, partial=self.partial)
+            passed = round(first.score * len(cases))
+        for each in tests:
+            if first.outcome is Outcome.INFRA_ERROR:
+                return first
+            if first.outcome is not Outcome.PASSED and not self.partial:
+                break
+            verdict = await judged(session, submission, each, self.limits)
+            passed += verdict.outcome is Outcome.PASSED
+            if first.outcome is Outcome.PASSED or verdict.outcome is Outcome.INFRA_ERROR:
+                first = verdict
+        if first.outcome in (Outcome.PASSED, Outcome.INFRA_ERROR) or not self.partial:
+            return first
+        return dataclasses.replace(first, score=passed / (len(cases) + len(tests)))

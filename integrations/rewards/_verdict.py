@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from sandboxkit import ConfigurationError, Session
 
 Party = Literal["policy", "infra"]
+Trust = Literal["isolated", "shared"]
 
 
 class Outcome(StrEnum):
@@ -37,6 +38,9 @@ class Verdict:
     attributable_to: Party = "policy"
     detail: str = ""
     """One or two lines for a log. Text of the submission in it is escaped and cut short."""
+    trust: Trust = "shared"
+    """"isolated": what decided ran where nothing of the submission ever was. "shared": it ran
+    beside the submission, as hard to reach as the backend allows, or nobody says otherwise."""
 
     def __post_init__(self) -> None:
         if type(self.score) not in (int, float) or not math.isfinite(self.score):
@@ -49,6 +53,8 @@ class Verdict:
             )
         if self.score == 1 and self.outcome is not Outcome.PASSED:
             raise ConfigurationError(f"outcome {self.outcome!s} cannot have the score 1")
+        if self.trust not in ("isolated", "shared"):
+            raise ConfigurationError(f"trust={self.trust!r} is neither 'isolated' nor 'shared'")
 
     @property
     def reward(self) -> float | None:

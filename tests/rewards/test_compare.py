@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._cases import FunctionCase, declared, from_assert
-from sandboxkit.integrations.rewards._in_sandbox.evaluate import encode
+from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 from sandboxkit.integrations.rewards._mutation import mutants
 from sandboxkit.integrations.rewards._values import Comparison
 

@@ -1,0 +1,99 @@
+"""Plain data read from nested JSON lists, without trust in who wrote them."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
+
+from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, Other
+
+MAX_DIGITS = 10_000
+"""Hexadecimal digits of either part of a fraction; what is longer is not taken for one."""
+
+
+class Malformed(ValueError):
+    """Not what `encode` writes: somebody else wrote it."""
+
+
+def refuse(wire: Any, depth: int) -> Any:
+    """What reads a type that is no plain data, where only plain data may come."""
+    raise Malformed(f"a value of no known type: {str(wire)[:80]}")
+
+
+def decode(wire: Any, other: Other = refuse, depth: int = 0) -> Any:
+    """Read plain data; `other` reads what is not plain. Raises Malformed."""
+    if not isinstance(wire, list) or not wire or depth > 2 * MAX_DEPTH:
+        raise Malformed("not a value, or one that is nested too deeply")
+    kind, reader = wire[0], None
+    if isinstance(kind, str):
+        reader = _READERS.get(kind)
+    if reader is None:
+        return other(wire, depth)
+    try:
+        return reader(wire, other, depth + 1)
+    except (IndexError, TypeError, ValueError, ArithmeticError) as error:
+        raise Malformed(f"not a value: {str(wire)[:80]}") from error
+
+
+def _items(wire: Any, other: Other, depth: int) -> list[Any]:
+    return [decode(each, other, depth) for each in _listed(wire[1])]
+
+
+def _pairs(wire: Any, other: Other, depth: int) -> list[Any]:
+    return [
+        (decode(key, other, depth), decode(value, other, depth)) for key, value in _listed(wire[1])
+    ]
+
+
+def _listed(items: Any) -> list[Any]:
+    if not isinstance(items, list):
+        raise Malformed("not the items of a value")
+    return items
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Malformed("not a text")
+    return value
+
+
+def fraction(top: str, bottom: str) -> fractions.Fraction:
+    """A fraction from two hexadecimal numbers. Raises Malformed for huge ones."""
+    if len(top) > MAX_DIGITS or len(bottom) > MAX_DIGITS:
+        raise Malformed("a fraction of too many digits")
+    return fractions.Fraction(int(top, 16), int(bottom, 16))
+
+
+_TIMES = {each.__name__: each for each in (datetime.date, datetime.datetime, datetime.time)}
+
+# Any: see above.
+_READERS: dict[str, Callable[[Any, Other, int], Any]] = {
+    "none": lambda wire, other, depth: None,
+    "bool": lambda wire, other, depth: wire[1] is True,
+    "int": lambda wire, other, depth: int(_text(wire[1]), 16),
+    "float": lambda wire, other, depth: float.fromhex(_text(wire[1])),
+    "str": lambda wire, other, depth: _text(wire[1]),
+    "complex": lambda wire, other, depth: complex(float.fromhex(wire[1]), float.fromhex(wire[2])),
+    "bytes": lambda wire, other, depth: bytes.fromhex(wire[1]),
+    "bytearray": lambda wire, other, depth: bytearray.fromhex(wire[1]),
+    "range": lambda wire, other, depth: range(*_items(wire, other, depth)),
+    "slice": lambda wire, other, depth: slice(*_items(wire, other, depth)),
+    "decimal": lambda wire, other, depth: decimal.Decimal(_text(wire[1])),
+    "fraction": lambda wire, other, depth: fraction(wire[1], wire[2]),
+    "datetime": lambda wire, other, depth: _TIMES[wire[1]].fromisoformat(wire[2]),
+    "timedelta": lambda wire, other, depth: datetime.timedelta(wire[1], wire[2], wire[3]),
+    "list": _items,
+    "tuple": lambda wire, other, depth: tuple(_items(wire, other, depth)),
+    "set": lambda wire, other, depth: set(_items(wire, other, depth)),
+    "frozenset": lambda wire, other, depth: frozenset(_items(wire, other, depth)),
+    "deque": lambda wire, other, depth: collections.deque(_items(wire, other, depth)),
+    "keys": lambda wire, other, depth: dict.fromkeys(_items(wire, other, depth)).keys(),
+    "items": lambda wire, other, depth: dict(_items(wire, other, depth)).items(),
+    "values": lambda wire, other, depth: dict(enumerate(_items(wire, other, depth))).values(),
+    "dict": lambda wire, other, depth: dict(_pairs(wire, other, depth)),
+    "ordered": lambda wire, other, depth: collections.OrderedDict(_pairs(wire, other, depth)),
+    "counter": lambda wire, other, depth: collections.Counter(dict(_pairs(wire, other, depth))),
+}

@@ -1,0 +1,201 @@
+"""Runs in the judge's sandbox: trusted tests over stubs of a submission that is elsewhere.
+
+The first line on stdin is the job. A line on what was stdout at the start goes to the subject
+("S", a request), to the machine of the subject ("H": run a program, read a file) or is the end
+("D", the results); each but the last is answered by one line on stdin.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import json
+import os
+import resource
+import sys
+import traceback
+import types
+from typing import Any  # Any: JSON, and the tests' names
+
+from sandboxkit.integrations.rewards._in_sandbox.stubs import SubjectFailed, Tie
+
+_TEXT = 500
+
+
+class Names(dict[str, Any]):
+    """The tests' own names; what they use and do not define is the submission's, or a module."""
+
+    def __init__(self, tie: Tie, entry: str, called: set[str]) -> None:
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self._tie, self._entry, self._called = tie, entry, called
+
+    def __missing__(self, name: str) -> Any:
+        if name != self._entry:
+            if hasattr(builtins, name) or name.startswith("__"):
+                raise KeyError(name)
+            if name not in self._called and name in sys.stdlib_module_names:
+                return importlib.import_module(name)
+        try:
+            return self._tie.get(name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+class Submission(types.ModuleType):
+    """What `import solution` brings."""
+
+    def __init__(self, name: str, tie: Tie) -> None:
+        super().__init__(name)
+        self.__dict__["_tie"] = tie
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [each for each in self._tie.names() if not hasattr(builtins, each)]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._tie.get(name)
+
+
+class Machine(types.ModuleType):
+    """What `import subject` brings: programs and files of the subject's sandbox."""
+
+    def __init__(self, exchange: Any, tie: Tie) -> None:
+        super().__init__("subject")
+        self.__dict__.update(_exchange=exchange, _tie=tie)
+
+    def load(self, module: str, folder: str = "/workspace") -> Any:
+        """A module of the submission, imported in a process of the subject's sandbox."""
+        return self._tie.load(module, folder)
+
+    def run(
+        self,
+        argv: list[str],
+        *,
+        stdin: str = "",
+        cwd: str = "/workspace",
+        timeout: float = 30.0,
+        env: dict[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """A program's exit status and standard output. Raises TimeoutError."""
+        answer = self._ask("run", list(argv), stdin, cwd, timeout, env or {})
+        return answer[0], answer[1]
+
+    def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        """A regular file's content. Raises FileNotFoundError or OSError."""
+        return bytes.fromhex(self._ask("read", path, max_bytes))
+
+    def write_file(self, path: str, data: bytes | str) -> None:
+        """Write a file. Raises OSError."""
+        content = data.encode() if isinstance(data, str) else data
+        self._ask("write", path, content.hex())
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a tree; a missing one is no error. Raises OSError."""
+        self._ask("remove", path)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        answer = self._exchange("H", [what, *arguments])
+        if answer[0] == "error":
+            raise {"FileNotFoundError": FileNotFoundError, "TimeoutError": TimeoutError}.get(
+                answer[1], OSError
+            )(answer[2])
+        return answer[1]
+
+
+class Judge:
+    """One job: the tests, and how each went."""
+
+    def __init__(self, lines: Any, channel: int) -> None:
+        self._lines, self._channel = lines, channel
+
+    def send(self, kind: str, value: Any) -> None:
+        """One line to this side."""
+        data = kind.encode() + json.dumps(value).encode() + b"\n"
+        while data:
+            data = data[os.write(self._channel, data) :]
+
+    def _exchange(self, kind: str, value: Any) -> Any:
+        self.send(kind, value)
+        line = self._lines.readline()
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise SubjectFailed("tampered", "the answer is not one JSON value") from None
+
+    def judge(self, job: Any) -> list[Any]:
+        """The results of all tests in order: [outcome, detail] each; none after one that failed."""
+        tie = Tie(lambda request: self._exchange("S", request), job["operators"])
+        sys.modules[job["module"]] = Submission(job["module"], tie)
+        sys.modules["subject"] = Machine(self._exchange, tie)
+        sources = [job["setup"], *job["tests"]]
+        names = Names(tie, job["entry_point"], _called(sources))
+        results = []
+        error = _problem(lambda: exec(compile(job["setup"], "setup.py", "exec"), names))
+        if error is not None:
+            return [error]
+        for number, source in enumerate(job["tests"]):
+            code = compile(source, f"test{number}.py", "exec")
+            error = _problem(lambda: exec(code, names))  # noqa: B023 - called at once
+            if error is None and job["call"]:
+                for call in job["call"]:
+                    error = _problem(lambda: eval(call, names))  # noqa: B023
+                    if error is not None:
+                        break
+            results.append(error or ["passed", ""])
+            if error is not None:
+                break
+        return results
+
+
+def _called(sources: list[str]) -> set[str]:
+    """The names that are called as they are: not modules."""
+    return {
+        node.func.id
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+
+def _problem(work: Any) -> list[str] | None:
+    try:
+        work()
+    except SubjectFailed as failure:
+        return [failure.outcome, failure.detail]
+    except MemoryError:
+        return ["oom", "the tests ran out of memory with what the submission returned"]
+    except BaseException as error:  # noqa: BLE001 - whatever a test ends with, it did not pass
+        return ["failed", _shown(error)]
+    return None
+
+
+def _shown(error: BaseException) -> str:
+    """The test's line, and what it ended with."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an object of the submission in it
+        text = ""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if "test" in each.filename]
+    where = f"line {frames[-1].lineno}: " if frames else ""
+    return f"{where}{type(error).__name__}: {text}"[:_TEXT]
+
+
+def main() -> None:
+    """Judge once."""
+    lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    job = json.loads(lines.readline())
+    seconds, memory = job["seconds"], job["memory"]
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    sys.path.insert(0, os.getcwd())
+    judge = Judge(lines, channel)
+    judge.send("D", judge.judge(job))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The judge sandboxes of a session: kept for many submissions, since only trusted tests run there."""
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sandboxkit import Sandbox, SandboxError, Session
+
+_AT_A_TIME = 8
+"""Judges that run in one sandbox at once."""
+_LIFETIME = 7200.0
+_AGE = 3600.0
+"""Seconds after which a sandbox is not handed out any more; any run ends long before its lifetime."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    sandbox: Sandbox
+    since: float
+    users: int = 0
+    usable: bool = True
+
+
+class Judges:
+    """Those of one session, which stops them when it closes. Usable from any thread and loop."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = weakref.ref(session)
+        self._lock = threading.Lock()
+        self._kept: list[_Kept] = []
+
+    @contextlib.asynccontextmanager
+    async def borrow(self, *, alone: bool = False) -> AsyncIterator[Sandbox]:
+        """A judge's sandbox; with `alone` a new one, stopped afterwards. After an error it goes."""
+        kept = self._take(alone)
+        try:
+            yield kept.sandbox
+        except SandboxError:
+            kept.usable = False
+            raise
+        finally:
+            with self._lock:
+                kept.users -= 1
+                gone = not kept.users and (not kept.usable or alone)
+                if not kept.usable and kept in self._kept:
+                    self._kept.remove(kept)
+            if gone:
+                await kept.sandbox.stop()
+
+    def _take(self, alone: bool) -> _Kept:
+        with self._lock:
+            now = time.monotonic()
+            for kept in self._kept:
+                kept.usable = kept.usable and now - kept.since < _AGE
+            free = [each for each in self._kept if each.usable and each.users < _AT_A_TIME]
+            if alone or not free:
+                kept = _Kept(self._new(), now)
+                if not alone:
+                    self._kept.append(kept)
+            else:
+                kept = free[0]
+            kept.users += 1
+            return kept
+
+    def _new(self) -> Sandbox:
+        session = self._session()
+        assert session is not None  # whoever borrows has it
+        return session.sandbox(
+            counted=False,
+            command=None,
+            files={},
+            network="none",
+            profile="strict",
+            lifetime=_LIFETIME,
+            detach=False,
+        )
+
+
+_of: "weakref.WeakKeyDictionary[Session, Judges]" = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def judges(session: Session) -> Judges:
+    """The judges of a session."""
+    with _lock:
+        return _of.setdefault(session, Judges(session))

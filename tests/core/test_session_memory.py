@@ -1,0 +1,26 @@
+"""A session keeps nothing of sandboxes that are gone."""
+
+import gc
+import weakref
+
+from sandboxkit import Session
+from sandboxkit.testing import FakeProvider
+
+
+def test_a_session_forgets_sandboxes_that_were_stopped() -> None:
+    with Session(FakeProvider()) as session:
+        sandbox = session.sandbox()
+        sandbox.exec(["true"]).result()
+        sandbox.stop().result()
+        gone = weakref.ref(sandbox)
+        del sandbox
+        gc.collect()
+        assert gone() is None
+
+
+def test_sandboxes_beyond_the_limit_are_those_that_do_not_count() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        session.sandbox().start().result(timeout=10)
+        serving = session.sandbox(counted=False).start().result(timeout=10)
+        assert len(session.list().result()) == 2
+        serving.stop().result()
