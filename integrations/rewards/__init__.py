@@ -6,6 +6,7 @@ from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._fresh import grade_in_fresh
 from sandboxkit.integrations.rewards._host_compare import HostCompare
 from sandboxkit.integrations.rewards._isolated import Limits
+from sandboxkit.integrations.rewards._judged import judge_folder
 from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
 from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
 
@@ -22,4 +23,5 @@ __all__ = [
     "banned_patterns",
     "extract_code",
     "grade_in_fresh",
+    "judge_folder",
 ]

@@ -1,4 +1,4 @@
-"""The grader for tests that must run beside the code: real tests among ones that must fail."""
+"""A grader for tests that run beside the code: real tests among ones that must fail."""
 
 import ast
 import secrets
@@ -22,11 +22,12 @@ class Canary:
 
     A mutant is the test with another expected value, so that it must fail. All tests must pass
     and all mutants fail, each with an AssertionError. The order and the names of functions are
-    random. Whoever makes everything pass, or forges results, passes mutants as well. In one
-    sandbox there is one test only, so that a mutant cannot be told by comparing it with the
-    original; what is left is guessing for each whether it is real, right with probability
-    q^m * (1-q)^(c*m) for m tests, c mutants of each and q = 1/(c+1): one in 800 for three tests
-    and three mutants. Prefer `HostCompare`, where nothing can be guessed.
+    random. Whoever makes everything pass, or forges results, passes mutants as well.
+
+    It stops cheats that do not look, and no others: the test shares a process with the submission,
+    which can read its source and tell a mutant by its form (a negation, a number of decimals, the
+    order of a list, a value of another type), and answer accordingly. Its verdicts are `shared`.
+    Use `HostCompare`, which grades the same tests where the submission never is.
 
     A task has `test_list`, lines of statements, or `tests`, the source of a module with test
     functions (without fixtures or classes) which may import the submission as `module`, by

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
@@ -67,7 +68,8 @@ async def judge_folder(
     tests = load_tests(folder)
     async with judges(session).borrow(alone=True) as judge:
         await judge.upload(folder, "/workspace")
-        return await _Grading(judge, subject, tests, limits or Limits(), "").run()
+        verdict = await _Grading(judge, subject, tests, limits or Limits(), "").run()
+    return dataclasses.replace(verdict, trust="isolated")
 
 
 @contextlib.asynccontextmanager

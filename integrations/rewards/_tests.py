@@ -55,25 +55,27 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
 
     Raises ConfigurationError for what does not parse or tests nothing.
     """
-    setup = str(task.get("test_setup_code", ""))
-    shared = {
-        "module": str(task.get("module", "solution")),
-        "operators": tuple(map(str, task.get("operators", ()))),
-    }
+    entry = task.get("entry_point", "")
+    whole = Tests(
+        (),
+        setup=str(task.get("test_setup_code", "")),
+        entry_point=str(entry),
+        module=str(task.get("module", "solution")),
+        operators=tuple(map(str, task.get("operators", ()))),
+    )
     found = []
     if lines:
-        entry = str(task.get("entry_point", ""))
-        found.append(Tests(tuple(lines), setup=setup, entry_point=entry, **shared))
+        found.append(dataclasses.replace(whole, sources=tuple(lines)))
     if "test" in task:
-        entry = task.get("entry_point")
         if not isinstance(entry, str) or not entry.isidentifier():
             raise ConfigurationError(f"the task's entry_point={entry!r} is not a function's name")
-        context = f"{_context(task.get('prompt'), entry)}\n{setup}"
-        calls = (f"check({entry})",)
-        found.append(Tests((str(task["test"]),), calls, context, entry, **shared))
+        context = f"{_context(task.get('prompt'), entry)}\n{whole.setup}"
+        check = dataclasses.replace(whole, sources=(str(task["test"]),), setup=context)
+        found.append(dataclasses.replace(check, calls=(f"check({entry})",)))
     if "tests" in task:
         source = str(task["tests"])
-        found.append(Tests((source,), _functions(source), setup, **shared))
+        calls = _functions(source)
+        found.append(dataclasses.replace(whole, sources=(source,), calls=calls))
     for each in found:
         _refuse_broken(each)
     return found

@@ -131,15 +131,15 @@ class Judge:
         sources = [job["setup"], *job["tests"]]
         names = Names(tie, job["entry_point"], _called(sources))
         results = []
-        error = _problem(lambda: exec(compile(job["setup"], "setup.py", "exec"), names))
+        error = _problem(tie, lambda: exec(compile(job["setup"], "setup.py", "exec"), names))
         if error is not None:
             return [error]
         for number, source in enumerate(job["tests"]):
             code = compile(source, f"test{number}.py", "exec")
-            error = _problem(lambda: exec(code, names))  # noqa: B023 - called at once
+            error = _problem(tie, lambda: exec(code, names))  # noqa: B023 - called at once
             if error is None and job["call"]:
                 for call in job["call"]:
-                    error = _problem(lambda: eval(call, names))  # noqa: B023
+                    error = _problem(tie, lambda: eval(call, names))  # noqa: B023
                     if error is not None:
                         break
             results.append(error or ["passed", ""])
@@ -158,16 +158,15 @@ def _called(sources: list[str]) -> set[str]:
     }
 
 
-def _problem(work: Any) -> list[str] | None:
+def _problem(tie: Tie, work: Any) -> list[str] | None:
+    found = None
     try:
         work()
-    except SubjectFailed as failure:
-        return [failure.outcome, failure.detail]
     except MemoryError:
-        return ["oom", "the tests ran out of memory with what the submission returned"]
+        found = ["oom", "the tests ran out of memory with what the submission returned"]
     except BaseException as error:  # noqa: BLE001 - whatever a test ends with, it did not pass
-        return ["failed", _shown(error)]
-    return None
+        found = ["failed", _shown(error)]
+    return [tie.failure.outcome, tie.failure.detail] if tie.failure else found
 
 
 def _shown(error: BaseException) -> str:

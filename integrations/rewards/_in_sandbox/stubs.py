@@ -14,6 +14,7 @@ import importlib
 import inspect
 import itertools
 import operator
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any  # Any: values of tests and submissions
@@ -23,14 +24,18 @@ from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 
 _MOST_ITEMS = 100_000
 _MOST_EXCEPTIONS = 1000
-_ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
-_ARITHMETIC += ("lshift", "rshift", "and_", "or_", "xor")
-_ALONE = ("getitem", "setitem", "delitem", "neg", "pos", "abs", "invert")
-_ALONE += ("int", "float", "complex", "round")
+_ARITHMETIC = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"),
+    *("lshift", "rshift", "and_", "or_", "xor"),
+)
+_ALONE = (
+    *("getitem", "setitem", "delitem", "neg", "pos", "abs", "invert"),
+    *("int", "float", "complex", "round"),
+)
 
 
 class SubjectFailed(BaseException):
-    """The submission cannot be tested at all; no test may catch this."""
+    """The submission cannot be tested at all. A test that catches it all the same is not passed."""
 
     def __init__(self, outcome: str, detail: str) -> None:
         super().__init__(detail)
@@ -180,6 +185,8 @@ class Tie:
         self._stubs: dict[int, Stub] = {}
         self._theirs: list[Any] = []
         self._exceptions: dict[tuple[str, ...], type[BaseException]] = {}
+        self._lock = threading.RLock()
+        self.failure: SubjectFailed | None = None
 
     def believes(self, stub: Stub) -> bool:
         """Whether the task says that the operators of an object's class are what it tests."""
@@ -204,9 +211,17 @@ class Tie:
         return self._ask(["do", what, [self._out(each) for each in args], named], given)
 
     def _ask(self, request: Any, args: tuple[Any, ...] = ()) -> Any:
-        answer = self._exchange(request)
-        while isinstance(answer, list) and answer[:1] == ["asked"]:
-            answer = self._exchange(self._answered(answer))
+        try:
+            with self._lock:  # tests may have threads
+                answer = self._exchange(request)
+                while isinstance(answer, list) and answer[:1] == ["asked"]:
+                    answer = self._exchange(self._answered(answer))
+            return self._read(answer, args)
+        except SubjectFailed as failure:
+            self.failure = self.failure or failure
+            raise
+
+    def _read(self, answer: Any, args: tuple[Any, ...]) -> Any:
         try:
             if answer[0] == "value":
                 for place, wire in answer[2] if len(answer) > 2 else []:
@@ -221,7 +236,7 @@ class Tie:
             error.__dict__.update({str(name): self._in(each) for name, each in state.items()})
         except (TypeError, ValueError, IndexError, KeyError, AttributeError, RecursionError):
             raise SubjectFailed("tampered", "the answer is of no known kind") from None
-        raise error
+        raise error from None
 
     def _answered(self, asked: Any) -> Any:
         """Do what the submission asks of something that the tests handed to it."""

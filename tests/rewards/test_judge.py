@@ -1,0 +1,395 @@
+"""Tests in one sandbox and the submission in another behave as if both were in one process."""
+
+import asyncio
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+    Session,
+)
+from sandboxkit.integrations.rewards import (
+    Grader,
+    HostCompare,
+    Limits,
+    Outcome,
+    Verdict,
+    judge_folder,
+)
+from sandboxkit.integrations.rewards._judges import judges
+from tests.rewards.conftest import grade_all
+
+pytestmark = pytest.mark.timeout(300)
+LIMITS = Limits(timeout=20)
+
+SUBMISSION = '''
+import asyncio, collections, dataclasses, enum
+
+LIMIT = 7
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, item): self.items.append(item)
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __iter__(self): return iter(self.items)
+    def __enter__(self): return self
+    def __exit__(self, *exc): self.items.clear()
+class Empty(LookupError):
+    def __init__(self, name): super().__init__(name); self.name = name
+class Vector:
+    def __init__(self, x, y): self.x, self.y = x, y
+    def __add__(self, other): return Vector(self.x + other.x, self.y + other.y)
+    def __mul__(self, k): return Vector(self.x * k, self.y * k)
+    def __eq__(self, other): return (self.x, self.y) == (other.x, other.y)
+    def __hash__(self): return hash((self.x, self.y))
+class Color(enum.Enum):
+    RED = 1
+    GREEN = 2
+class Numbers(list):
+    def total(self): return sum(self)
+Point = collections.namedtuple("Point", "x y")
+
+def apply(function, items): return [function(item) for item in items]
+def fail(name): raise Empty(name)
+def sort_in_place(items): items.sort()
+def grow(items, *, by): by.append(len(items))
+def upto(n): yield from range(n)
+def first(n): return next(n)
+def point(): return Point(1, 2)
+def numbers(): return Numbers([1, 2, 3])
+def adder(n): return lambda m: n + m
+def color(): return Color.RED
+def named(node): return node.name.upper() + str(node.next.name)
+async def later(n): await asyncio.sleep(0); return n + 1
+def views(d): return d.items()
+def twice(function): return function
+def nested(n):
+    value = []
+    for _ in range(n): value = [value]
+    return value
+'''
+
+BEHAVIOURS = {
+    "plain data keeps its types": """
+        from solution import twice
+        for value in (1, True, None, 1.5, "a", b"b", (1, (2,)), {1: {2}}, frozenset([3]), 1j):
+            assert twice(value) == value and type(twice(value)) is type(value)
+    """,
+    "objects stay where they are": """
+        from solution import Stack
+        stack = Stack()
+        stack.push(1); stack.push((2, 3))
+        assert len(stack) == 2 and list(stack) == [1, (2, 3)] and stack.pop() == (2, 3)
+        assert stack.items == [1] and isinstance(stack, Stack) and not isinstance(3, Stack)
+        with stack as same:
+            assert same is stack
+        assert not stack.items
+    """,
+    "exceptions keep class, text, arguments and attributes": """
+        import solution
+        try:
+            solution.fail("x")
+        except solution.Empty as error:
+            assert isinstance(error, LookupError)
+            assert (str(error), error.args, error.name) == ("x", ("x",), "x")
+        else:
+            raise AssertionError
+        try:
+            solution.upto()
+        except TypeError as error:
+            assert "positional" in str(error)
+    """,
+    "arguments are changed in place": """
+        from solution import sort_in_place, grow
+        items, sizes = [3, 1, 2], []
+        sort_in_place(items)
+        grow(items, by=sizes)
+        assert (items, sizes) == ([1, 2, 3], [3])
+    """,
+    "callables of the tests are called back": """
+        import math, operator
+        from solution import apply, twice
+        seen = []
+        def note(x):
+            seen.append(x)
+            return x + 1
+        assert apply(note, [1, 2]) == [2, 3] and seen == [1, 2]
+        assert apply(math.sqrt, [4]) == [2.0] and apply(str.upper, ["a"]) == ["A"]
+        assert apply(int, ["7"]) == [7] and twice(note) is note
+        def broken(x): raise KeyError(x)
+        try:
+            apply(broken, ["k"])
+        except KeyError:
+            pass
+        else:
+            raise AssertionError
+    """,
+    "callables of the submission are called": """
+        from solution import adder, apply
+        assert adder(2)(3) == 5 and apply(adder(1), [1]) == [2]
+    """,
+    "iterators go either way": """
+        from solution import first, upto
+        assert list(upto(3)) == [0, 1, 2] and next(upto(1)) == 0 and first(iter([7])) == 7
+        assert sum(upto(4)) == 6 and sorted(upto(2), reverse=True) == [1, 0] and 3 in upto(5)
+    """,
+    "classes of the submission that are plain data, too": """
+        from solution import numbers, point
+        assert point() == (1, 2) and point().x == 1 and tuple(point()) == (1, 2)
+        assert numbers() == [1, 2, 3] and numbers().total() == 6 and len(numbers()) == 3
+        x, y = point()
+        assert [x, y] == [1, 2]
+    """,
+    "members of an enumeration are themselves": """
+        from solution import Color, color
+        assert color() is Color.RED and color() == Color.RED and color() != Color.GREEN
+        assert color().name == "RED" and color().value == 1
+    """,
+    "operators between objects of the submission": """
+        from solution import Vector
+        assert Vector(1, 2) + Vector(3, 4) == Vector(4, 6)
+        assert Vector(1, 2) != Vector(1, 3) and (Vector(1, 2) + Vector(0, 0)).x == 1
+    """,
+    "constants and star imports": """
+        from solution import *
+        assert LIMIT == 7 and upto and abs(-1) == 1
+    """,
+    "objects of the tests are seen by their public attributes": """
+        from solution import named
+        class Node:
+            def __init__(self, name, next=None):
+                self.name, self.next, self._secret = name, next, 1
+        assert named(Node("a", Node("b"))) == "Ab"
+    """,
+    "coroutines": """
+        import asyncio
+        from solution import later
+        async def both(): return await asyncio.gather(later(1), later(2))
+        assert asyncio.run(later(1)) == 2 and asyncio.run(both()) == [2, 3]
+    """,
+    "views of dicts": """
+        from solution import views
+        assert views({1: 2}) == {(1, 2)} and list(views({1: 2})) == [(1, 2)]
+    """,
+    "deep values": """
+        from solution import nested
+        value, depth = nested(120), 0
+        while value: value, depth = value[0], depth + 1
+        assert depth == 120
+    """,
+}
+
+
+def module_test(body: str) -> dict[str, Any]:
+    """A test whose body is at the module's level, where a star import may be."""
+    return {"tests": textwrap.dedent(body) + "\ndef test_it(): pass\n"}
+
+
+def test_tests_see_what_they_would_see_in_one_process(provider: str) -> None:
+    submissions = [(name, SUBMISSION, module_test(body)) for name, body in BEHAVIOURS.items()]
+    verdicts = grade_all(provider, HostCompare(LIMITS), submissions)
+    assert {n: v.detail for n, v in verdicts.items() if v.outcome is not Outcome.PASSED} == {}
+    assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
+
+
+def grade(code: str, task: dict[str, Any], **options: Any) -> Verdict:
+    return grade_all("local", HostCompare(LIMITS, **options), [("it", code, task)])["it"]
+
+
+HOSTILE = {
+    "an operator with plain data is not the submission's": (
+        "class Near:\n"
+        "    def __sub__(self, other): return 0\n"
+        "    __rsub__ = __lt__ = __gt__ = __le__ = __eq__ = __sub__\n"
+        "    def __abs__(self): return 0\n"
+        "def f(): return Near()",
+        "from solution import f\ndef test(): assert abs(f() - 5) < 1",
+    ),
+    "a test that catches everything does not pass without a submission": (
+        "raise SystemExit(3)",
+        "def test():\n    try:\n        from solution import f\n        f()\n    except: pass",
+    ),
+    "names of the submission do not replace builtins or modules": (
+        "abs = lambda x: 0\nlen = lambda x: 3\ndef f(): return 7",
+        "from solution import *\nfrom solution import f\ndef test(): assert abs(f() - 3) < 1",
+    ),
+    "what the tests handed over shows no insides": (
+        "def f(function): return function.__globals__['ANSWER'] + function.ANSWER",
+        "from solution import f\nANSWER = 5\ndef test(): assert f(lambda: 1) == ANSWER",
+    ),
+    "an iterator shows no frame": (
+        "def f(items): return items.gi_frame.f_locals['answer']",
+        "from solution import f\ndef test():\n    answer = 5\n    assert f(x for x in [answer]) == 5",
+    ),
+    "a forged answer that is no value": (
+        "import os\nfor fd in range(3, 30):\n"
+        "    try: os.write(fd, b'[\"verdict\", 1]\\n')\n    except OSError: pass\n"
+        "def f(): return 5",
+        "from solution import f\ndef test(): assert f() == 5",
+    ),
+    "an exception does not end the tests well": (
+        "def f(): raise SystemExit(0)",
+        "from solution import f\ndef test(): assert f() == 5",
+    ),
+    "a value that the tests cannot chew": (
+        "def f(): return range(10 ** 18)",
+        "from solution import f\ndef test(): assert len(list(f())) == 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nothing_that_decides_is_in_reach(name: str) -> None:
+    code, tests = HOSTILE[name]
+    verdict = grade(code, {"tests": tests})
+    assert verdict.reward == 0.0, verdict
+    assert verdict.trust == "isolated"
+
+
+def test_operators_of_named_classes_are_believed() -> None:
+    task = {"tests": "from solution import Vector\ndef test(): assert (Vector(1, 2) * 3).y == 6"}
+    assert grade(SUBMISSION, task).outcome is Outcome.FAILED
+    assert grade(SUBMISSION, {**task, "operators": ["Vector"]}).outcome is Outcome.PASSED
+
+
+def test_partial_scores_count_what_a_judge_runs() -> None:
+    code = "def f(x): return x if x < 3 else 0"
+    lines = [f"assert f({n}) > {n - 1}" for n in range(1, 5)] + ["assert f(1) == 1"]
+    assert grade(code, {"test_list": lines}, partial=True).score == 3 / 5
+
+
+def test_a_function_of_the_prompt_is_the_tests_own() -> None:
+    """HumanEval's prompts define helpers; a submission cannot bring its own."""
+    prompt = (
+        "def shift(text):\n    return text[1:] + text[:1]\n\n"
+        "def unshift(text):\n    '''Undo shift.'''\n"
+    )
+    task = {
+        "prompt": prompt,
+        "entry_point": "unshift",
+        "test": "def check(candidate):\n    assert candidate(shift('abc')) == 'abc'",
+    }
+    right = prompt + "    return text[-1:] + text[:-1]\n"
+    cheat = "def shift(text): return text\ndef unshift(text): return text\n"
+    assert grade(right, task).outcome is Outcome.PASSED
+    assert grade(cheat, task).outcome is Outcome.FAILED
+
+
+def test_one_judge_serves_many_submissions_beside_the_limit() -> None:
+    async def main() -> tuple[list[Verdict], int]:
+        async with Session("local", max_concurrency=1) as session:
+            task = {"test_list": ["assert f(2) > 1"]}
+            grader = HostCompare(LIMITS)
+            verdicts = [
+                await grader.grade(session, f"def f(x): return x + {n}", task) for n in range(4)
+            ]
+            return verdicts, len(judges(session)._kept)
+
+    verdicts, kept = asyncio.run(main())
+    assert [verdict.score for verdict in verdicts] == [1.0] * 4
+    assert kept == 1
+
+
+def test_a_judge_that_is_gone_is_replaced() -> None:
+    async def main() -> Verdict:
+        async with Session("local") as session:
+            task = {"test_list": ["assert f(2) > 1"]}
+            grader = HostCompare(LIMITS)
+            await grader.grade(session, "def f(x): return x", task)
+            await judges(session)._kept[0].sandbox.stop()
+            return await grader.grade(session, "def f(x): return x", task)
+
+    assert asyncio.run(main()).outcome is Outcome.PASSED
+
+
+def test_a_judge_without_python_is_the_configurations_fault() -> None:
+    grader = HostCompare(Limits(timeout=5, python="python-of-nowhere"))
+    with pytest.raises(ConfigurationError, match="python-of-nowhere"):
+        asyncio.run(_grade_once({"test_list": ["assert f(2) > 1"]}, grader))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"test": "def check(candidate): pass"},
+        {"test": "def check(", "entry_point": "f"},
+        {"tests": "x = 1"},
+        {"tests": "def test_it(tmp_path): pass"},
+        {"tests": "class TestIt: pass"},
+        {"test_list": ["assert ("]},
+        {"test_list": ["assert f(1) == 1"], "test_setup_code": "("},
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused(task: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        asyncio.run(_grade_once(task))
+
+
+async def _grade_once(task: dict[str, Any], grader: Grader = HostCompare(LIMITS)) -> Verdict:
+    async with Session("local") as session:
+        return await grader.grade(session, "def f(x): return x", task)
+
+
+FOLDER_TESTS = """
+import json
+import subject
+
+def test_programs():
+    assert subject.run(["sh", "-c", "cat; exit 3"], stdin="hi") == (3, "hi")
+    try:
+        subject.run(["sleep", "100"], timeout=0.2)
+    except TimeoutError:
+        pass
+    else:
+        raise AssertionError
+
+def test_files():
+    subject.write_file("/workspace/a/b.json", json.dumps([1]))
+    assert json.loads(subject.read_file("/workspace/a/b.json")) == [1]
+    subject.remove("/workspace/a")
+    subject.remove("/workspace/a")
+    for path in ("/workspace/a/b.json", "/no/such"):
+        try:
+            subject.read_file(path)
+        except FileNotFoundError:
+            continue
+        raise AssertionError
+
+def test_modules():
+    assert subject.load("package.inner").double(4) == int(open("expected.txt").read())
+"""
+
+
+def test_a_folder_of_tests_judges_what_lies_in_a_sandbox(provider: str, tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text(FOLDER_TESTS)
+    (tmp_path / "expected.txt").write_text("8")
+
+    async def main(result: int) -> Verdict:
+        async with Session(provider) as session:
+            files = {"/workspace/package/inner.py": b"def double(x): return x * %d" % result}
+            sandbox = session.sandbox(files=files)
+            return await judge_folder(session, sandbox, tmp_path, LIMITS)
+
+    assert asyncio.run(main(2)).outcome is Outcome.PASSED
+    wrong = asyncio.run(main(3))
+    assert (wrong.outcome, wrong.trust) == (Outcome.FAILED, "isolated")
+
+
+def test_a_subject_that_is_lost_is_not_the_policys(tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text("import subject\ndef test(): subject.run(['true'])")
+
+    async def main() -> None:
+        async with Session("local") as session:
+            sandbox = await session.sandbox().start()
+            async with Session("local") as other:
+                assert sandbox.id is not None
+                await (await other.adopt(sandbox.id)).stop()
+            await judge_folder(session, sandbox, tmp_path, LIMITS)
+
+    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
+        asyncio.run(main())
