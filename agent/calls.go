@@ -128,14 +128,3 @@ func waitMain(s *stream, b *sandbox) ([]byte, error) {
 	}
 	return binary.BigEndian.AppendUint32(nil, uint32(status)), nil
 }
-
-// stats counts the living processes, the agent included, and their resident memory in bytes.
-func stats() []byte {
-	processes, resident := 1, residentOf(1)
-	for _, p := range processTable() {
-		processes++
-		resident += residentOf(p.pid)
-	}
-	out := binary.BigEndian.AppendUint32(nil, uint32(processes))
-	return binary.BigEndian.AppendUint64(out, resident)
-}

@@ -16,6 +16,10 @@ const markerName = "SANDBOXKIT_EXEC_ID"
 type processStat struct {
 	pid, ppid, session int
 	start              uint64
+	ticks              uint64 // of processor time, its own and that of the children it waited for
+	pages              uint64 // resident
+	threads            int
+	ordinary           bool // wants a full share of a processor
 	dead               bool
 }
 
@@ -34,6 +38,15 @@ func parseStat(data []byte) (processStat, bool) {
 	s.ppid, _ = strconv.Atoi(f[1])
 	s.session, _ = strconv.Atoi(f[3])
 	s.start, _ = strconv.ParseUint(f[19], 10, 64)
+	for _, time := range f[11:15] {
+		ticks, _ := strconv.ParseUint(time, 10, 64)
+		s.ticks += ticks
+	}
+	s.threads, _ = strconv.Atoi(f[17])
+	if len(f) > 38 {
+		s.pages, _ = strconv.ParseUint(f[21], 10, 64)
+		s.ordinary = isOrdinary(f[16], f[38])
+	}
 	// A zombie with threads left is a process whose first thread ended before the others.
 	s.dead = f[0] == "X" || (f[0] == "Z" && f[17] == "1")
 	return s, s.pid > 0

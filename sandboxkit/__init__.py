@@ -28,6 +28,7 @@ from sandboxkit.types import (
     SandboxInfo,
     SandboxSpec,
     SandboxState,
+    Usage,
 )
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "SandboxTerminatedError",
     "Session",
     "Shell",
+    "Usage",
     "as_completed",
     "wait",
 ]

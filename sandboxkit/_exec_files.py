@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sandboxkit.errors import SandboxFileError, SandboxFileNotFoundError
+from sandboxkit.errors import SandboxError, SandboxFileError, SandboxFileNotFoundError
 from sandboxkit.types import Command, FileInfo, FileType, StdinItem
 
 if TYPE_CHECKING:
     from sandboxkit.provider import Provider, StreamName
 
+MAX_ENTRIES = 50_000
+MAX_LISTING = 8 << 20
+"""Bytes of a listing, which are not all of its paths: the sandbox says what it is."""
 _CHUNK = 1 << 18
+_MAX_REASON = 500
 _NOT_FOUND, _REFUSED = 44, 45
 # The path is always "$1", never part of a script.
 _READ = (
@@ -54,7 +58,8 @@ _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes: int) -> bytes:
     """See `Provider.read_file`."""
-    data = await _sh(provider, sandbox_id, _READ, path, str(max_bytes + 1))
+    more = max_bytes + 1
+    data = await _sh(provider, sandbox_id, _READ, path, str(more), most=more)
     if len(data) > max_bytes:
         raise SandboxFileError(f"{path!r} has more than max_bytes={max_bytes} bytes", path=path)
     return data
@@ -85,13 +90,13 @@ async def get_archive(
 ) -> AsyncGenerator[bytes, None]:
     """See `Provider.get_archive`."""
     send, receive = anyio.create_memory_object_stream[bytes](8)
-    errors: list[SandboxFileError] = []
+    errors: list[SandboxError] = []
 
     async def run() -> None:
         with send:
             try:
                 await _sh(provider, sandbox_id, _PACK, path, keep=send.send)
-            except SandboxFileError as error:
+            except SandboxError as error:
                 errors.append(error)  # raised below, out of the task group's wrapping
 
     async with anyio.create_task_group() as group, receive:
@@ -107,13 +112,26 @@ async def get_archive(
 
 async def list_dir(provider: "Provider", sandbox_id: str, path: str) -> list[FileInfo]:
     """See `Provider.list_dir`."""
-    output = await _sh(provider, sandbox_id, _LIST, path.rstrip("/") or "/", _FORMAT)
-    return sorted(_parse(output), key=lambda info: info.path)
+    folder = path.rstrip("/") or "/"
+    most = MAX_LISTING + 1
+    output = await _sh(provider, sandbox_id, _LIST, folder, _FORMAT, most=most)
+    if len(output) == most or output.count(b"\0") > MAX_ENTRIES:
+        raise SandboxFileError(
+            f"{path!r} holds more than {MAX_ENTRIES} entries or {MAX_LISTING} bytes of them; "
+            "look at a part of it with find(1)",
+            path=path,
+            provider=provider.name,
+            sandbox_id=sandbox_id,
+        )
+    return sorted(_parse(output, path), key=lambda info: info.path)
 
 
 async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
     """See `Provider.stat`."""
-    return _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT))[0]
+    infos = _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT, most=_CHUNK), path)
+    if len(infos) != 1:
+        raise SandboxFileError(f"{path!r}: the sandbox's find(1) describes no file", path=path)
+    return infos[0]
 
 
 async def remove(provider: "Provider", sandbox_id: str, path: str, recursive: bool) -> None:
@@ -121,20 +139,18 @@ async def remove(provider: "Provider", sandbox_id: str, path: str, recursive: bo
     await _sh(provider, sandbox_id, _REMOVE, path, "1" if recursive else "")
 
 
-def _parse(output: bytes) -> list[FileInfo]:
+def _parse(output: bytes, path: str) -> list[FileInfo]:
     infos = []
     for line in output.decode("utf-8", "surrogateescape").split("\0")[:-1]:
-        kind, size, mode, mtime, path = line.split(" ", 4)
+        try:
+            kind, size, mode, mtime, name = line.split(" ", 4)
+            numbers = int(size), int(mode, 8), float(mtime)
+        except ValueError as error:
+            raise SandboxFileError(
+                f"{path!r}: the sandbox's find(1) answers {line[:80]!r}", path=path
+            ) from error
         kind_of_file = _TYPES.get(kind, FileType.OTHER)
-        infos.append(
-            FileInfo(
-                posixpath.normpath(path),
-                kind_of_file,
-                int(size),
-                int(mode, 8),
-                float(mtime),
-            )
-        )
+        infos.append(FileInfo(posixpath.normpath(name), kind_of_file, *numbers))
     return infos
 
 
@@ -146,20 +162,28 @@ async def _sh(
     *arguments: str,
     stdin: AsyncIterable[StdinItem] | None = None,
     keep: Callable[[bytes], Awaitable[None]] | None = None,
+    most: int = 0,
 ) -> bytes:
-    stdout: list[bytes] = []
-    stderr: list[bytes] = []
+    """The first `most` bytes of what the script says on stdout, unless `keep` takes it."""
+    stdout = bytearray()
+    stderr = bytearray()
+    enough = anyio.CancelScope()
 
     async def output(stream: "StreamName", chunk: bytes) -> None:
         if stream == "stderr":
-            stderr.append(chunk[:1000])
+            stderr.extend(chunk)
+            del stderr[:-_MAX_REASON]
         elif keep is not None:
             await keep(chunk)
-        else:
-            stdout.append(chunk)
+        elif most:
+            stdout.extend(chunk[: most - len(stdout)])
+            if len(stdout) == most:
+                enough.cancel()
 
     command = Command(("sh", "-c", script, "sh", path, *arguments), stdin=stdin)
-    returncode = await provider.exec(sandbox_id, command, output)
+    returncode = 0
+    with enough:
+        returncode = await provider.exec(sandbox_id, command, output)
     if returncode == _NOT_FOUND:
         raise SandboxFileNotFoundError(
             f"no file {path!r} in the sandbox",
@@ -168,11 +192,11 @@ async def _sh(
             sandbox_id=sandbox_id,
         )
     if returncode:
-        reason = b"".join(stderr)[-500:].decode(errors="replace").strip()
+        reason = stderr.decode(errors="replace").strip()
         raise SandboxFileError(
             f"{path!r}: {reason or f'failed with status {returncode}'}",
             path=path,
             provider=provider.name,
             sandbox_id=sandbox_id,
         )
-    return b"".join(stdout)
+    return bytes(stdout)

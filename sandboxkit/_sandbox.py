@@ -5,6 +5,7 @@ import builtins
 import os
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -29,6 +30,7 @@ from sandboxkit.types import (
     SandboxSpec,
     SandboxState,
     StdinItem,
+    Usage,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Sandbox:
         self._stopping: asyncio.Task[None] | None = None
         self._holds_slot = False
         self._stopped = False
+        self._gone: Callable[[Sandbox], None] = lambda _: None  # told once it is deleted
 
     def __repr__(self) -> str:
         return f"<Sandbox {self._id or '(not started)'} provider={self.provider_name}>"
@@ -208,8 +211,8 @@ class Sandbox:
             raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
 
         async def run() -> None:
-            tar = _transfer.pack(source, name)
-            await self._provider.put_archive(await self._started(), folder, tar)
+            async with aclosing(_transfer.pack(source, name)) as tar:
+                await self._provider.put_archive(await self._started(), folder, tar)
 
         return Operation(run())
 
@@ -224,7 +227,9 @@ class Sandbox:
         """Copy a file to the path `local`, or a folder's contents into the folder `local`.
 
         What the sandbox sends is not trusted: links and special files are left out and named
-        in the result, nothing is written outside `local`. Raises SandboxFileError past a limit.
+        in the result, nothing is written outside `local`. Raises SandboxFileError past a limit,
+        for members more than 64 folders or 2 KiB deep, and for what changes meanwhile; OSError
+        where this machine cannot take it.
         """
         from sandboxkit import _transfer
 
@@ -246,7 +251,7 @@ class Sandbox:
         return Operation(run())
 
     def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
-        """List a folder, sorted by path."""
+        """List a folder, sorted by path. Raises SandboxFileError for a very large one."""
         path = self._path(path)
 
         async def run() -> builtins.list[FileInfo]:
@@ -287,6 +292,15 @@ class Sandbox:
 
         async def run() -> SandboxInfo:
             return await self._provider.get(await self._started())
+
+        return Operation(run())
+
+    def usage(self) -> Operation[Usage | None]:
+        """Ask what it has used since its start; None from a backend that cannot tell."""
+        self._refuse_stopped()
+
+        async def run() -> Usage | None:
+            return await self._provider.usage(await self._started())
 
         return Operation(run())
 
@@ -390,6 +404,7 @@ class Sandbox:
             self._stopping = None  # so that the next stop() tries again
             raise
         self._release_slot()
+        self._gone(self)
 
     async def _adopt(self) -> None:
         await self._slots.acquire()

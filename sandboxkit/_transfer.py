@@ -1,21 +1,39 @@
 """Files and folders between this machine and a sandbox, as one tar stream each way."""
 
+import errno
+import io
 import os
 import tarfile
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing, closing
 from dataclasses import dataclass
-from typing import BinaryIO, cast
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 
+from sandboxkit._untar import ArchiveError, Member, members
 from sandboxkit.errors import ConfigurationError, SandboxFileError
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 64
+_MAX_NAME = 2048
+"""Bytes: below half of Linux's PATH_MAX, so that what is here can be named and removed."""
+_MAX_SKIPPED = 8 << 20
+_BAD_NAMES = frozenset(
+    {
+        errno.EEXIST,
+        errno.EILSEQ,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+    }
+)
+"""What a member's name can bring about here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +55,14 @@ class DownloadLimits:
 
 
 async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
-    """Stream a tar of a local file, called `name`, or of a folder's contents when it is None."""
-    send, receive = anyio.create_memory_object_stream[bytes](8)
-    try:
-        async with anyio.create_task_group() as group, receive:
-            group.start_soon(_run_pack, local, name, send)
-            async for chunk in receive:
-                yield chunk
-    except BaseExceptionGroup as errors:
-        raise _only(errors) from None
+    """Stream a tar of a local file, called `name`, or of a folder's contents when it is None.
+
+    Each piece is made when it is asked for: one that is not read to its end holds nothing but
+    an open file, until it is closed.
+    """
+    with closing(_archive(local, name)) as pieces:
+        while piece := await anyio.to_thread.run_sync(next, pieces, b""):
+            yield piece
 
 
 async def unpack(
@@ -58,15 +75,18 @@ async def unpack(
     """Extract a tar from a sandbox, trusting none of it: no links, no specials, no way out.
 
     With `single`, its only member becomes the file `target`; otherwise `target` is the folder
-    that receives the members. Raises SandboxFileError past a limit or for a hostile name.
+    that receives the members. Raises SandboxFileError past a limit, for a hostile name or for
+    what is no archive; this machine's own failures, such as a full disk, are OSErrors.
     """
     send, receive = anyio.create_memory_object_stream[bytes](8)
     result: list[Transfer] = []
 
     async def extract() -> None:
         with receive:
-            source = _Reader(receive)
-            result.append(await anyio.to_thread.run_sync(_extract, source, target, single, limits))
+            arguments = (_Reader(receive), target, single, limits)
+            # A thread besides those that all calls share: a sandbox that stalls holds it.
+            own = anyio.CapacityLimiter(1)
+            result.append(await anyio.to_thread.run_sync(_extract, *arguments, limiter=own))
 
     try:
         async with anyio.create_task_group() as group:
@@ -89,37 +109,59 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-async def _run_pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> None:
-    # When nobody reads on, the reader has its own reason.
-    with send, suppress(anyio.BrokenResourceError):
-        await anyio.to_thread.run_sync(_pack, local, name, send)
+def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:
+    """The archive in pieces of `_CHUNK` bytes and more, but for the last."""
+    piece = bytearray()
+    for part in _parts_of_archive(local, name):
+        piece += part
+        if len(piece) >= _CHUNK:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece) + bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _pack(local: str, name: str | None, send: MemoryObjectSendStream[bytes]) -> None:
-    sink = cast(BinaryIO, _Writer(send))  # tarfile's "w|" mode only calls write()
-    with tarfile.open(fileobj=sink, mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar:
-        if name is not None:
-            tar.add(os.path.realpath(local), arcname=name, filter=_anonymous)
-            return
-        for entry in sorted(os.listdir(local)):
-            tar.add(os.path.join(local, entry), arcname=entry, filter=_anonymous)
+def _parts_of_archive(local: str, name: str | None) -> Iterator[bytes]:
+    # Never written to: it makes the headers, and knows which files are links to earlier ones.
+    tar = tarfile.TarFile(fileobj=io.BytesIO(), mode="w", format=tarfile.PAX_FORMAT)
+    left = _entries(local, "") if name is None else [(os.path.realpath(local), name)]
+    while left:
+        path, called = left.pop()
+        member = _anonymous(path, tar.gettarinfo(path, called))
+        yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        if member.isdir():
+            left += _entries(path, f"{called}/")
+        elif member.isreg():
+            yield from _content(path, member.size)
 
 
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-        raise ConfigurationError(f"cannot upload {member.name!r}: it is a device, socket or pipe")
+def _entries(folder: str, prefix: str) -> list[tuple[str, str]]:
+    """The last comes first in the archive."""
+    names = sorted(os.listdir(folder), reverse=True)
+    return [(os.path.join(folder, name), prefix + name) for name in names]
+
+
+def _content(path: str, size: int) -> Iterator[bytes]:
+    left = size
+    with open(path, "rb") as file:
+        while left:
+            data = file.read(min(left, _CHUNK))
+            if not data:
+                raise OSError(f"{path!r} became shorter while it was uploaded")
+            left -= len(data)
+            yield data
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+# gettarinfo() has no member for a socket; typeshed does not know.
+def _anonymous(path: str, member: tarfile.TarInfo | None) -> tarfile.TarInfo:
+    known = member is not None and (
+        member.isreg() or member.isdir() or member.issym() or member.islnk()
+    )
+    if member is None or not known:
+        raise ConfigurationError(f"cannot upload {path!r}: it is a device, socket or pipe")
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
-
-
-class _Writer:
-    def __init__(self, send: MemoryObjectSendStream[bytes]) -> None:
-        self._send = send
-
-    def write(self, data: bytes) -> int:
-        anyio.from_thread.run(self._send.send, bytes(data))
-        return len(data)
 
 
 class _Reader:
@@ -141,42 +183,53 @@ def _extract(source: _Reader, target: str, single: bool, limits: DownloadLimits)
     folder, name = os.path.split(os.path.abspath(target)) if single else (target, "")
     os.makedirs(folder, exist_ok=True)
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    files = size = 0
-    skipped: list[str] = []
     try:
-        with tarfile.open(fileobj=cast(BinaryIO, source), mode="r|", bufsize=_CHUNK) as tar:
-            for count, member in enumerate(tar, 1):
-                if count > limits.max_files:
-                    raise _refused(member.name, f"more than max_files={limits.max_files} members")
-                parts = [name] if single else _parts(member.name)
-                if not parts:
-                    continue  # the folder itself
-                if not (member.isfile() or member.isdir()) or member.issparse():
-                    skipped.append(member.name)
-                    continue
-                size += member.size
-                if size > limits.max_bytes:
-                    raise _refused(member.name, f"more than max_bytes={limits.max_bytes} bytes")
-                if member.isdir():
-                    os.close(_enter(root, parts))
-                else:
-                    files += 1
-                    content = tar.extractfile(member)
-                    assert content is not None  # it is a regular file
-                    _write(root, parts, member.mode, content.read)
-    except tarfile.TarError as error:
+        return _extract_below(root, name, source, limits)
+    except ArchiveError as error:
         raise SandboxFileError(
             f"the sandbox sent a broken archive: {error}", path=target
         ) from error
     finally:
         os.close(root)
+
+
+def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits) -> Transfer:
+    """With a `name` the only member becomes the file of that name."""
+    files = size = skipped_size = 0
+    skipped: list[str] = []
+    archive = members(source.read, max_bytes=limits.max_bytes, max_files=limits.max_files)
+    for count, member in enumerate(archive, 1):
+        if count > limits.max_files:
+            raise _refused(member.name, f"more than max_files={limits.max_files} members")
+        size += member.size
+        if size > limits.max_bytes:
+            raise _refused(member.name, f"more than max_bytes={limits.max_bytes} bytes")
+        if name and (count > 1 or not member.is_file):
+            raise _refused(member.name, "it is not the one file it was")
+        parts = [name] if name else _parts(member.name)
+        if not parts:
+            continue  # the folder itself
+        if member.is_folder:
+            os.close(_enter(root, parts))
+        elif member.is_file:
+            files += 1
+            _write(root, parts, member)
+        else:
+            skipped.append(member.name)
+            skipped_size += len(member.name)
+            if skipped_size > _MAX_SKIPPED:
+                raise _refused(member.name, "too many links and special files")
+    if name and not files:
+        raise _refused(name, "it is not the one file it was")
     return Transfer(files, size, tuple(skipped))
 
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts or len(parts) > _MAX_DEPTH or "\0" in name:
+    if name.startswith("/") or ".." in parts or "\0" in name:
         raise _refused(name, "a name that leads out of the target folder")
+    if len(parts) > _MAX_DEPTH or len(os.fsencode(name)) > _MAX_NAME:
+        raise _refused(name, f"it is more than {_MAX_DEPTH} folders or {_MAX_NAME} bytes deep")
     return parts
 
 
@@ -194,11 +247,11 @@ def _enter(root: int, parts: list[str]) -> int:
             current = inner
     except OSError as error:
         os.close(current)
-        raise _refused("/".join(parts), f"{error.strerror}, where a folder should be") from error
+        raise _whose(error, parts) from error
     return current
 
 
-def _write(root: int, parts: list[str], mode: int, read: Callable[[int], bytes]) -> None:
+def _write(root: int, parts: list[str], member: Member) -> None:
     folder = _enter(root, parts[:-1])
     try:
         try:
@@ -207,18 +260,23 @@ def _write(root: int, parts: list[str], mode: int, read: Callable[[int], bytes])
             pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         # Only the execute bit crosses: no setuid, nothing writable by others.
-        permissions = 0o755 if mode & 0o100 else 0o644
+        permissions = 0o755 if member.executable else 0o644
         with os.fdopen(os.open(parts[-1], flags, permissions, dir_fd=folder), "wb") as file:
-            while chunk := read(_CHUNK):
+            while chunk := member.read(_CHUNK):
                 file.write(chunk)
     except OSError as error:
-        raise SandboxFileError(
-            f"cannot write {'/'.join(parts)!r} on this machine: {error}",
-            path="/".join(parts),
-        ) from error
+        raise _whose(error, parts) from error
     finally:
         os.close(folder)
 
 
+def _whose(error: OSError, parts: list[str]) -> OSError | SandboxFileError:
+    """The sandbox's, whose names clash or are none here, or this machine's own."""
+    if error.errno not in _BAD_NAMES:
+        return error
+    return _refused("/".join(parts), f"{error.strerror}, on this machine")
+
+
 def _refused(name: str, reason: str) -> SandboxFileError:
-    return SandboxFileError(f"download refused at {name!r}: {reason}", path=name)
+    shown = name if len(name) <= 200 else f"{name[:200]}..."
+    return SandboxFileError(f"download refused at {shown!r}: {reason}", path=name)

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 from sandboxkit import _exec_files
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError
-from sandboxkit.types import Command, Diagnosis, FileInfo, SandboxInfo, SandboxSpec
+from sandboxkit.types import Command, Diagnosis, FileInfo, SandboxInfo, SandboxSpec, Usage
 
 __all__ = ["Output", "Provider", "StreamName"]
 
@@ -120,7 +120,10 @@ class Provider(ABC):
         return _exec_files.get_archive(self, sandbox_id, path)
 
     async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
-        """List a folder, sorted by path; each `FileInfo.path` is absolute."""
+        """List a folder, sorted by path; each `FileInfo.path` is absolute.
+
+        Raises SandboxFileError for more than 50,000 entries or 8 MiB of them, and reads no more.
+        """
         return await _exec_files.list_dir(self, sandbox_id, path)
 
     async def stat(self, sandbox_id: str, path: str) -> FileInfo:
@@ -145,6 +148,16 @@ class Provider(ABC):
         Raises SandboxTerminatedError or SandboxNotFoundError when the sandbox ends first.
         """
         raise ConfigurationError(f"provider {self.name!r} cannot wait for a main command")
+
+    async def usage(self, sandbox_id: str) -> Usage | None:
+        """Say what the sandbox has used; None, the default, where nothing trusted can tell.
+
+        No process of the sandbox can make a figure other than it is: what one could feign is
+        None. `starved_seconds` therefore needs exact `processor_seconds`, those of children that
+        nobody waited for included: a process waits as well for another one of its own sandbox.
+        Raises `SandboxNotFoundError`, `SandboxTerminatedError`, `ProviderUnavailableError`.
+        """
+        return None
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""

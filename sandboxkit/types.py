@@ -18,6 +18,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxState",
     "StdinItem",
+    "Usage",
 ]
 
 Network = Literal["none", "internet"]
@@ -134,6 +135,20 @@ class FileInfo:
     """Permission bits, such as 0o644."""
     mtime: float
     """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a sandbox uses, and has used since its start. None: its backend cannot know."""
+
+    processor_seconds: float | None
+    """Of all its processes, ended ones included; without what sandboxkit itself runs in it."""
+    starved_seconds: float | None
+    """How long it was ready to run, at ordinary priority, while others had the processors. Never
+    more than others took plus `processor_seconds`; less where its processes were short-lived."""
+    processes: int | None
+    memory_bytes: int | None
+    """Resident memory of its processes; pages that they share count for each."""
 
 
 @dataclass(frozen=True, slots=True)

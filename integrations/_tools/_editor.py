@@ -107,19 +107,21 @@ class Editor:
         return f"removed {path}" if before is None else f"{path} is as it was before the last edit"
 
     async def _folder(self, path: str) -> str:
-        entries, hidden, folders = [path], 0, 0
+        entries, count, hidden, folders = [path], 1, 0, 0
         for info in await self._listed(path):
             if _hidden(info):
                 hidden += 1
                 continue
             entries.append(_entry(info))
+            count += 1
             if info.type is FileType.DIRECTORY and folders < _MAX_FOLDERS:
                 folders += 1
                 inner = await self._listed(info.path)
-                entries += [_entry(one) for one in inner if not _hidden(one)]
-        if len(entries) > _MAX_ENTRIES:
-            left = len(entries) - _MAX_ENTRIES
-            entries = [*entries[:_MAX_ENTRIES], f"[... {left} more ...]"]
+                shown = [_entry(one) for one in inner if not _hidden(one)]
+                count += len(shown)
+                entries += shown[: max(_MAX_ENTRIES - len(entries), 0)]
+        if count > _MAX_ENTRIES:
+            entries = [*entries[:_MAX_ENTRIES], f"[... {count - _MAX_ENTRIES} more ...]"]
         return "\n".join([*entries, *([f"({hidden} hidden entries)"] if hidden else [])])
 
     async def _listed(self, path: str) -> list[FileInfo]:

@@ -15,6 +15,7 @@ from sandboxkit.integrations._tools._truncate import truncate_middle
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """A script whose first line of output is this, and that succeeds, submits."""
 
+_LARGE = 1 << 63
 # Any: isinstance() with a plain type would make the elements of a list unknown.
 _TYPES: Mapping[str, tuple[Any, str]] = {
     "string": (str, "a string"),
@@ -111,8 +112,8 @@ class Toolbox:
 def _checked(name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without nulls, of the types that the schema asks for."""
     tools = {schema["function"]["name"]: schema["function"] for schema in SCHEMAS}
-    if name not in tools:
-        raise ToolError(f"there is no tool {name[:80]!r}; there are {', '.join(tools)}")
+    if not isinstance(name, str) or name not in tools:
+        raise ToolError(f"there is no tool {str(name)[:80]!r}; there are {', '.join(tools)}")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -133,12 +134,13 @@ def _checked(name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
 def _check(tool: str, key: str, value: Any, properties: Mapping[str, Any]) -> None:
     if key not in properties:
         known = ", ".join(properties) or "no arguments"
-        raise ToolError(f"{tool} has no argument {key[:80]!r}; it takes {known}")
+        raise ToolError(f"{tool} has no argument {str(key)[:80]!r}; it takes {known}")
     schema = properties[key]
     kind, called = _TYPES[schema["type"]]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ToolError(f"{key} of {tool} is not {called}")
-    if kind is list and not all(type(item) is int for item in value):
-        raise ToolError(f"{key} of {tool} is not a list of integers")
+    integers = value if kind is list else [value] if kind is int else []
+    if not all(type(item) is int and abs(item) < _LARGE for item in integers):
+        raise ToolError(f"{key} of {tool} holds what is no line number")
     if "enum" in schema and value not in (*schema["enum"], "undo"):
         raise ToolError(f"{key}={value[:80]!r} is not one of {', '.join(schema['enum'])}")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.rollout import Group
 
@@ -42,7 +43,7 @@ class Buffer:
         self._size, self._lag = config.rollout.prompts_per_step, config.buffer.lag
         self._drop_equal = config.buffer.drop_equal
         self._refills = int(config.buffer.max_refill * self._size)
-        self._quota = config.grading.max_infra_failed_rate
+        self._limit = config.grading.max_infra_failed_rate
         self._running: set[asyncio.Task[Group]] = set()
         self._ready: list[Group] = []
         self.position = position
@@ -50,7 +51,8 @@ class Buffer:
     async def take(self, version: int, last: int) -> Batch:
         """The batch for the step of this version; `last` is the version of the run's last step.
 
-        Raises ProviderUnavailableError when too large a share of its rollouts had no verdict.
+        Raises ProviderUnavailableError when too large a share of its rollouts that needed a sandbox
+        had no verdict.
         """
         batch, refills = Batch(), self._refills
         ahead = min(self._lag, last - version)
@@ -95,12 +97,14 @@ class Buffer:
 
     def _refuse_broken(self, batch: Batch) -> None:
         rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
+        needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
         broken = [rollout for rollout in rollouts if rollout.verdict.reward is None]
         batch.failed = len(broken)
         # Judged over a step's worth: of a few the share says little.
-        if len(batch.finished) >= min(self._size, 4) and len(broken) > self._quota * len(rollouts):
+        enough = len(batch.finished) >= min(self._size, 4)
+        if enough and is_outage(len(broken), len(needed), self._limit):
             raise ProviderUnavailableError(
-                f"{len(broken)} of {len(rollouts)} rollouts had no verdict, more than "
-                f"grading.max_infra_failed_rate={self._quota:g}; the first: "
+                f"{len(broken)} of {len(needed)} rollouts that needed a sandbox had no verdict, "
+                f"with grading.max_infra_failed_rate={self._limit:g}; the first: "
                 f"{broken[0].verdict.detail}"
             )

@@ -136,7 +136,9 @@ class Grading:
     max_concurrency: int = 8
     """Sandboxes at a time."""
     max_infra_failed_rate: float = 0.5
-    """A step in which more of the rollouts had no verdict stops the run."""
+    """A step stops the run in which so large a share, or more, of the rollouts that needed a sandbox
+    had no verdict: with 0 the first such failure does, with 1 only that of all. So does a pass over
+    the held-out rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, SandboxError, Session
+from sandboxkit.integrations._tools import ToolResult
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, Request
 from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
 from sandboxkit.integrations.grpo.workplace import Workplace, own_sandbox, swe_task
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_code
+from sandboxkit.integrations.rewards._boundary import Phase, verdict_of
 from sandboxkit.integrations.swe import Task
 
 __all__ = ["Group", "Rollout", "Rollouts"]
@@ -39,6 +41,13 @@ class Rollout:
     tool_calls: int = 0
     sandbox_seconds: float = 0.0
     """Spent on tools and grading, with all waiting."""
+    used_sandbox: bool = False
+    """For a tool call, for its work or for its grade; an equal one's grade takes none."""
+
+    @property
+    def needed_sandbox(self) -> bool:
+        """Whether it tells how the infrastructure is: it had a sandbox, or could not have one."""
+        return self.used_sandbox or self.verdict.reward is None
 
     def wrote(self, ids: tuple[int, ...], logp: tuple[float, ...], version: int) -> None:
         """The policy's tokens."""
@@ -128,7 +137,8 @@ class Rollouts:
             rollout.verdict = submission
         else:
             begun = time.monotonic()
-            rollout.verdict, rollout.grader_raised = await self._grade(row, submission)
+            rollout.verdict, rollout.grader_raised, own = await self._grade(row, submission)
+            rollout.used_sandbox |= own
             rollout.sandbox_seconds += time.monotonic() - begun
         return rollout
 
@@ -161,7 +171,7 @@ class Rollouts:
                 await self._turns(rollout, place, numbers)
                 if not place.leaves_work:
                     return self._submission(rollout)
-                begun = time.monotonic()
+                begun, rollout.used_sandbox = time.monotonic(), True
                 await place.ready()
                 async with asyncio.timeout(place.deadline):
                     work = await place.work()
@@ -173,11 +183,10 @@ class Rollouts:
                 f"rollout.deadline={self._config.deadline:g} s"
             )
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        except ConfigurationError:
+            raise
         except SandboxError as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            detail = f"{type(error).__name__}: {error}"
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+            return verdict_of(error, Phase.WORKED_IN)
 
     def _workplace(self, row: Row) -> AbstractAsyncContextManager[Workplace]:
         if self._tasks:
@@ -190,10 +199,19 @@ class Rollouts:
             written = calls_in(await self._turn(rollout, numbers))
             if not written:
                 return
-            begun = time.monotonic()
+            begun, rollout.used_sandbox = time.monotonic(), True
             await place.ready()
-            async with asyncio.timeout(place.deadline):
-                results = await call(place, written)
+            results: list[ToolResult] = []
+            over = time.monotonic() + place.deadline
+            for each in written:
+                if time.monotonic() > over:
+                    results.append(ToolResult("ERROR: not made: a turn's time is over", error=True))
+                    break
+                # For each call alone, which ends it itself long before: many are the policy's.
+                async with asyncio.timeout(place.deadline):
+                    results += await call(place, [each])
+                if results[-1].submitted:
+                    break
             rollout.sandbox_seconds += time.monotonic() - begun
             rollout.tool_calls += len(results)
             if results[-1].submitted or turn + 1 == self._config.max_turns:
@@ -211,9 +229,10 @@ class Rollouts:
             rollout.row.prefix + text if self._config.submission == "text" else extract_code(text)
         )
 
-    async def _grade(self, row: Row, submission: str) -> tuple[Verdict, bool]:
+    async def _grade(self, row: Row, submission: str) -> tuple[Verdict, bool, bool]:
+        """As `judge`, and whether it was asked for this one."""
         if not self._remember:
-            return await self.judge(row, submission)
+            return *await self.judge(row, submission), True
         key, begun = (row.number, submission), time.monotonic()
         while True:
             task = self._graded.get(key)
@@ -230,7 +249,7 @@ class Rollouts:
                 break
         if len(self._graded) > self._remember:
             del self._graded[next(iter(self._graded))]
-        return verdict, raised
+        return verdict, raised, own
 
     async def check(self, row: Row) -> Verdict:
         """Grade what was there before: sandboxes and grader work if there is a reward."""

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
@@ -87,12 +88,16 @@ class Sampling:
             raise ConfigurationError(f"the first row cannot be graded: {verdict.detail}")
 
     def take(self, version: int) -> Batch:
-        """The next step's batch. Blocks; raises TimeoutError after run.timeout seconds."""
+        """The next step's batch. Blocks; raises TimeoutError after run.timeout seconds, and
+        ProviderUnavailableError where grading.max_infra_failed_rate says so."""
         last = self._config.run.steps - 1
         return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
 
     def evaluate(self) -> float:
-        """The share of held-out rows for which one sample has the full reward; NaN without rows."""
+        """The share of held-out rows for which one sample has the full reward; NaN without rows.
+
+        Raises ProviderUnavailableError as `take` does.
+        """
 
         async def run() -> list[Rollout]:
             async with asyncio.TaskGroup() as running:
@@ -104,10 +109,12 @@ class Sampling:
 
         rollouts = self._wait(run(), "the held-out rows")
         known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
-        if rollouts and not known:
+        needed = sum(rollout.needed_sandbox for rollout in rollouts)
+        failed = [r.verdict for r in rollouts if r.verdict.reward is None]
+        if is_outage(len(failed), needed, self._config.grading.max_infra_failed_rate):
             raise ProviderUnavailableError(
-                f"none of {len(rollouts)} held-out rows had a verdict; the first: "
-                f"{rollouts[0].verdict.detail}"
+                f"{len(failed)} of {needed} held-out rows that needed a sandbox had no verdict; "
+                f"the first: {failed[0].detail}"
             )
         return sum(reward == 1 for reward in known) / len(known) if known else math.nan
 
@@ -166,13 +173,16 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
     """Means and shares over all that finished for a step; NaN where there was nothing."""
     rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
     known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
+    needed = [rollout.verdict for rollout in rollouts if rollout.needed_sandbox]
+    graded = [verdict for verdict in needed if verdict.reward is not None]
     seconds = sorted(rollout.sandbox_seconds for rollout in rollouts)
     ages = [version - group.version for group in batch.groups if group.version is not None]
     return {
         "reward": _mean(known),
         "pass_rate": _mean([float(reward == 1) for reward in known]),
         "rollouts": len(rollouts),
-        "infra_failed_rate": _mean([float(r.verdict.reward is None) for r in rollouts]),
+        "infra_failed_rate": (len(needed) - len(graded)) / max(len(needed), 1),
+        "trust/shared": _mean([float(verdict.trust == "shared") for verdict in graded]),
         "grader_raised": sum(rollout.grader_raised for rollout in rollouts),
         "completion_tokens": sum(sum(rollout.mask) for rollout in rollouts),
         "tool_calls": sum(rollout.tool_calls for rollout in rollouts),

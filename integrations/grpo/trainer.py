@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from transformers import GenerationConfig, PreTrainedModel
 
-from sandboxkit import ConfigurationError, Session
+from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations.grpo import checkpoint, lora
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
@@ -35,8 +36,9 @@ def train(config: Config, provider: Provider | None = None) -> int:
     """Train to the last step, from the run's newest checkpoint if it has one.
 
     Returns the number of the signal that ended it early, after a checkpoint, or 0. `provider`
-    takes the place of the configured one. Raises ConfigurationError before anything starts,
-    ProviderUnavailableError when too many rollouts fail, EngineError, TimeoutError.
+    takes the place of the configured one. Raises ConfigurationError before anything starts, and
+    there what a provider raises that cannot start a sandbox; ProviderUnavailableError when too many
+    rollouts fail, EngineError, TimeoutError.
     """
     run = Path(config.run.folder)
     with contextlib.ExitStack() as stack:
@@ -48,15 +50,20 @@ def train(config: Config, provider: Provider | None = None) -> int:
             torch.set_num_threads(config.run.threads)
         if this_rank() == 0:
             stack.enter_context(_alone(run))
+        # Before the model, which takes longer.
+        session = on_first(lambda: _sandboxes(config, provider, stack))
         learner = _learner(config)
         newest = checkpoint.latest(run)
         state = (
             {} if newest is None else checkpoint.restore(newest, learner.model, learner.optimizer)
         )
         done, position = int(str(state.get("step", 0))), int(str(state.get("position", 0)))
-        first = on_first(
-            lambda: _first(config, learner, provider, stop, stack, done=done, position=position)
-        )
+
+        def open_first() -> First:
+            assert session is not None
+            return _first(config, learner, session, stop, stack, done=done, position=position)
+
+        first = on_first(open_first)
         Loop(config, learner, first, done).run()
         if first:
             first.console.end(stop.signal)
@@ -102,17 +109,8 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
     return moved
 
 
-def _first(
-    config: Config,
-    learner: Learner,
-    provider: Provider | None,
-    stop: Stop,
-    stack: contextlib.ExitStack,
-    *,
-    done: int,
-    position: int,
-) -> First:
-    """Sandboxes, engine and console, closed with the stack."""
+def _sandboxes(config: Config, provider: Provider | None, stack: contextlib.ExitStack) -> Session:
+    """Of a provider that has shown that it can start one."""
     options = {"image": config.grading.image} if config.grading.image else {}
     session = stack.enter_context(
         Session(
@@ -122,6 +120,21 @@ def _first(
             **options,  # type: ignore[arg-type] # of SandboxSpec
         )
     )
+    Operation(require_working(session, config.rollout.deadline)).result()
+    return session
+
+
+def _first(
+    config: Config,
+    learner: Learner,
+    session: Session,
+    stop: Stop,
+    stack: contextlib.ExitStack,
+    *,
+    done: int,
+    position: int,
+) -> First:
+    """Engine, sampling and console, closed with the stack."""
     try:
         generation = GenerationConfig.from_pretrained(config.model.name)
     except OSError:

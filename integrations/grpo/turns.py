@@ -1,7 +1,6 @@
 """Turns with tools: the calls in what a model wrote, and the tokens of what the tools answered."""
 
 import json
-import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -13,13 +12,20 @@ from sandboxkit.integrations.grpo.workplace import Workplace
 
 __all__ = ["Answers", "call", "calls_in"]
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_OPENED, _CLOSED = "<tool_call>", "</tool_call>"
 _SAID = "\u2063said\u2063"
 
 
 def calls_in(text: str) -> list[str]:
     """What a turn's text has between tool-call tags, Hermes's form."""
-    return _CALL.findall(text)
+    found, end = list[str](), 0
+    while (start := text.find(_OPENED, end)) >= 0:
+        start += len(_OPENED)
+        end = text.find(_CLOSED, start)
+        if end < 0:
+            break
+        found.append(text[start:end])
+    return found
 
 
 async def call(place: Workplace, written: Sequence[str]) -> list[ToolResult]:

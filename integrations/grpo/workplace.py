@@ -13,12 +13,15 @@ from sandboxkit import Sandbox, SandboxFileError, Session
 from sandboxkit.integrations._tools import Toolbox, ToolResult
 from sandboxkit.integrations.grpo.config import Rollout as Settings
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.rewards._boundary import Phase, verdict_of
 from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
 
 __all__ = ["Workplace", "own_sandbox", "swe_task"]
 
 T = TypeVar("T")
+_MAX_ARTEFACT = 4 * 1024 * 1024
+"""Bytes: it is code or text, and as many are in memory as rollouts end at once."""
 
 
 class Workplace(Protocol):
@@ -123,9 +126,10 @@ class _OwnSandbox:
 
     async def work(self) -> str | Verdict:
         try:
-            return (await self._sandbox.read_file(self._artefact)).decode(errors="replace")
+            data = await self._sandbox.read_file(self._artefact, max_bytes=_MAX_ARTEFACT)
         except SandboxFileError as error:
-            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
+            return verdict_of(error, Phase.EXPORTED)
+        return data.decode(errors="replace")
 
 
 class _SweTask:

@@ -2,13 +2,19 @@
 
 import ast
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxkit import ConfigurationError
 
 DYNAMIC = ("eval", "exec", "compile", "__import__", "__builtins__", "builtins", "importlib")
 """Ways to a name that its syntax tree does not show; reported along with any pattern."""
+
+_COMPUTED = "getattr(computed)"
+
+MOST_CODE = 20_000
+"""Characters of code that are parsed. Python takes a tenth of a second for the worst of so many, and
+for longer names in an import or a string more than their share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,7 @@ class Finding:
 
     pattern: str
     line: int
-    """From 1; 0 where the code cannot be parsed."""
+    """From 1; 0 where the code cannot be parsed, or is too long to be."""
     found: str
 
 
@@ -28,27 +34,28 @@ def banned_patterns(code: str, patterns: Sequence[str]) -> list[Finding]:
     anything (".sort"), or "import" for any import; "sorted(" is read as "sorted". A name is
     found however it was imported, and a string that names it in getattr() too; comments and
     other strings do not count. With any pattern, ways to hide a name (eval, builtins, ...) are
-    found as well, as are code that does not parse and getattr() of a computed name.
+    found as well, as are code that does not parse, code of more than 20,000 characters and
+    getattr() of a computed name.
 
     This keeps a task's rules; it does not contain hostile code. The sandbox does.
     """
     wanted = [_normal(pattern) for pattern in patterns]
     if not wanted:
         return []
+    if len(code) > MOST_CODE:
+        detail = (
+            f"the code has {len(code)} characters, more than the {MOST_CODE} that are looked at"
+        )
+        return [Finding("length", 0, detail)]
+    names = _Names([*wanted, *(name for name in DYNAMIC if name not in wanted), _COMPUTED])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an invalid escape in a plain string
             tree = ast.parse(code)
-        uses = list(_uses(tree))
+        uses = dict.fromkeys(_uses(tree, names.parts))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [Finding("syntax", 0, f"the code does not parse: {error}"[:200])]
-    names = [*wanted, *(name for name in DYNAMIC if name not in wanted), "getattr(computed)"]
-    findings = {
-        Finding(pattern, line, use): None
-        for use, line in uses
-        for pattern in names
-        if _matches(use, pattern)
-    }
+    findings = [Finding(pattern, line, use) for use, line in uses for pattern in names.of(use)]
     return sorted(findings, key=lambda each: (each.line, each.pattern))
 
 
@@ -63,27 +70,54 @@ def _normal(pattern: str) -> str:
     return name
 
 
-def _matches(use: str, pattern: str) -> bool:
-    if pattern.startswith("."):
-        return f"{use}.".find(f"{pattern}.") >= 0
-    if use.endswith(".*"):  # from package import *: it may bring the name
-        return pattern.startswith(use[:-1])
-    return use == pattern or use.startswith(f"{pattern}.")
+class _Names:
+    """Patterns, in a form in which a use is looked up and not compared with each of them."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._names = [pattern for pattern in patterns if not pattern.startswith(".")]
+        self._attributes = [pattern for pattern in patterns if pattern.startswith(".")]
+        self._wanted = frozenset(patterns)
+        self._found: dict[str, list[str]] = {}
+        self.parts = max(pattern.count(".") + 1 for pattern in patterns)
+        """Of a use, as many as any pattern has."""
+
+    def of(self, use: str) -> list[str]:
+        """The patterns that a use is of."""
+        if use not in self._found:
+            self._found[use] = self._look_up(use)
+        return self._found[use]
+
+    def _look_up(self, use: str) -> list[str]:
+        parts = use.split(".")
+        found = {".".join(parts[:size]) for size in range(1, self.parts + 1)} & self._wanted
+        if self._attributes:
+            found |= {
+                f".{'.'.join(parts[start : start + size])}"
+                for start in range(1, len(parts))
+                for size in range(1, self.parts)
+            } & self._wanted
+        if use.endswith(".*"):  # from package import *: it may bring the name
+            found |= {name for name in self._names if name.startswith(use[:-1])}
+        return sorted(found)
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every name that the code uses, dotted, as it is called where it comes from."""
+def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:
+    """Every name that the code uses, dotted, as it is called where it comes from.
+
+    Of a longer name than `most` parts its ends, which are what a pattern can be found in.
+    """
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Import):
             for each in node.names:
-                aliases[each.asname or each.name.partition(".")[0]] = (
-                    each.name if each.asname else each.name.partition(".")[0]
-                )
+                first = each.name.partition(".")[0]
+                aliases[each.asname or first] = _ends(each.name, most) if each.asname else first
         elif isinstance(node, ast.ImportFrom):
             for each in node.names:
-                aliases[each.asname or each.name] = f"{node.module or ''}.{each.name}"
-    for node in ast.walk(tree):
+                name = f"{node.module or ''}.{each.name}"
+                aliases[each.asname or each.name] = _ends(name, most)
+    for node in nodes:
         line = getattr(node, "lineno", 0)
         match node:
             case ast.Import(names=names):
@@ -96,11 +130,11 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
                     yield f"{module or ''}.{each.name}", line
             case ast.Name(id=name, ctx=ast.Load()):
                 yield aliases.get(name, name), line
-            case ast.Attribute(attr=attr, ctx=ast.Load()):
-                yield _dotted(node, aliases) or f".{attr}", line
+            case ast.Attribute(ctx=ast.Load()):
+                yield _dotted(node, aliases, most), line
             case ast.Call(func=ast.Name(id="getattr"), args=[_, name_node, *_]):
                 name_value = _text(name_node)
-                yield ("getattr(computed)" if name_value is None else name_value), line
+                yield (_COMPUTED if name_value is None else name_value), line
                 yield f".{name_value}", line
             case ast.Call(func=ast.Name(id="__import__"), args=[module_node, *_]):
                 yield _text(module_node) or "__import__", line
@@ -108,14 +142,19 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 pass
 
 
-def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
+def _dotted(node: ast.Attribute, aliases: Mapping[str, str], most: int) -> str:
+    """The name of an attribute, from where it comes; from its dot where that is no name."""
+    parts, owner = [node.attr], node.value
+    while isinstance(owner, ast.Attribute) and len(parts) < most:
+        parts.append(owner.attr)
+        owner = owner.value
+    name = aliases.get(owner.id, owner.id) if isinstance(owner, ast.Name) else ""
+    return ".".join([name, *reversed(parts)])
+
+
+def _ends(name: str, most: int) -> str:
+    parts = name.split(".")
+    return name if len(parts) <= 2 * most else ".".join([*parts[:most], "", *parts[-most:]])
 
 
 def _text(node: ast.expr) -> str | None:

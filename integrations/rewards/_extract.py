@@ -1,14 +1,28 @@
 """The code in a model's answer: answer tags first, then fenced blocks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 PYTHON = ("python", "py", "python3", "")
 """The info strings of a fenced block that may be Python; "" is a block without one."""
 
+_MOST_FENCES = 1000
+"""A text with more is not read: to find out which of them belong together would take too long."""
+
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^\n]*?)[ \t]*\Z")
+# Possessive, so that no line is gone over twice.
+_FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.MULTILINE)
+
+
+class _Fence(NamedTuple):
+    start: int
+    end: int
+    """Of the line, with its line break."""
+    indent: int
+    marks: str
+    info: str
 
 
 class _Block(NamedTuple):
@@ -25,22 +39,26 @@ def extract_code(text: str) -> str | None:
     fenced block are part of its code. Within the answer, and in a text without one, the last
     fenced block counts: one marked as Python before one that is not marked, never one of
     another language. A block that is not closed is cut off, so it counts only where the
-    answer's closing tag shows that nothing is missing. An empty answer is None.
+    answer's closing tag shows that nothing is missing. An empty answer is None, and so is a text
+    with more than 1,000 fences. Takes time in proportion to the text, whatever is in it.
     """
     text = text.replace("\r\n", "\n")
-    blocks = list(_blocks(text))
+    fences = _fences(text)
+    if len(fences) > _MOST_FENCES:
+        return None
+    blocks = list(_blocks(text, fences))
     answer = _last_answer(text, blocks)
     if answer is None:
         return _last_block(blocks)
-    blocks = list(_blocks(answer))
+    blocks = list(_blocks(answer, _fences(answer)))
     if blocks:
         return _last_block(blocks)
     return _without_opener(answer)
 
 
-def _last_answer(text: str, blocks: list[_Block]) -> str | None:
+def _last_answer(text: str, blocks: Sequence[_Block]) -> str | None:
     opened: int | None = None
-    answer: str | None = None
+    answer: tuple[int, int] | None = None
     position = 0
     for tag in _TAGS.finditer(text):
         while position < len(blocks) and blocks[position].end <= tag.start():
@@ -50,11 +68,11 @@ def _last_answer(text: str, blocks: list[_Block]) -> str | None:
         if not tag[1]:
             opened = tag.end()
         elif opened is not None:
-            answer, opened = text[opened : tag.start()], None
-    return answer
+            answer, opened = (opened, tag.start()), None
+    return None if answer is None else text[slice(*answer)]
 
 
-def _last_block(blocks: list[_Block]) -> str | None:
+def _last_block(blocks: Sequence[_Block]) -> str | None:
     for infos in (PYTHON[:-1], PYTHON[-1:]):
         for block in reversed(blocks):
             if block.info in infos:
@@ -64,60 +82,62 @@ def _last_block(blocks: list[_Block]) -> str | None:
 
 def _unwrapped(body: str) -> str | None:
     """A block's code, of which the whole may be in answer tags."""
-    whole = re.fullmatch(r"\s*<answer>(.*)</answer>\s*", body, re.DOTALL | re.IGNORECASE)
-    return _clean(whole[1] if whole else body)
+    whole = body.strip()
+    opener, closer = _TAGS.match(whole), _TAGS.fullmatch(whole, max(0, len(whole) - _CLOSER))
+    if opener and closer and not opener[1] and closer[1] and opener.end() <= closer.start():
+        return _clean(whole[opener.end() : closer.start()])
+    return _clean(body)
+
+
+_CLOSER = len("</answer>")
 
 
 def _without_opener(answer: str) -> str | None:
-    lines = answer.strip("\n").split("\n")
-    opener = _FENCE.match(lines[0])
-    if opener and opener[3].lower() in PYTHON:
-        lines = lines[1:]
-    return _clean("\n".join(lines))
+    code = answer.strip("\n")
+    opener = _FENCE.match(code)
+    if opener and opener[3].strip(" \t").lower() in PYTHON:
+        code = code[opener.end() + 1 :]
+    return _clean(code)
 
 
 def _clean(code: str) -> str | None:
     return code.strip("\n").rstrip() or None
 
 
-def _blocks(text: str) -> Iterator[_Block]:
+def _fences(text: str) -> list[_Fence]:
+    """The lines that may open or close a block; of too many only so many that it shows."""
+    return [
+        _Fence(each.start(), each.end() + 1, len(each[1]), each[2], each[3].strip(" \t"))
+        for each in islice(_FENCE.finditer(text), _MOST_FENCES + 1)
+    ]
+
+
+def _blocks(text: str, fences: Sequence[_Fence]) -> Iterator[_Block]:
     """The closed fenced blocks, by the rules of CommonMark, at any indentation."""
-    lines = text.split("\n")
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
-    fences = [(number, match) for number, line in enumerate(lines) if (match := _FENCE.match(line))]
     index = 0
     while index < len(fences):
-        number, opener = fences[index]
-        if opener[2][0] == "`" and "`" in opener[3]:
-            index += 1
-            continue
-        close = _closer(fences, index)
+        opener = fences[index]
+        close = None
+        if opener.marks[0] == "~" or "`" not in opener.info:
+            close = _closer(fences, index)
         if close is None:
             index += 1
             continue
-        last = fences[close][0]
-        indent = len(opener[1])
-        body = "\n".join(_dedented(line, indent) for line in lines[number + 1 : last])
-        info = opener[3].split(" ")[0].strip("{}.").lower()
-        yield _Block(starts[number], starts[last + 1], info, body)
+        last = fences[close]
+        body = _dedented(text[opener.end : max(opener.end, last.start - 1)], opener.indent)
+        info = opener.info.partition(" ")[0].strip("{}.").lower()
+        yield _Block(opener.start, last.end, info, body)
         index = close + 1
 
 
-# How far to look for the fence that closes a block, in fences.
-_REACH = 1000
-
-
-def _closer(fences: list[tuple[int, re.Match[str]]], opener: int) -> int | None:
-    marks, indent = fences[opener][1][2], len(fences[opener][1][1])
-    for index in range(opener + 1, min(len(fences), opener + _REACH)):
-        match = fences[index][1]
-        if match[3] == "" and match[2].startswith(marks) and len(match[1]) <= indent + 3:
+def _closer(fences: Sequence[_Fence], opener: int) -> int | None:
+    marks, indent = fences[opener].marks, fences[opener].indent + 3
+    for index in range(opener + 1, len(fences)):
+        fence = fences[index]
+        if not fence.info and fence.indent <= indent and fence.marks.startswith(marks):
             return index
     return None
 
 
-def _dedented(line: str, indent: int) -> str:
-    blank = len(line) - len(line.lstrip(" \t"))
-    return line[min(indent, blank) :]
+def _dedented(body: str, indent: int) -> str:
+    return re.sub(rf"^[ \t]{{1,{indent}}}", "", body, flags=re.MULTILINE) if indent else body

@@ -9,6 +9,7 @@ from typing import Any
 from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
 from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
 from sandboxkit.integrations.swe._metrics import Metrics
 from sandboxkit.integrations.swe._task import Task
@@ -69,7 +70,8 @@ class _Episode:
 class SweEnv:
     """An environment for one rollout at a time. `reset`, then `step` until it is done.
 
-    It never raises for the infrastructure's failures: such an episode is done without a reward.
+    It never raises for what a policy calls or leaves, which is graded, nor for the failures of
+    the infrastructure: such an episode is done without a reward.
     `clock` may be paused with the trainer. A context manager; `close` stops the sandbox.
     """
 
@@ -90,18 +92,18 @@ class SweEnv:
             raise ConfigurationError(f"no task {task_id!r}; there are {', '.join(self.tasks)}")
         task, started = self.tasks[task_id], time.monotonic()
         self.metrics.episodes += 1
-        problem = ""
-        for _ in range(self.config.setup_retries + 1):
+        for attempt in range(self.config.setup_retries + 1):
             sandbox = make_sandbox(self.session, task)
             try:
                 await _prepare(sandbox, task, self.config.start_timeout)
             except ConfigurationError:
                 await sandbox.stop()
                 raise
-            except (SandboxError, TimeoutError) as error:
+            except TROUBLE as error:
                 self.metrics.setup_failures += 1
-                problem = f"{type(error).__name__} in the setup: {error}"
                 await _stop(sandbox)
+                if attempt == self.config.setup_retries:
+                    return self._masked(verdict_of(error, Phase.STARTED), started)
             except BaseException:
                 await sandbox.stop()
                 raise
@@ -115,7 +117,7 @@ class SweEnv:
                 )
                 self._episode = _Episode(task, sandbox, tools, started)
                 return Step(task.instruction)
-        return self._masked(problem, started)
+        raise AssertionError("unreachable")
 
     # Any: a JSON object that a model wrote.
     async def step(self, name: str, arguments: str | Mapping[str, Any], *, tokens: int = 0) -> Step:
@@ -128,10 +130,10 @@ class SweEnv:
         self.metrics.steps += 1
         try:
             result = await episode.tools.call(name, arguments)
-        except (SandboxError, TimeoutError) as error:
+        except TROUBLE as error:
             self._episode = None
             await _stop(episode.sandbox)
-            return self._masked(f"{type(error).__name__} in a step: {error}", episode.started)
+            return self._masked(verdict_of(error, Phase.WORKED_IN), episode.started)
         episode.errors += result.error
         self.metrics.tool_errors += result.error
         if result.submitted or self._spent(episode):
@@ -151,7 +153,7 @@ class SweEnv:
         """Drop the episode under way, if any, and stop its sandbox."""
         episode, self._episode = self._episode, None
         if episode is not None:
-            await episode.sandbox.stop()
+            await _stop(episode.sandbox)
 
     async def __aenter__(self) -> "SweEnv":
         return self
@@ -167,11 +169,13 @@ class SweEnv:
     async def _finish(self, episode: _Episode, result: ToolResult) -> Step:
         try:
             verdict = await grade(self.session, episode.task, episode.sandbox)
+        except TROUBLE as error:
+            verdict = verdict_of(error, Phase.GRADED)
         finally:
             self._episode = None
             await _stop(episode.sandbox)
         if verdict.reward is None:
-            return self._masked(verdict.detail, episode.started)
+            return self._masked(verdict, episode.started)
         reward = verdict.reward - self.config.error_penalty * episode.errors
         if not result.submitted:
             reward -= self.config.unsubmitted_penalty
@@ -181,10 +185,9 @@ class SweEnv:
         self.metrics.seconds += time.monotonic() - episode.started
         return Step(result.text, True, reward, verdict, result.error)
 
-    def _masked(self, detail: str, started: float) -> Step:
+    def _masked(self, verdict: Verdict, started: float) -> Step:
         self.metrics.masked += 1
         self.metrics.seconds += time.monotonic() - started
-        verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
         return Step("the sandbox failed", True, None, verdict)
 
 

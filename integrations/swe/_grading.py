@@ -1,39 +1,31 @@
 """Grading a task: tests reach a sandbox only now, and by default one that the agent never saw."""
 
-import math
-from importlib import resources
+from dataclasses import replace
 
-from sandboxkit import (
-    CommandTimeoutError,
-    ConfigurationError,
-    Sandbox,
-    SandboxError,
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    Session,
-)
-from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
+from sandboxkit import CommandError, Sandbox, SandboxError, SandboxFileError, Session
+from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grade_in_fresh, judge_folder
+from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.swe._shared import kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 
-_TESTS = "/tests"
-_REWARD = "/logs/verifier/reward.txt"
-_GUARD = resources.files("sandboxkit.integrations.swe").joinpath("_in_sandbox/guard.py")
-_KILLED = 128
 _FILES_SECONDS = 900  # for the sandboxes, and for what is copied from one to the other
 
 
 async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 2) -> Verdict:
     """Grade what the agent left in its sandbox, which is stopped then.
 
-    The task's artefacts are copied to a pristine sandbox of the task's image, where its tests
-    run; `setup.sh` does not run there. With `in_place` the tests run beside what the agent left.
+    The task's artefacts are copied to a pristine sandbox of the task's image; `setup.sh` does not
+    run there. With `in_place` what the agent left is graded where it is. Tests are in a sandbox
+    of their own, or for a `test.sh` beside the code: see `Verdict.trust`.
     """
 
     async def test(sandbox: Sandbox) -> Verdict:
-        return await _test(sandbox, task)
+        if task.judged:
+            return await _judged(session, sandbox, task)
+        return await _shared(session, sandbox, task)
 
     if task.in_place:
-        return await _in_place(agent, task)
+        return await _in_place(session, agent, task)
     return await grade_in_fresh(
         agent,
         task.artefacts,
@@ -53,46 +45,50 @@ def make_sandbox(session: Session, task: Task) -> Sandbox:
     return session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
 
 
-async def _in_place(agent: Sandbox, task: Task) -> Verdict:
+async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
+    """Grade by `tests/judge.py`, which runs in a sandbox of its own."""
+    verdict = await judge_folder(session, subject, task.tests, _limits(task))
+    return replace(verdict, trust="isolated")
+
+
+def _limits(task: Task) -> Limits:
+    return Limits(timeout=task.test_timeout, deadline=_FILES_SECONDS + 2 * task.test_timeout)
+
+
+async def _shared(session: Session, sandbox: Sandbox, task: Task) -> Verdict:
+    """Grade by `tests/test.sh`, in a sandbox with what the agent left and nothing that it ran."""
     try:
-        return await _test(agent, task)
-    except ConfigurationError:
-        raise
-    except SandboxError as error:
-        detail = f"{type(error).__name__} while grading: {error}"
-        return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        await lay_out(sandbox, task.tests)
+    except (SandboxFileError, CommandError) as error:
+        await sandbox.stop()  # its room in the session is the next one's
+        return await _whose(session, task, error)
+    return await run_tests(sandbox, task)
+
+
+async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
+    """Tests that fit into an empty sandbox were in want of what the policy took, such as room."""
+    control = make_sandbox(session, task)
+    try:
+        await lay_out(control, task.tests)
+    except (SandboxFileError, CommandError) as ours:
+        return verdict_of(ours, Phase.STARTED, trust="shared")
+    finally:
+        await control.stop()
+    return verdict_of(error, Phase.PLACED, trust="shared")
+
+
+async def _in_place(session: Session, agent: Sandbox, task: Task) -> Verdict:
+    try:
+        await kill_all(agent)
+        if task.judged:
+            return await _judged(session, agent, task)
+        try:
+            await lay_out(agent, task.tests)
+        except (SandboxFileError, CommandError) as error:
+            detail = f"the tests cannot be laid out: {error}"
+            return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
+        return await run_tests(agent, task)
+    except TROUBLE as error:
+        return verdict_of(error, Phase.GRADED, trust="shared")
     finally:
         await agent.stop()
-
-
-async def _test(sandbox: Sandbox, task: Task) -> Verdict:
-    await sandbox.upload(task.tests, _TESTS)
-    await sandbox.write_file(f"{_TESTS}/guard.py", _GUARD.read_bytes())
-    await sandbox.exec(["rm", "-rf", "/logs/verifier"], check=True, timeout=60)
-    await sandbox.exec(["mkdir", "-p", "/logs/verifier"], check=True, timeout=60)
-    try:
-        result = await sandbox.exec(
-            ["bash", f"{_TESTS}/test.sh"], cwd=task.workdir, timeout=task.test_timeout
-        )
-    except CommandTimeoutError:
-        return Verdict(Outcome.TIMEOUT, 0.0, "policy", f"tests ran past {task.test_timeout:g} s")
-    detail = ascii((result.stdout + result.stderr).strip()[-300:])[1:-1]
-    if result.returncode > _KILLED:
-        return Verdict(Outcome.KILLED, 0.0, "policy", f"tests killed: {detail}")
-    try:
-        text = await sandbox.read_file(_REWARD, max_bytes=100)
-    except SandboxFileNotFoundError:
-        return _verdict(1.0 if result.returncode == 0 else 0.0, detail)
-    except SandboxFileError as error:
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", f"{_REWARD}: {error}")
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= 1:
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", f"{_REWARD} holds no number in [0, 1]")
-    return _verdict(score, detail)
-
-
-def _verdict(score: float, detail: str) -> Verdict:
-    return Verdict(Outcome.PASSED if score == 1 else Outcome.FAILED, score, "policy", detail)

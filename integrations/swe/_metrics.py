@@ -11,6 +11,8 @@ class Metrics:
     passed: int = 0
     masked: int = 0
     """Episodes without a reward: the infrastructure's failures."""
+    shared: int = 0
+    """Verdicts of tests that ran beside the code: `trust="shared"`."""
     submitted: int = 0
     steps: int = 0
     tool_errors: int = 0

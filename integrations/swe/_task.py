@@ -1,5 +1,6 @@
 """One task, read from its folder: what to do, where to do it, how it is tested."""
 
+import posixpath
 import re
 import tomllib
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class Task:
     workdir: str = "/workspace"
     artefacts: tuple[str, ...] = ("/workspace",)
     """What is graded: absolute paths that are copied to the sandbox with the tests."""
+    judged: bool = False
+    """Graded by `judge.py` in a sandbox of its own, and not by `test.sh` beside the code."""
     in_place: bool = False
     """Grade in the agent's own sandbox, where the agent may have tampered with anything."""
     setup_timeout: float = 300.0
@@ -36,15 +39,24 @@ class Task:
 def load_task(folder: Path) -> Task:
     """Read a task. Raises ConfigurationError that names the file where something is missing.
 
-    The layout is `instruction.md`, `tests/test.sh` and, optionally, `image.txt`, `setup.sh`,
-    `environment/seeds/`. A `task.toml` may have a table `[sandboxkit]` with `in_place` and
+    The layout is `instruction.md`, `tests/judge.py` or `tests/test.sh` (`judge.py` wins) and,
+    optionally, `image.txt`, `setup.sh`, `environment/seeds/`. Each top-level `test_...()` of
+    judge.py is a check, which fails by raising; it runs in a sandbox without the submission and
+    reaches that by `import subject`. test.sh runs beside the submission, in /tests; it ends with
+    exit status 0 for a success and may write a score of 0 to 1 to /logs/verifier/reward.txt. A
+    score above 0 with another exit status is tampering. A `task.toml` may have a table `[sandboxkit]` with `in_place` and
     `artefacts`, and of Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus`,
     `verifier.timeout_sec`. Harbor's `environment/Dockerfile` is not built: its image must
     exist, as `docker_image` or as the FROM of a Dockerfile that adds at most a WORKDIR.
     """
-    for name in ("instruction.md", "tests/test.sh"):
-        if not (folder / name).is_file():
-            raise ConfigurationError(f"task {folder.name!r}: there is no {folder / name}")
+    if not (folder / "instruction.md").is_file():
+        raise ConfigurationError(f"task {folder.name!r}: there is no {folder / 'instruction.md'}")
+    tests = folder / "tests"
+    judged = (tests / "judge.py").is_file()
+    if not judged and not (tests / "test.sh").is_file():
+        raise ConfigurationError(
+            f"task {folder.name!r}: there is neither {tests / 'judge.py'} nor {tests / 'test.sh'}"
+        )
     settings = _settings(folder / "task.toml")
     environment = _table(settings, "environment", folder)
     own = _table(settings, "sandboxkit", folder)
@@ -54,12 +66,13 @@ def load_task(folder: Path) -> Task:
         return Task(
             id=folder.name,
             instruction=(folder / "instruction.md").read_text("utf-8"),
-            tests=folder / "tests",
+            tests=tests,
+            judged=judged,
             image=image,
             setup=_text(folder / "setup.sh"),
             seeds=seeds if seeds.is_dir() else None,
             workdir=workdir,
-            artefacts=tuple(own.get("artefacts", (workdir,))),
+            artefacts=_artefacts(own.get("artefacts", (workdir,))),
             in_place=bool(own.get("in_place", False)),
             setup_timeout=float(own.get("setup_timeout", 300.0)),
             test_timeout=float(_table(settings, "verifier", folder).get("timeout_sec", 300.0)),
@@ -70,7 +83,15 @@ def load_task(folder: Path) -> Task:
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
-# Any: what TOML holds.
+# Any: what TOML holds, here and below.
+def _artefacts(paths: Any) -> tuple[str, ...]:
+    """Raises ValueError for one that is where the tests will be."""
+    for path in paths:
+        if posixpath.normpath(path).split("/")[1:2] in (["tests"], ["logs"]):
+            raise ValueError(f"artefact {path!r} is in the way of the tests, in /tests and /logs")
+    return tuple(paths)
+
+
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit import ProviderUnavailableError
+from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations.rewards import Outcome, Verdict
 
 LogMetric = Callable[[str, float], None]
@@ -12,6 +14,24 @@ LogExtra = Callable[[str, list[Any]], None]
 
 # What TRL adds to the data set's own columns.
 _OF_TRL = frozenset({"completion_ids", "environments", "log_extra", "log_metric", "trainer_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A completion's verdict, and whether there was anything to grade."""
+
+    verdict: Verdict
+    graded: bool = True
+
+    @property
+    def failed(self) -> bool:
+        """Whether the infrastructure did."""
+        return self.verdict.reward is None
+
+    @property
+    def needed_sandbox(self) -> bool:
+        """Whether it tells how the infrastructure is."""
+        return self.graded or self.failed
 
 
 def rows(count: int, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -29,35 +49,36 @@ def text_of(completion: Any) -> str:
 
 
 def refuse_broken(
-    prompts: Sequence[Any], verdicts: Sequence[Verdict], most: float, what: str
+    prompts: Sequence[Any], samples: Sequence[Sample], limit: float, what: str
 ) -> float:
-    """The share of verdicts that are the infrastructure's failure.
+    """The share of failures of the infrastructure among the samples that needed a sandbox.
 
-    Raises ProviderUnavailableError when it is above `most`, or when all completions of one
-    prompt failed so: that prompt would silently teach nothing.
+    Raises ProviderUnavailableError when it is `limit` or more and not 0, or when all of one
+    prompt's failed, more than one: that prompt would silently teach nothing.
     """
-    failed = [verdict.attributable_to == "infra" for verdict in verdicts]
-    rate = sum(failed) / max(len(failed), 1)
-    example = next((v.detail for v, bad in zip(verdicts, failed, strict=True) if bad), "")
-    if rate > most:
+    groups: dict[str, list[Sample]] = {}
+    for prompt, sample in zip(prompts, samples, strict=True):
+        if sample.needed_sandbox:
+            groups.setdefault(repr(prompt), []).append(sample)
+    needed = [sample for members in groups.values() for sample in members]
+    failed = [sample for sample in samples if sample.failed]
+    if is_outage(len(failed), len(needed), limit):
         raise ProviderUnavailableError(
-            f"{what}: {rate:.0%} of {len(failed)} samples failed in the infrastructure, more than "
-            f"max_infra_failed_rate={most:g}; the first: {example}"
+            f"{what}: {len(failed)} of {len(needed)} samples that needed a sandbox, of "
+            f"{len(samples)} in all, failed in the infrastructure, with "
+            f"max_infra_failed_rate={limit:g}; the first: {failed[0].verdict.detail}"
         )
-    groups: dict[str, list[bool]] = {}
-    for prompt, bad in zip(prompts, failed, strict=True):
-        groups.setdefault(repr(prompt), []).append(bad)
     for prompt, members in groups.items():
-        if len(members) > 1 and all(members):
+        if len(members) > 1 and all(sample.failed for sample in members):
             raise ProviderUnavailableError(
-                f"{what}: all {len(members)} completions of the prompt {prompt[:60]} failed in "
-                f"the infrastructure; the first: {example}"
+                f"{what}: all {len(members)} completions of the prompt {prompt[:60]} that needed "
+                f"a sandbox failed in the infrastructure; the first: {members[0].verdict.detail}"
             )
-    return rate
+    return len(failed) / max(len(needed), 1)
 
 
 def log(
-    verdicts: Sequence[Verdict],
+    samples: Sequence[Sample],
     rate: float,
     log_metric: LogMetric | None,
     log_extra: LogExtra | None,
@@ -65,9 +86,13 @@ def log(
     """Tell TRL the outcomes: shares as metrics, each sample's in its table of completions."""
     if log_metric is not None:
         log_metric("infra_failed_rate", rate)
-        counts = Counter(verdict.outcome for verdict in verdicts)
+        counts = Counter(sample.verdict.outcome for sample in samples)
         for outcome in Outcome:
-            log_metric(f"outcome/{outcome}", counts[outcome] / max(len(verdicts), 1))
+            log_metric(f"outcome/{outcome}", counts[outcome] / max(len(samples), 1))
+        graded = [sample.verdict for sample in samples if sample.graded and not sample.failed]
+        if graded:
+            shared = sum(verdict.trust == "shared" for verdict in graded)
+            log_metric("trust/shared", shared / len(graded))
     if log_extra is not None:
-        log_extra("outcome", [str(verdict.outcome) for verdict in verdicts])
-        log_extra("detail", [verdict.detail for verdict in verdicts])
+        log_extra("outcome", [str(sample.verdict.outcome) for sample in samples])
+        log_extra("detail", [sample.verdict.detail for sample in samples])

@@ -10,18 +10,21 @@ from sandboxkit import (
     Operation,
     ProviderUnavailableError,
     Sandbox,
-    SandboxError,
     SandboxFileError,
     Session,
 )
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
 from sandboxkit.integrations.trl._told import told, told_killed
 from sandboxkit.provider import Provider
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
 """Grades what a rollout left in its sandbox; gets the data set's row."""
+_MAX_BYTES = 4 * 1024 * 1024
+"""Of a file that is read for the model, who sees far less of it."""
+_FAILED = "error: the sandbox has failed; this rollout does not count"
 _GRACE = 30.0
 """Seconds past its timeout in which a call must have an answer."""
 
@@ -87,7 +90,7 @@ class SandboxEnvironment(RolloutEnvironment):
         self._owner = owner
         self._sandbox: Sandbox | None = None
         self._row: Mapping[str, Any] = {}
-        self._failure: SandboxError | None = None
+        self._failure: Verdict | None = None
 
     # Any: a row of somebody's data set.
     def reset(self, **row: Any) -> None:
@@ -114,7 +117,7 @@ class SandboxEnvironment(RolloutEnvironment):
                 return told_killed(error, self._owner.timeout)
             return told(result)
 
-        return self._tool(run)
+        return self._tool(run, command=command)
 
     def read_file(self, path: str) -> str:
         """
@@ -125,9 +128,9 @@ class SandboxEnvironment(RolloutEnvironment):
         """
 
         async def run(sandbox: Sandbox) -> str:
-            return (await sandbox.read_file(path)).decode(errors="replace")
+            return (await sandbox.read_file(path, max_bytes=_MAX_BYTES)).decode(errors="replace")
 
-        return self._tool(run)
+        return self._tool(run, path=path)
 
     def write_file(self, path: str, content: str) -> str:
         """
@@ -142,7 +145,7 @@ class SandboxEnvironment(RolloutEnvironment):
             await sandbox.write_file(path, content)
             return f"wrote {len(content.encode())} bytes to {path}"
 
-        return self._tool(run)
+        return self._tool(run, path=path, content=content)
 
     def edit(self, path: str, old: str, new: str) -> str:
         """
@@ -155,14 +158,14 @@ class SandboxEnvironment(RolloutEnvironment):
         """
 
         async def run(sandbox: Sandbox) -> str:
-            text = (await sandbox.read_file(path)).decode()
+            text = (await sandbox.read_file(path, max_bytes=_MAX_BYTES)).decode()
             found = text.count(old) if old else 0
             if found != 1:
                 return f"error: the passage occurs {found} times in {path}; it must occur once"
             await sandbox.write_file(path, text.replace(old, new))
             return f"edited {path}"
 
-        return self._tool(run)
+        return self._tool(run, path=path, old=old, new=new)
 
     async def _grade(self) -> tuple[Verdict, float | None]:
         verdict = await self._verdict()
@@ -172,18 +175,15 @@ class SandboxEnvironment(RolloutEnvironment):
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before it was graded")
         if self._failure is not None:
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(self._failure))
+            return self._failure
+        phase = Phase.STARTED
         try:
             await self._started(self._sandbox)
+            phase = Phase.GRADED
             return await self._owner.judge(self._sandbox, self._row)
-        except CommandTimeoutError as error:
-            return Verdict(Outcome.TIMEOUT, 0.0, "policy", str(error))
-        except SandboxFileError as error:  # what was asked for is not there
-            return Verdict(Outcome.FAILED, 0.0, "policy", str(error))
-        except ConfigurationError:
-            raise
-        except SandboxError as error:
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(error))
+        except TROUBLE as error:
+            # The judge looked at the sandbox in which the rollout could do as it liked.
+            return verdict_of(error, phase, trust="shared")
 
     async def _started(self, sandbox: Sandbox) -> None:
         seconds = self._owner.start_timeout
@@ -197,27 +197,28 @@ class SandboxEnvironment(RolloutEnvironment):
                 provider=sandbox.provider_name,
             ) from None
 
-    def _tool(self, run: Callable[[Sandbox], Awaitable[str]]) -> str:
+    # Any: a model wrote the arguments, and TRL does not look at their types.
+    def _tool(self, run: Callable[[Sandbox], Awaitable[str]], **arguments: Any) -> str:
         async def call(sandbox: Sandbox) -> str:
             try:
                 await self._started(sandbox)
+            except TROUBLE as error:
+                self._failure = verdict_of(error, Phase.STARTED)
+                return _FAILED
+            try:
                 async with asyncio.timeout(self._owner.timeout + _GRACE):
                     return await run(sandbox)
-            except (SandboxFileError, UnicodeError) as error:
-                return f"error: {error}"
-            except ConfigurationError as error:
+            except (SandboxFileError, UnicodeError, ConfigurationError) as error:
                 return f"error: {error}"  # such as a path that is not absolute: the model's
-            except SandboxError as error:
-                self._failure = error
-            except TimeoutError:
-                self._failure = ProviderUnavailableError(
-                    f"no answer to a tool call within {self._owner.timeout + _GRACE:g} s",
-                    provider=sandbox.provider_name,
-                )
-            return "error: the sandbox has failed; this rollout does not count"
+            except TROUBLE as error:
+                self._failure = verdict_of(error, Phase.WORKED_IN)
+                return _FAILED
 
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
+        wrong = [name for name, value in arguments.items() if not isinstance(value, str)]
+        if wrong:
+            return f"error: {wrong[0]} is not a string"
         said = Operation(call(self._sandbox)).result()
         return truncate_middle(said, self._owner.observation_limit)
 

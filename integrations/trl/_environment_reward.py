@@ -6,7 +6,7 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, log, refuse_broken
+from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, Sample, log, refuse_broken
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 
 
@@ -14,9 +14,9 @@ class EnvironmentReward:
     """Grades the rollouts of `SandboxEnvironments`, `SweEnvironments` and `SandboxRollouts`.
 
     As with `SandboxReward` a failure of the infrastructure is None, `infra_failed_rate` and the
-    outcomes are logged, and a batch in which more than `max_infra_failed_rate` failed, or a
-    whole prompt, raises ProviderUnavailableError. A rollout that is not graded after `deadline`
-    seconds has failed so, too.
+    outcomes are logged, and a batch raises ProviderUnavailableError in which a share of
+    `max_infra_failed_rate` or more failed, or a whole prompt; here each needed a sandbox, for
+    there the work is. A rollout that is not graded after `deadline` seconds has failed so, too.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class EnvironmentReward:
             )
         self.__name__ = name  # what TRL logs it as
         self._deadline = deadline
-        self._most = max_infra_failed_rate
+        self._limit = max_infra_failed_rate
 
     def __call__(
         self,
@@ -57,9 +57,9 @@ class EnvironmentReward:
                 "twice: leave out get_reward=True, or EnvironmentReward"
             )
         graded = Operation(self._all(environments)).result()
-        verdicts = [verdict for verdict, _ in graded]
-        rate = refuse_broken(prompts, verdicts, self._most, self.__name__)
-        log(verdicts, rate, log_metric, log_extra)
+        samples = [Sample(verdict) for verdict, _ in graded]
+        rate = refuse_broken(prompts, samples, self._limit, self.__name__)
+        log(samples, rate, log_metric, log_extra)
         return [reward for _, reward in graded]
 
     async def _all(

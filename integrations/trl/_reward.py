@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations.rewards import (
     Grader,
     Outcome,
@@ -19,6 +20,7 @@ from sandboxkit.integrations.rewards import (
 from sandboxkit.integrations.trl._batch import (
     LogExtra,
     LogMetric,
+    Sample,
     log,
     refuse_broken,
     rows,
@@ -45,12 +47,16 @@ class SandboxReward:
 
     A failure of the infrastructure is None, which TRL (1.16) leaves out of the group's baseline
     and gives the advantage 0, provided that every reward function says None: use
-    `CombinedReward` to have several. A batch in which more than `max_infra_failed_rate` failed,
-    or a whole prompt, raises ProviderUnavailableError. So does `deadline`, in seconds, count as
-    a failure: it bounds one sample with all its waiting and retries.
+    `CombinedReward` to have several. Such failures are counted among the samples that needed a
+    sandbox: not those without code or with a banned name. A batch raises ProviderUnavailableError where their share is `max_infra_failed_rate` or more (0:
+    at the first failure; 1: only where all failed), or where all of one prompt's failed, of two
+    at least. `deadline` bounds one sample with all its waiting and retries, in seconds; past it
+    the sample has failed so, too. A process's first call starts a sandbox before anything
+    else, and raises what the provider raises if it cannot.
 
-    Logged: the metrics `infra_failed_rate` and `outcome/...`, the columns `outcome` and
-    `detail`. It can be pickled if its grader can; each process opens its own session.
+    Logged: the metrics `infra_failed_rate` as counted above, `outcome/...` and `trust/shared`, the
+    share of graded samples whose verdict's trust is "shared"; the columns `outcome` and `detail`.
+    It can be pickled if its grader can; each process opens its own session.
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class SandboxReward:
         self._grader = grader
         self._extract = extract
         self._deadline = deadline
-        self._most = max_infra_failed_rate
+        self._limit = max_infra_failed_rate
         self._options = {"provider": provider, "max_concurrency": max_concurrency, **options}
         self._session: Session | None = None
         self._pid = 0
@@ -104,10 +110,10 @@ class SandboxReward:
     ) -> Rewards:
         """The same as a coroutine: `reward_funcs=[reward.score]` runs beside other async ones."""
         tasks = rows(len(completions), columns)
-        verdicts = await self._verdicts(completions, tasks)
-        rate = refuse_broken(prompts, verdicts, self._most, self.__name__)
-        log(verdicts, rate, log_metric, log_extra)
-        return [verdict.reward for verdict in verdicts]
+        samples = await self._samples(await self._opened(), completions, tasks)
+        rate = refuse_broken(prompts, samples, self._limit, self.__name__)
+        log(samples, rate, log_metric, log_extra)
+        return [sample.verdict.reward for sample in samples]
 
     def close(self) -> None:
         """Stop what runs; the next call opens a new session. Also done at the interpreter's end."""
@@ -115,9 +121,9 @@ class SandboxReward:
             self._session.close().result()
         self._session = None
 
-    async def _verdicts(
-        self, completions: Sequence[Any], tasks: Sequence[Mapping[str, Any]]
-    ) -> list[Verdict]:
+    async def _samples(
+        self, session: Session, completions: Sequence[Any], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[Sample]:
         keys = [
             (text_of(completion), repr(sorted(task.items())))
             for completion, task in zip(completions, tasks, strict=True)
@@ -127,46 +133,56 @@ class SandboxReward:
             twins.setdefault(key, []).append(index)
         graded = await asyncio.gather(
             *[
-                self._grade_twins(text, tasks[same[0]], len(same))
+                self._grade_twins(session, text, tasks[same[0]], len(same))
                 for (text, _), same in twins.items()
             ]
         )
-        known: dict[int, Verdict] = {}
-        for same, verdicts in zip(twins.values(), graded, strict=True):
-            known |= zip(same, verdicts, strict=True)
+        known: dict[int, Sample] = {}
+        for same, samples in zip(twins.values(), graded, strict=True):
+            known |= zip(same, samples, strict=True)
         return [known[index] for index in range(len(keys))]
 
-    async def _grade_twins(self, text: str, task: Mapping[str, Any], count: int) -> list[Verdict]:
-        """The verdicts of `count` equal completions: one for all, unless the infrastructure fails.
+    async def _grade_twins(
+        self, session: Session, text: str, task: Mapping[str, Any], count: int
+    ) -> list[Sample]:
+        """Those of `count` equal completions: one for all, unless the infrastructure fails.
 
         A failure is of one of them alone, and the next one is graded again. Together they may be
         most of a group, whose baseline would be that of the others.
         """
-        begun, verdicts = time.monotonic(), [await self._grade(text, task)]
-        while verdicts[-1].reward is None and len(verdicts) < count:
+        begun, samples = time.monotonic(), [await self._grade(session, text, task)]
+        while samples[-1].failed and len(samples) < count:
             if time.monotonic() - begun > self._deadline:
                 break
-            verdicts.append(await self._grade(text, task))
-        return verdicts + [verdicts[-1]] * (count - len(verdicts))
+            samples.append(await self._grade(session, text, task))
+        return samples + [samples[-1]] * (count - len(samples))
 
-    async def _grade(self, text: str, task: Mapping[str, Any]) -> Verdict:
+    async def _grade(self, session: Session, text: str, task: Mapping[str, Any]) -> Sample:
         code = self._extract(text)
         if code is None:
-            return Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
+            return _refused("no code in the completion")
         banned = banned_patterns(code, task.get("banned_patterns") or ())
         if banned:
             where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
-            return Verdict(Outcome.FAILED, 0.0, "policy", f"banned: {where}")
+            return _refused(f"banned: {where}")
         try:
             async with asyncio.timeout(self._deadline):
-                return await self._grader.grade(self._opened(), code, task)
+                return Sample(await self._grader.grade(session, code, task))
         except TimeoutError:
             detail = f"not graded within deadline={self._deadline:g} s"
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+            return Sample(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail))
 
-    def _opened(self) -> Session:
+    async def _opened(self) -> Session:
         if self._session is None or self._pid != os.getpid():
-            self._session, self._pid = Session(**self._options), os.getpid()
+            session = self._session = Session(**self._options)
+            self._pid = os.getpid()
+            try:
+                await require_working(session, self._deadline)
+            except BaseException:
+                self._session = None
+                await session.close()
+                raise
+            return session
         return self._session
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,6 +196,10 @@ class SandboxReward:
                     f"{value!r}: use classes and functions of a module ({error})"
                 ) from error
         return state
+
+
+def _refused(detail: str) -> Sample:
+    return Sample(Verdict(Outcome.FAILED, 0.0, "policy", detail), graded=False)
 
 
 class CombinedReward:

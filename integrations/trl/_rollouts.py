@@ -15,11 +15,13 @@ from trl.chat_template_utils import (
 )
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._tools import ToolError, truncate_middle
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment, tools_of
 from sandboxkit.integrations.trl._rows import RowsByPrompt
 
 # Any: messages as TRL has them.
 Message = dict[str, Any]
+_MAX_ERROR = 1000
 
 
 @dataclass
@@ -114,17 +116,16 @@ def _act(rollout: _Rollout) -> list[Message]:
 
 
 def _answer(tools: Mapping[str, Callable[..., str]], call: Message) -> Message:
-    function = call.get("function") or {}
-    name, arguments = str(function.get("name")), function.get("arguments") or {}
-    if name not in tools:
-        content = f"error: there is no tool {name[:80]!r}; there are {', '.join(tools)}"
-    else:
-        try:
-            content = tools[name](
-                **(json.loads(arguments) if isinstance(arguments, str) else arguments)
-            )
-        except Exception as error:  # noqa: BLE001 - as TRL does: the model sees what its call raised
-            content = f"error: {error}"
+    name = "?"
+    try:
+        function = call["function"]
+        name, arguments = str(function["name"])[:80], function.get("arguments") or {}
+        if name not in tools:
+            raise ToolError(f"there is no tool {name!r}; there are {', '.join(tools)}")
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        content = tools[name](**given)
+    except Exception as error:  # noqa: BLE001 - as TRL does: the model sees what its call raised
+        content = truncate_middle(f"error: {error}", _MAX_ERROR)
     return {"role": "tool", "name": name, "content": content}
 
 

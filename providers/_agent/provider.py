@@ -21,7 +21,7 @@ from sandboxkit.provider import Output, Provider
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient, CallError, ConnectionEndedError
 from sandboxkit.providers._agent.launch import AgentConfig
-from sandboxkit.types import Command, FileInfo
+from sandboxkit.types import Command, FileInfo, Usage
 
 __all__ = ["AgentProvider"]
 
@@ -200,6 +200,24 @@ class AgentProvider(Provider):
     async def wait(self, sandbox_id: str) -> int:
         async with self._call(sandbox_id) as client:
             return await requests.wait(client)
+
+    async def usage(self, sandbox_id: str) -> Usage:
+        async with self._call(sandbox_id) as client:
+            said = await requests.stats(client)
+        used, exact = said.processor / 1e9, said.exact
+        counted = self._processor_seconds(sandbox_id)
+        if counted is not None:
+            used, exact = max(counted - said.agent / 1e9, 0.0), True
+        return Usage(
+            processor_seconds=used,
+            starved_seconds=said.starved / 1e9 if exact and said.starved is not None else None,
+            processes=said.processes,
+            memory_bytes=said.resident,
+        )
+
+    def _processor_seconds(self, sandbox_id: str) -> float | None:
+        """What the host counts for the sandbox and its agent; None to believe the agent alone."""
+        return None
 
     async def aclose(self) -> None:
         for sandbox_id in tuple(self._clients):

@@ -1,7 +1,9 @@
 """The requests that an agent answers, one coroutine for each, over an `AgentClient`."""
 
+import errno
 import struct
 from collections.abc import AsyncGenerator, AsyncIterable
+from dataclasses import dataclass
 
 import anyio
 
@@ -14,6 +16,7 @@ from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import Command, FileInfo, FileType, PtySize, StdinItem
 
 __all__ = [
+    "Stats",
     "execute",
     "get_archive",
     "hello",
@@ -32,6 +35,9 @@ __all__ = [
 _FLAG_STDIN, _FLAG_PTY = 1, 2
 _READ, _WRITE, _STAT, _LIST, _REMOVE, _PUT, _GET, _RENEW, _LOGS, _WAIT, _STATS = range(1, 12)
 _KEEP_MODE = 0xFFFFFFFF
+_STATS_ANSWER = struct.Struct(">IQQQ?Q")
+_UNKNOWN = 0xFFFFFFFFFFFFFFFF
+_MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
 _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 
 
@@ -102,12 +108,19 @@ async def _feed(stream: AgentStream, stdin: AsyncIterable[StdinItem]) -> None:
     await stream.finish()
 
 
-async def _answer(stream: AgentStream) -> bytes:
-    """The payload of a call's answer, and before it whatever data it sent."""
+async def _answer(stream: AgentStream, past_listing: CallError | None = None) -> bytes:
+    """The payload of a call's answer, and before it whatever data it sent.
+
+    With `past_listing` no more is read than a listing may have; then that is raised.
+    """
     parts = []
+    size = 0
     try:
         while (frame := await stream.receive()).kind != Kind.DONE:
             parts.append(frame.payload)
+            size += len(frame.payload)
+            if past_listing is not None and size > _MAX_LISTING:
+                raise past_listing
             await stream.consumed(len(frame.payload))
     finally:
         await stream.abandon()
@@ -181,9 +194,16 @@ async def stat(client: AgentClient, path: str) -> FileInfo:
 
 async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
     """A folder's entries, sorted by path."""
-    fields = Fields(await _answer(_call(client, _LIST, frames.string(path))))
-    entries = []
+    too_many = CallError(
+        errno.EFBIG,
+        f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of them; "
+        "look at a part of it with find(1)",
+    )
+    fields = Fields(await _answer(_call(client, _LIST, frames.string(path)), too_many))
+    entries: list[FileInfo] = []
     while fields:
+        if len(entries) == _MAX_ENTRIES:
+            raise too_many
         entries.append(_info(fields))
     return sorted(entries, key=lambda info: info.path)
 
@@ -208,7 +228,24 @@ async def wait(client: AgentClient) -> int:
     return Fields(await _answer(_call(client, _WAIT))).u32()
 
 
-async def stats(client: AgentClient) -> tuple[int, int]:
-    """How many processes live in the sandbox, and their resident bytes, the agent included."""
-    fields = Fields(await _answer(_call(client, _STATS)))
-    return fields.u32(), fields.u64()
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an agent says that its sandbox uses; see PROTOCOL.md."""
+
+    processes: int
+    resident: int
+    """Bytes, the agent's included."""
+    processor: int
+    """Nanoseconds, without the agent's."""
+    agent: int
+    exact: bool
+    starved: int | None
+
+
+async def stats(client: AgentClient) -> Stats:
+    """What the sandbox uses and has used."""
+    answer = await _answer(_call(client, _STATS))
+    processes, resident, processor, agent, exact, starved = _STATS_ANSWER.unpack(answer)
+    return Stats(
+        processes, resident, processor, agent, exact, None if starved == _UNKNOWN else starved
+    )

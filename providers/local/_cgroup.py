@@ -1,4 +1,4 @@
-"""Limits on a sandbox's memory, processes and processor time through control groups, v1 and v2."""
+"""A sandbox's control groups, v1 and v2: limits, an equal share of the processors, and its use."""
 
 import os
 import signal
@@ -17,6 +17,7 @@ __all__ = [
     "kill_members",
     "out_of_memory",
     "plan",
+    "processor_seconds",
     "remove",
     "remove_parents",
     "try_remove",
@@ -26,6 +27,9 @@ _ROOT = Path("/sys/fs/cgroup")
 _FOLDER = "sandboxkit"
 _CPU_PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
+_COUNTER_V1 = "cpuacct"
+"""Counts processor time, which v2 does in every group."""
+_DEFAULT_SHARES, _MOST_SHARES = 1024, 262_144
 _MAKE_ATTEMPTS = 10
 _REMOVE_PATIENCE = 2.0
 """Seconds that a killed process may still count as a member after it was reaped."""
@@ -105,7 +109,11 @@ class _Hierarchy:
 @cache
 def _hierarchy() -> _Hierarchy:
     own = _own_v1()
-    v1 = {name: own[name] for name in _CONTROLLERS if name in own and os.access(own[name], os.W_OK)}
+    v1 = {
+        name: own[name]
+        for name in (*_CONTROLLERS, _COUNTER_V1)
+        if name in own and os.access(own[name], os.W_OK)
+    }
     if v1:
         return _Hierarchy(1, {name: folder / _FOLDER for name, folder in v1.items()})
     parent = _parent_v2()
@@ -124,7 +132,7 @@ def _hierarchy() -> _Hierarchy:
 
 def available() -> frozenset[str]:
     """The controllers that can limit a sandbox here: some of memory, pids, cpu."""
-    return frozenset(_hierarchy().parents)
+    return frozenset(_hierarchy().parents) & frozenset(_CONTROLLERS)
 
 
 def _write(group: Path, name: str, value: object) -> None:
@@ -165,12 +173,15 @@ def plan(name: str, limits: Limits) -> list[str]:
 
 def _parents(limits: Limits) -> dict[str, Path]:
     # Controllers that are mounted together share one group.
-    wanted = {
-        "memory": limits.memory_mb is not None,
-        "pids": limits.pids is not None,
-        "cpu": limits.cpus is not None,
+    unwanted = {
+        "memory": limits.memory_mb is None,
+        "pids": limits.pids is None,
+        # Also without a limit: in a group of its own a sandbox has no more weight than another,
+        # however many processes it starts.
+        "cpu": False,
+        _COUNTER_V1: False,
     }
-    return {c: parent for c, parent in _hierarchy().parents.items() if wanted[c]}
+    return {c: parent for c, parent in _hierarchy().parents.items() if not unwanted[c]}
 
 
 def create(groups: list[str], limits: Limits) -> None:
@@ -195,16 +206,41 @@ def _make(group: Path, hierarchy: _Hierarchy) -> None:
             # The last sandbox of some process has just ended, and the folder went with it.
             with suppress(FileNotFoundError):
                 group.parent.mkdir(exist_ok=True)
-                if hierarchy.version == 2:
+                if hierarchy.version == 1:
+                    _share_v1(group.parent)
+                else:
                     enable = " ".join(f"+{controller}" for controller in hierarchy.parents)
                     _write(group.parent, "cgroup.subtree_control", enable)
     group.mkdir()
+
+
+def _share_v1(parent: Path) -> None:
+    """Weigh all sandboxes together as one program of the host on each processor.
+
+    The host's programs are not in groups beside theirs, as on v2: each alone weighs as much as a
+    group does on all processors together.
+    """
+    if (parent / "cpu.shares").exists():
+        shares = min(_DEFAULT_SHARES * (os.cpu_count() or 1), _MOST_SHARES)
+        _write(parent, "cpu.shares", shares)
 
 
 def join(groups: list[str], pid: int) -> None:
     """Put a process into the groups; what it starts from then on is in them, too."""
     for group in groups:
         _write(Path(group), "cgroup.procs", pid)
+
+
+def processor_seconds(groups: list[str]) -> float | None:
+    """What all of the sandbox's processes used, dead ones included; None where nothing counts."""
+    for group in groups:
+        with suppress(FileNotFoundError):
+            return int(Path(group, "cpuacct.usage").read_text()) / 1e9
+        with suppress(FileNotFoundError):
+            for line in Path(group, "cpu.stat").read_text().splitlines():
+                if line.startswith("usage_usec "):
+                    return int(line.split()[1]) / 1e6
+    return None
 
 
 def out_of_memory(groups: list[str]) -> bool:

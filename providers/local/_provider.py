@@ -310,6 +310,11 @@ class LocalProvider(AgentProvider):
         if meta is not None:
             self._state.update(replace(meta, expires=time.time() + lifetime))
 
+    def _processor_seconds(self, sandbox_id: str) -> float | None:
+        launched = self._launched.get(sandbox_id)
+        groups = launched.groups if launched is not None else self._living(sandbox_id).cgroups
+        return _cgroup.processor_seconds(groups)
+
     async def diagnose(self) -> Diagnosis:
         return await _doctor.diagnose(self._host)
 

@@ -14,14 +14,12 @@ def safe_line(text: str) -> str:
     Control characters become their pictures (ESC is ␛); bidirectional and other invisible
     format characters become U+FFFD.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_replaced, text))
+    return text if text.isprintable() else _neutral(text)
 
 
 def safe_text(text: str) -> str:
     """Like `safe_line`, but keeps line feeds and tabs."""
-    return "".join(char if char in "\n\t" else _replaced(char) for char in text)
+    return _neutral(text, kept="\n\t")
 
 
 class Neutraliser:
@@ -59,9 +57,19 @@ def count(number: int, noun: str) -> str:
     )
 
 
+def _neutral(text: str, kept: str = "") -> str:
+    kept += _ALLOWED
+    # By a table of the characters that occur, which are few even in a long text.
+    return text.translate(
+        {
+            ord(char): _replaced(char)
+            for char in set(text)
+            if not char.isprintable() and char not in kept
+        }
+    )
+
+
 def _replaced(char: str) -> str:
-    if char.isprintable() or char in _ALLOWED:
-        return char
     code = ord(char)
     if code < 0x20:
         return chr(0x2400 + code)

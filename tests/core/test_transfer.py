@@ -52,7 +52,7 @@ def test_files_and_folders_arrive_without_setuid(tmp_path: Path) -> None:
     assert (tmp_path / "a/b.txt").stat().st_mode & 0o7777 == 0o755
 
 
-@pytest.mark.parametrize("name", ["/abs", "../up", "a/../../up", "a/" * 70 + "deep"])
+@pytest.mark.parametrize("name", ["/abs", "../up", "a/../../up", "a/" * 70 + "..", "../" * 9])
 def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     with pytest.raises(SandboxFileError, match="leads out"):

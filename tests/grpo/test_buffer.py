@@ -43,7 +43,9 @@ class Source:
         return Group(
             number,
             tuple(
-                Rollout(row, [2], [True], [-1.0], version, verdict(reward))
+                Rollout(
+                    row, [2], [True], [-1.0], version, verdict(reward), used_sandbox=reward != 0
+                )
                 for reward in self.rewards(number)
             ),
         )
@@ -142,9 +144,21 @@ def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
         some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
         batch = await Buffer(some.make, config()).take(0, 9)
         assert batch.failed == 1
-        most = Source(lambda _: (1.0, None, None))
-        with pytest.raises(ProviderUnavailableError, match=r"8 of 12 .*=0.5.*daemon is away"):
-            await Buffer(most.make, config()).take(0, 9)
+        half = Source(lambda _: (1.0, None, 0.0, 0.0))
+        with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*=0.5.*daemon is away"):
+            await Buffer(half.make, config()).take(0, 9)
+        all_of_few = Source(lambda number: (None,) if number == 2 else (0.0,))
+        with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .*=1;"):
+            await Buffer(all_of_few.make, config("grading.max_infra_failed_rate=1")).take(0, 9)
+
+    asyncio.run(run())
+
+
+def test_what_needed_no_sandbox_is_no_outage() -> None:
+    async def run() -> None:
+        settings = ("grading.max_infra_failed_rate=0", "buffer.drop_equal=false")
+        batch = await Buffer(Source(lambda _: (0.0, 0.0)).make, config(*settings)).take(0, 9)
+        assert (len(batch.groups), batch.failed) == (4, 0)
 
     asyncio.run(run())
 

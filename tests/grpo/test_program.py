@@ -158,15 +158,16 @@ def test_weights_and_biases_without_a_login(
 
 
 class Failing(LocalProvider):
-    """Every fifth sandbox, or each one, cannot be made."""
+    """Every fifth sandbox, or each one, cannot be made; or from some number on none."""
 
-    def __init__(self, every: int = 5) -> None:
+    def __init__(self, every: int = 5, before: int | None = None) -> None:
         super().__init__()
-        self.every, self.made = every, 0
+        self.every, self.before, self.made = every, before, 0
 
     async def create(self, spec: SandboxSpec) -> str:
         self.made += 1
-        if self.made % self.every == 0:
+        away = self.made % self.every == 0 if self.before is None else self.made > self.before
+        if away:
             raise ProviderUnavailableError("injected")
         return await super().create(spec)
 
@@ -191,9 +192,18 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(
 def test_a_backend_that_is_away_stops_the_run_before_it_starts(
     folder: Path, tmp_path: Path
 ) -> None:
-    options = "grading.options={limits={retries=0}}"
-    with pytest.raises(ConfigurationError, match=r"first row cannot be graded.*injected"):
-        train(config(folder, tmp_path / "run", options), Failing(every=1))
+    with pytest.raises(ProviderUnavailableError, match="injected"):
+        train(config(folder, tmp_path / "run", "model.name=/nowhere/model"), Failing(every=1))
+
+
+def test_a_backend_that_goes_away_ends_the_run(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    more = ["run.steps=50", "grading.options={together=true, limits={retries=0}}"]
+    made = config(folder, run, *more, "grading.remember=0", "rollout.prompts_per_step=4")
+    steps = 2
+    with pytest.raises(ProviderUnavailableError, match=r"rollouts .*: .*injected"):
+        train(made, Failing(before=2 + steps * 4 * made.rollout.group_size))
+    assert len(metrics(run)) == steps
 
 
 def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Path) -> None:

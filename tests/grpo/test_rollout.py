@@ -270,6 +270,15 @@ def test_files_that_a_sandbox_does_not_take_are_not_the_policys_failure(session:
     assert "SandboxFile" in made.verdict.detail
 
 
+def test_a_turn_of_many_slow_calls_does_not_escape_its_grade(session: Session) -> None:
+    texts = [tool_call("sleep 1.5") * 4, "Well."]
+    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py", "rollout.deadline=2"]
+    subject, _ = rollouts(session, texts, *more)
+    (made,) = run(subject, row())
+    assert made.verdict.reward == 0.0
+    assert made.tool_calls == 3, "the third was not made, and the fourth not answered"
+
+
 def test_tools_need_a_chat_template(session: Session) -> None:
     tokenizer = chat_tokenizer()
     tokenizer.chat_template = None

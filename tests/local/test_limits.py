@@ -1,7 +1,9 @@
 """Memory, processes, disk and processor time of a sandbox are bounded."""
 
+import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
@@ -26,6 +28,14 @@ try:
         n += 1
 except BlockingIOError:
     print(n, flush=True)
+"""
+SPIN_FOR_3_SECONDS = """
+import os, time
+end = time.monotonic() + 3
+for _ in range({} - 1):
+    if os.fork() == 0:
+        break
+while time.monotonic() < end: pass
 """
 
 
@@ -59,8 +69,6 @@ async def test_fork_bomb_is_bounded(provider: LocalProvider) -> None:
 
 @needs_pids
 async def test_fork_bomb_dies_when_cancelled(provider: LocalProvider) -> None:
-    import anyio
-
     from tests.local.conftest import Run
 
     box = await make(provider, pids=40)
@@ -160,6 +168,25 @@ async def test_limit_without_a_control_group_is_refused(
     monkeypatch.setattr(_cgroup, "available", frozenset)
     with pytest.raises(ConfigurationError, match=f"{next(iter(spec))}=.*cannot be enforced"):
         LocalProvider().check(SandboxSpec(**spec))  # type: ignore[arg-type]  # numbers all
+
+
+@needs_cpu
+async def test_every_sandbox_has_the_same_share_however_much_it_runs(
+    provider: LocalProvider,
+) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    used: dict[int, float] = {}
+
+    async def measure(processes: int) -> None:
+        box = await make(provider)
+        await box.python(SPIN_FOR_3_SECONDS.format(processes))
+        usage = await provider.usage(box.id)
+        used[processes] = usage.processor_seconds or 0.0
+
+    async with anyio.create_task_group() as group:
+        for processes in (cpus, 20 * cpus):
+            group.start_soon(measure, processes)
+    assert used[20 * cpus] < 3 * used[cpus]
 
 
 async def test_groups_are_known_before_they_exist() -> None:

@@ -82,9 +82,11 @@ except BlockingIOError:
 ''')
 await provider.exec(sandbox_id, Command(("python3", "-c", bomb)), output)
 print(texts["stdout"].decode().strip(), b"MemoryError" in texts["stderr"], b"No space" in texts["stderr"])
+usage = await provider.usage(sandbox_id)
+print(usage.processor_seconds > 0, usage.starved_seconds)  # what nobody counts can be feigned
 await provider.delete(sandbox_id)
 await provider.aclose()
 """,
         state,
     )
-    assert out.splitlines() == ["True", "True", "True", "1", "True True True"]
+    assert out.splitlines() == ["True", "True", "True", "1", "True True True", "True None"]

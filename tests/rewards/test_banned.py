@@ -26,6 +26,10 @@ FOUND = [
     ("os.system", "import os as o\no.system('x')"),
     ("os.system", "from os import system as s\ns('x')"),
     ("os.system", "from os import *\nsystem('x')"),
+    ("os", "from os import *"),
+    (".sort", "x().sort.y"),
+    (".sort.key", "x().a.sort.key.z"),
+    ("os.path", "import os.path.a.b.c.d.e.f.g as x\nx.y"),
     ("os", "import os.path"),
 ]
 CLEAN = [

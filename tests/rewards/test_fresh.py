@@ -1,7 +1,9 @@
 """What an agent leaves in its sandbox does not reach the one in which it is graded."""
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,104 @@ def test_a_failure_that_stays_is_masked() -> None:
 
     verdict, _ = run("local", ["/workspace/package/solution.py"], grade)
     assert verdict.reward is None
+
+
+async def never(sandbox: Sandbox) -> Verdict:
+    raise AssertionError("nothing to grade")
+
+
+def left(script: str, grade: Grade = never, **options: Any) -> Verdict:
+    """The verdict for /workspace/left, made by a script where 20 MB of it fit."""
+
+    async def main() -> Verdict:
+        async with Session("local", disk_mb=20) as session:
+            agent = session.sandbox(disk_mb=100)
+            await agent.exec(["sh", "-c", script], check=True)
+            return await grade_in_fresh(
+                agent, ["/workspace/left"], session.sandbox, grade, **options
+            )
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        ("head -c 30000000 /dev/zero > left", {}),
+        ("truncate -s 30M left", {}),
+        ("truncate -s 250M left", {}),
+        ("truncate -s 3M left", {"max_bytes": 1 << 20}),
+        ("mkdir left; cd left; touch 1 2 3", {"max_files": 2}),
+        (
+            "mkdir left; cd left; d=$(printf %099d 0); for n in $(seq 30); do mkdir $d; cd -P $d; done",
+            {},
+        ),
+        ("mkfifo left", {}),
+        ("ln -s /etc/passwd left", {}),
+        ("mkdir left; chmod 0 left", {}),
+    ],
+)
+def test_what_cannot_be_carried_over_is_the_policys(script: str, options: dict[str, Any]) -> None:
+    verdict = left(script, **options)
+    assert (verdict.outcome, verdict.reward) == (Outcome.TRUNCATED, 0.0)
+    assert verdict.trust == "isolated"
+
+
+def test_a_path_that_is_taken_in_the_fresh_sandbox_is_the_policys() -> None:
+    async def main() -> Verdict:
+        async with Session("local") as session:
+            agent = session.sandbox()
+            await agent.exec(["touch", "left"], check=True)
+            taken = {"/workspace/left/in/the/way": b""}
+            return await grade_in_fresh(
+                agent, ["/workspace/left"], lambda: session.sandbox(files=taken), never
+            )
+
+    assert asyncio.run(main()).outcome is Outcome.TRUNCATED
+
+
+def test_a_fresh_sandbox_that_does_not_take_its_own_files_is_ours() -> None:
+    async def main() -> Verdict:
+        async with Session("local") as session:
+            agent = session.sandbox()
+            await agent.exec(["touch", "left"], check=True)
+            bad = {"/proc/none": b""}
+            return await grade_in_fresh(
+                agent, ["/workspace/left"], lambda: session.sandbox(files=bad), never
+            )
+
+    assert asyncio.run(main()).reward is None
+
+
+def test_no_room_on_this_machine_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    assert left("touch left").reward is None
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        (["sleep", "60"], Outcome.TIMEOUT),
+        (["false"], Outcome.FAILED),
+        (["sh", "-c", "kill -9 $$"], Outcome.FAILED),
+    ],
+)
+def test_how_a_checked_command_ends_is_the_policys(command: list[str], outcome: Outcome) -> None:
+    async def grade(sandbox: Sandbox) -> Verdict:
+        await sandbox.exec(command, check=True, timeout=0.5)
+        raise AssertionError("unreachable")
+
+    verdict = left("touch left", grade)
+    assert (verdict.outcome, verdict.reward) == (outcome, 0.0)
+
+
+def test_a_file_that_a_grader_finds_odd_is_the_policys() -> None:
+    async def text(sandbox: Sandbox) -> Verdict:
+        (await sandbox.read_file("/workspace/left")).decode()
+        raise AssertionError("unreachable")
+
+    for script in ("printf '\\377' > left", "mkdir left"):
+        assert left(script, text).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize("path", ["relative", "/", "/.."])

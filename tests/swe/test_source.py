@@ -66,6 +66,13 @@ def test_harbor_s_layout_is_read(tmp_path: Path) -> None:
     assert task.artefacts == ("/app/out",)
 
 
+def test_a_judge_is_preferred_to_a_test_beside_the_code(tmp_path: Path) -> None:
+    folder = write(tmp_path / "both", **{"tests/judge.py": "def test_it():\n    pass\n"})
+    assert load_task(folder).judged
+    (folder / "tests" / "judge.py").unlink()
+    assert not load_task(folder).judged
+
+
 def test_a_dockerfile_that_needs_a_build_needs_an_image_as_well(tmp_path: Path) -> None:
     dockerfile = {"environment/Dockerfile": "FROM debian\nRUN apt-get update && \\\n  true\n"}
     folder = write(tmp_path / "built", **dockerfile)
@@ -99,8 +106,14 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_tasks(tmp_path)
     folder = write(tmp_path / "bare")
     (folder / "tests" / "test.sh").unlink()
-    with pytest.raises(ConfigurationError, match=r"task 'bare': there is no .*test\.sh"):
+    with pytest.raises(
+        ConfigurationError, match=r"task 'bare': .* neither .*judge\.py nor .*test\.sh"
+    ):
         load_task(folder)
+    (folder / "instruction.md").unlink()
+    with pytest.raises(ConfigurationError, match=r"task 'bare': there is no .*instruction\.md"):
+        load_task(folder)
+    write(folder)
     write(folder, **{"task.toml": "verifier = 3"})
     with pytest.raises(ConfigurationError, match=r"\[verifier\] is not a table"):
         load_task(folder)

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit import Session
+from sandboxkit import CommandTimeoutError, Session
 from sandboxkit.integrations.rewards import Outcome
-from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks
+from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks, grade
+from sandboxkit.integrations.swe._grading import make_sandbox
 from tests.docker_here import require_docker
+from tests.swe.cheats import IN_WORKSPACES, SCRIPTS, planted
 
 pytestmark = pytest.mark.anyio
 TASKS = bundled_tasks()
@@ -49,6 +51,7 @@ async def test_the_reference_solution_scores_one(on: Session, task: str) -> None
     _, step = await play(on, task, "reference.sh")
     assert step.verdict is not None
     assert (step.verdict.outcome, step.reward) == (Outcome.PASSED, 1.0), step.verdict
+    assert step.verdict.trust == "isolated"
 
 
 @pytest.mark.parametrize(("provider", "task"), RUNS)
@@ -60,3 +63,19 @@ async def test_doing_nothing_and_cheating_score_zero(
     assert step.done
     assert step.reward == 0.0, step.verdict
     assert (env.metrics.episodes, env.metrics.passed, env.metrics.masked) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("provider", "task"), RUNS)
+@pytest.mark.parametrize("name", IN_WORKSPACES)
+async def test_no_forged_verdict_is_believed(on: Session, task: str, name: str) -> None:
+    agent = make_sandbox(on, TASKS[task])
+    if TASKS[task].setup is not None:
+        await agent.exec(["bash", "-c", TASKS[task].setup or ""], check=True)
+    if TASKS[task].seeds is not None:
+        await agent.upload(TASKS[task].seeds or "", "/workspace")
+    try:
+        await agent.exec(["bash", "-c", planted(SCRIPTS[name])], timeout=20)
+    except CommandTimeoutError:
+        pass
+    verdict = await grade(on, TASKS[task], agent)
+    assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, SandboxSpec
+from sandboxkit import (
+    ConfigurationError,
+    Operation,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxSpec,
+)
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
 from sandboxkit.testing import FakeProvider
@@ -186,6 +192,41 @@ def test_an_answer_that_is_not_there_is_the_models_failure() -> None:
         rollout.write_file("/workspace/twice", "a a")
         assert "occurs 2 times" in rollout.edit("/workspace/twice", "a", "b")
         assert rollout.read_file("relative").startswith("error: ")
+
+
+def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure() -> None:
+    with SandboxEnvironments(judge, provider="local") as environments:
+        used, idle = environments(), environments()
+        for rollout in (used, idle):
+            rollout.reset(want="42", files={"/proc/none": "x"})
+        assert "does not count" in used.bash("true")
+        for rollout in (used, idle):
+            verdict, reward = Operation(rollout._grade()).result()
+            assert (verdict.attributable_to, reward) == ("infra", None)
+
+
+@pytest.mark.parametrize("odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"])
+def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
+    with SandboxEnvironments(judge, provider="local") as environments:
+        rollout = environments()
+        rollout.reset(want="42")
+        for said in (
+            rollout.bash(odd),
+            rollout.read_file(odd),
+            rollout.write_file(odd, "x"),
+            rollout.edit("/workspace/f", odd, odd),
+        ):
+            assert said.startswith("error: ")
+        if not isinstance(odd, str):
+            assert rollout.write_file("/workspace/f", odd).startswith("error: ")
+        assert rollout.bash("printf '%s' fine") == "fine"
+
+
+def test_a_name_that_is_no_unicode_can_be_told_to_any_tokenizer() -> None:
+    with SandboxEnvironments(judge, provider="local") as environments:
+        rollout = environments()
+        rollout.reset(want="42")
+        assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
 
 def test_a_long_observation_loses_its_middle_and_a_long_command_is_killed() -> None:

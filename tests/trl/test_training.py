@@ -37,7 +37,7 @@ def test_a_third_of_failures_changes_no_other_advantage(tmp_path: Path, combined
     assert 0.1 < failed.float().mean() < 0.5
     torch.testing.assert_close(advantages, expected_advantages(rewards), atol=1e-5, rtol=1e-4)
     assert (advantages[failed] == 0).all()
-    rates = [entry["infra_failed_rate"] for entry in training.state.log_history[:-1]]
+    rates = [entry["outcome/infra_error"] for entry in training.state.log_history[:-1]]
     assert len(rates) == 5
     assert sum(rates) / 5 == pytest.approx(provider.refused / 80)
     assert rates[-1] == failed.float().mean()

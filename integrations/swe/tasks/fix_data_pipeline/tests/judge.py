@@ -1,12 +1,10 @@
 """Runs the pipeline with files that the agent has not seen."""
 
 import json
-import os
-import sys
 
-sys.path.insert(0, "/tests")
-import guard
+import subject
 
+IN, OUT = "/tmp/in.csv", "/tmp/out.json"
 CASES = [
     (
         "\ufefforder_id,region,amount,currency,updated\n"
@@ -37,24 +35,33 @@ CASES = [
         {"totals": {}, "orders": 0, "rejected": 0},
     ),
 ]
+LAST_NIGHT = {
+    "totals": {
+        "east": "7337.28",
+        "north": "2914.90",
+        "south": "5981.92",
+        "süd": "2458.58",
+        "unknown": "3982.05",
+    },
+    "orders": 84,
+    "rejected": 3,
+}
 
 
-def sums_are_right():
+def result(path):
+    """What the pipeline makes of a file, in one notation for each value."""
+    subject.remove(OUT)
+    status, _ = subject.run(["python3", "/workspace/run.py", path, OUT])
+    assert status == 0, "the pipeline fails"
+    return json.dumps(json.loads(subject.read_file(OUT, 100_000)), sort_keys=True)
+
+
+def test_sums_are_right():
     for number, (text, expected) in enumerate(CASES):
-        with open("/tmp/in.csv", "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        if os.path.lexists("/tmp/out.json"):
-            os.remove("/tmp/out.json")
-        status, _ = guard.run(["python3", "/workspace/run.py", "/tmp/in.csv", "/tmp/out.json"])
-        guard.equal(status, 0, f"the exit status for file {number}")
-        with open("/tmp/out.json", encoding="utf-8") as file:
-            guard.equal(json.loads(file.read(100_000)), expected, f"the result of file {number}")
+        subject.write_file(IN, text)
+        assert result(IN) == json.dumps(expected, sort_keys=True), f"file {number}"
 
 
-def the_file_of_last_night_is_read():
-    out = "/tmp/night.json"
-    status, _ = guard.run(["python3", "/workspace/run.py", "/workspace/data/sales.csv", out])
-    guard.equal(status, 0, "the exit status for sales.csv")
-
-
-guard.judge(sums_are_right, the_file_of_last_night_is_read)
+def test_the_file_of_last_night_is_read():
+    night = result("/workspace/data/sales.csv")
+    assert night == json.dumps(LAST_NIGHT, sort_keys=True), "last night's sums"

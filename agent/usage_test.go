@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAStatTellsTheProcessorTimeOfAProcessAndItsChildren(t *testing.T) {
+	line := "42 (a) R (b) S 7 42 41 0 -1 4194560 1 2 3 4 500 60 7 1 20 0 3 0 99887 1000 200"
+	if s, ok := parseStat([]byte(line)); !ok || s.ticks != 568 {
+		t.Fatalf("%+v %v", s, ok)
+	}
+}
+
+func TestTheGroupsCounterIsFoundOnlyWhereItIsTheSandboxsOwn(t *testing.T) {
+	v1 := "9:pids:/docker/ab\n2:cpu,cpuacct:/docker/ab\n0::/docker/ab\n"
+	v1Mounts := "121 1 0:53 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" +
+		"122 121 0:28 /docker/ab /sys/fs/cgroup/unified ro - cgroup2 cgroup rw\n" +
+		"124 121 0:30 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro,nosuid shared:1 - cgroup cgroup rw,cpu,cpuacct\n"
+	v2, v2Mounts := "0::/\n", "31 1 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
+	for _, each := range []struct{ mounts, groups, path string }{
+		{v1Mounts, v1, "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"},
+		{v2Mounts, v2, "/sys/fs/cgroup/cpu.stat"},
+		{v2Mounts, "0::/docker/ab\n", ""},
+		{strings.ReplaceAll(v1Mounts, "/docker/ab", "/"), v1, ""},
+		{"", v2, ""},
+	} {
+		if found := findCounter(each.mounts, each.groups); found.path != each.path {
+			t.Errorf("%q: %q", each.path, found.path)
+		}
+	}
+}
+
+func TestCountersAreReadInNanoseconds(t *testing.T) {
+	folder := t.TempDir()
+	for name, content := range map[string]string{
+		"cpuacct.usage": "1234567000\n",
+		"cpu.stat":      "usage_usec 1234567\nuser_usec 99\n",
+		"other":         "nothing\n",
+	} {
+		_ = os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600)
+	}
+	for _, c := range []counter{{path: "cpuacct.usage"}, {path: "cpu.stat", prefix: "usage_usec "}} {
+		c.path = filepath.Join(folder, c.path)
+		if n, ok := c.read(); !ok || n != 1_234_567_000 {
+			t.Errorf("%+v: %d %v", c, n, ok)
+		}
+	}
+	for _, c := range []counter{{}, {path: filepath.Join(folder, "other")}} {
+		if n, ok := c.read(); ok {
+			t.Errorf("%+v: %d", c, n)
+		}
+	}
+}
+
+func TestStarvedIsTheWaitOfTheMostWaitingThreadFromSampleToSample(t *testing.T) {
+	start := time.Now()
+	a, b, c := threadKey{1, 5}, threadKey{2, 5}, threadKey{3, 9}
+	w := waitTimes{last: start}
+	second := uint64(time.Second)
+	w.add(map[threadKey]uint64{a: second / 2, b: second / 4}, start.Add(time.Second))
+	w.add(map[threadKey]uint64{a: second / 2, b: second}, start.Add(2*time.Second))
+	if w.total != second/2+3*second/4 {
+		t.Fatal(w.total)
+	}
+	// It cannot have waited longer than the time that has passed, whatever one thread says.
+	w.add(map[threadKey]uint64{c: 100 * second}, start.Add(3*time.Second))
+	if w.total != second/2+3*second/4+second {
+		t.Fatal(w.total)
+	}
+	w.add(map[threadKey]uint64{c: 1}, start.Add(4*time.Second))
+	if w.total != second/2+3*second/4+second {
+		t.Fatal(w.total)
+	}
+}
+
+func TestOnlyAThreadOfOrdinaryPriorityCanBeStarved(t *testing.T) {
+	stat := func(nice, policy string) []byte {
+		return []byte("42 (a) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 " + nice +
+			" 3 0 99887 1000 200 1 2 3 4 5 6 7 8 9 10 11 12 13 17 1 0 " + policy + " 0 0 0")
+	}
+	parsed := func(data []byte) processStat {
+		s, ok := parseStat(data)
+		if !ok {
+			t.Errorf("%s was refused", data)
+		}
+		return s
+	}
+	for nice, policies := range map[string]map[string]bool{
+		"0":  {"0": true, "3": true, "5": false, "1": false},
+		"-5": {"0": true},
+		"1":  {"0": false},
+	} {
+		for policy, want := range policies {
+			if parsed(stat(nice, policy)).ordinary != want {
+				t.Errorf("nice %s policy %s", nice, policy)
+			}
+		}
+	}
+	own, err := os.ReadFile("/proc/self/stat")
+	if err != nil || !parsed(own).ordinary || parsed(own).pages == 0 || parsed(own).threads < 2 {
+		t.Errorf("%s: %v", own, err)
+	}
+}

@@ -1,0 +1,80 @@
+"""Whose doing an error was: the one place where what a sandbox raises becomes a verdict."""
+
+from enum import StrEnum
+
+from sandboxkit import (
+    CommandError,
+    CommandTimeoutError,
+    ConfigurationError,
+    SandboxError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
+from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict
+
+TROUBLE = (SandboxError, OSError, UnicodeError)
+"""What `verdict_of` answers. OSError has TimeoutError in it, and this machine's full disk."""
+
+_MAX_DETAIL = 500
+
+
+class Phase(StrEnum):
+    """What was being done when an error was raised."""
+
+    STARTED = "the sandbox was started"
+    """With all that is put there for the policy: nothing of the policy's is in it yet."""
+    WORKED_IN = "its tools were used"
+    """A tool answers its caller's mistakes itself: what it raises is not one."""
+    EXPORTED = "what was left was copied out"
+    PLACED = "what was left was put into a fresh sandbox"
+    GRADED = "it was graded"
+    """Commands run, and files are read, that what was left can make fail."""
+
+
+def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> Verdict:
+    """The verdict for an error of `TROUBLE`, by what it is and when it was raised.
+
+    A file call that is refused after the start is the policy's: what it left is not there, too
+    much, of the wrong kind or in the way. So is a command's end while it is graded. All else is
+    the infrastructure's. Raises a ConfigurationError again, but for a tool's: whoever wrote the
+    task asked for what cannot be.
+    """
+    if isinstance(error, ConfigurationError) and phase is not Phase.WORKED_IN:
+        raise error
+    detail = f"{type(error).__name__} while {phase}: {shown(error)}"
+    ours = phase in (Phase.STARTED, Phase.WORKED_IN)
+    outcome = Outcome.INFRA_ERROR if ours else _outcome(error, phase)
+    party: Party = "infra" if outcome is Outcome.INFRA_ERROR else "policy"
+    return Verdict(outcome, 0.0, party, detail, trust)
+
+
+def _outcome(error: Exception, phase: Phase) -> Outcome:
+    if isinstance(error, SandboxFileNotFoundError):
+        return Outcome.FAILED
+    if isinstance(error, SandboxFileError):
+        return Outcome.FAILED if phase is Phase.GRADED else Outcome.TRUNCATED
+    if phase is Phase.GRADED:
+        if isinstance(error, CommandTimeoutError):
+            return Outcome.TIMEOUT
+        if isinstance(error, CommandError | UnicodeError):
+            return Outcome.FAILED
+    return Outcome.INFRA_ERROR
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether another sandbox may do what this one failed to do."""
+    if isinstance(error, SandboxError):
+        gone = isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
+        return error.retryable or gone
+    return False
+
+
+def shown(error: object) -> str:
+    """An error's text for a log, with what a policy wrote in it escaped and cut short."""
+    text = str(error)
+    if len(text) > _MAX_DETAIL:
+        half = _MAX_DETAIL // 2
+        text = f"{text[:half]}...{text[-half:]}"
+    return ascii(text)[1:-1]

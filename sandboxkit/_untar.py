@@ -1,0 +1,149 @@
+"""The members of a tar stream that nobody trusts: every size, name and count is bounded."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["ArchiveError", "Member", "members"]
+
+Read = Callable[[int], bytes]
+"""At most so many bytes, and fewer only where the stream ends."""
+
+_BLOCK = 512
+_NOTHING = bytes(_BLOCK)
+_MAX_EXTENSION = 64 << 10
+_PER_MEMBER = 2 << 10
+_MAX_EXTENSIONS = 4
+_MAX_DIGITS = 20
+_FILES, _FOLDER = (b"0", b"\0", b"7"), b"5"
+_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
+_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
+_EXTENSIONS = (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK)
+
+
+class ArchiveError(Exception):
+    """The stream is no archive, ends too early, or is past a limit; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member. `read` gives its content, which is to be read before the next member."""
+
+    name: str
+    """As in os.fsdecode."""
+    is_file: bool
+    is_folder: bool
+    size: int
+    """Of the content in bytes; 0 for a link, a folder or a special file."""
+    executable: bool
+    read: Read
+
+
+def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
+    """The members of an archive, one after another, up to its end marker.
+
+    Besides the blocks of each member and its content no more is read than `max_bytes` and 2 KiB
+    for each of `max_files`; an extended header has at most 64 KiB. Raises ArchiveError.
+    """
+    left = max_bytes + max_files * _PER_MEMBER
+    name: bytes | None = None
+    size: int | None = None
+    extensions = 0
+    while (block := _exactly(read, _BLOCK)) != _NOTHING:
+        _check_sum(block)
+        kind, stored = block[156:157], _number(block[124:136])
+        if kind in _EXTENSIONS:
+            extensions, left = extensions + 1, left - _BLOCK - stored
+            if stored > _MAX_EXTENSION or left < 0 or extensions > _MAX_EXTENSIONS:
+                raise ArchiveError(f"extended headers of {stored} bytes and more")
+            text = _exactly(read, _padded(stored))[:stored]
+            if kind == _LONG_NAME:
+                name = text.partition(b"\0")[0]
+            elif kind == _PAX:
+                records = _records(text)
+                name = records.get(b"path", name)
+                if b"size" in records:
+                    size = _decimal(records[b"size"])
+            continue
+        if name is None:
+            name = _name(block)
+        if kind in _WITHOUT_CONTENT:
+            size = 0
+        elif size is None:
+            size = stored
+        content = _Content(read, size)
+        is_file = kind in _FILES and not (kind == b"\0" and name.endswith(b"/"))
+        executable = bool(_number(block[100:108]) & 0o100)
+        yield Member(os.fsdecode(name), is_file, kind == _FOLDER, size, executable, content.read)
+        content.skip()
+        name = size = None
+        extensions = 0
+
+
+class _Content:
+    def __init__(self, read: Read, size: int) -> None:
+        self._read, self._left, self._padding = read, size, _padded(size) - size
+
+    def read(self, size: int) -> bytes:
+        data = _exactly(self._read, min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def skip(self) -> None:
+        while self._left:
+            self.read(_MAX_EXTENSION)
+        _exactly(self._read, self._padding)
+
+
+def _exactly(read: Read, size: int) -> bytes:
+    data = read(size)
+    if len(data) < size:
+        raise ArchiveError("it ends too early")
+    return data
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def _check_sum(block: bytes) -> None:
+    if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * ord(" "):
+        raise ArchiveError("a header's check sum is wrong")
+
+
+def _number(field: bytes) -> int:
+    if field[0] == 0x80:  # GNU's form of numbers that octal digits cannot hold
+        return int.from_bytes(field[1:])
+    digits = field.partition(b"\0")[0].strip() or b"0"
+    if digits.strip(b"01234567"):
+        raise ArchiveError("a header holds no number where one should be")
+    return int(digits, 8)
+
+
+def _decimal(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS:
+        raise ArchiveError("an extended header holds no number where one should be")
+    return int(digits)
+
+
+def _name(block: bytes) -> bytes:
+    name = block[:100].partition(b"\0")[0]
+    prefix = block[345:500].partition(b"\0")[0] if block[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _records(text: bytes) -> dict[bytes, bytes]:
+    """A pax header's records; each is its own length, a space, `key=value` and a line feed."""
+    records: dict[bytes, bytes] = {}
+    start = 0
+    while start < len(text):
+        digits, space, _ = text[start : start + _MAX_DIGITS].partition(b" ")
+        end = start + _decimal(digits)
+        key, equals, value = text[start + len(digits) + 1 : end - 1].partition(b"=")
+        if not space or not equals or end > len(text) or text[end - 1 : end] != b"\n":
+            raise ArchiveError("an extended header is malformed")
+        if key.startswith(b"GNU.sparse."):
+            raise ArchiveError("a member is stored as a sparse file")
+        records[key] = value
+        start = end
+    return records

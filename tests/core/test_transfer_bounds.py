@@ -1,0 +1,278 @@
+"""What a download may cost is bounded whatever the sandbox sends, and a broken upload costs nothing."""
+
+import io
+import os
+import random
+import shutil
+import tarfile
+import threading
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandboxkit import Operation, Sandbox, SandboxFileError, Session
+from sandboxkit._transfer import DownloadLimits, Transfer, unpack
+from sandboxkit.testing import FakeProvider
+
+MB = 1 << 20
+LIMITS = DownloadLimits(MB, 100)
+PEAK = 16 * MB
+
+
+class Sent:
+    """A stream that counts what was taken of it."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.taken = 0
+        self._pieces = pieces
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        for piece in self._pieces:
+            self.taken += len(piece)
+            yield piece
+
+
+def receive(
+    pieces: Iterator[bytes], target: Path, *, single: bool = False, limits: DownloadLimits = LIMITS
+) -> Transfer:
+    stream = Sent(pieces).stream()
+    return Operation(unpack(stream, os.fspath(target), single=single, limits=limits)).result(60)
+
+
+def header(name: str, kind: bytes, size: int, **more: object) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type, member.size = kind, size
+    for field, value in more.items():
+        setattr(member, field, value)
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def endless(size: int) -> Iterator[bytes]:
+    for _ in range(size // MB):
+        yield bytes(MB)
+
+
+def archive(build: Callable[[tarfile.TarFile], None], form: int = tarfile.PAX_FORMAT) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        build(tar)
+    return buffer.getvalue()
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
+def test_an_extended_header_of_300_mb_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield header("long", kind, 300 * MB)
+        yield from endless(300 * MB)
+
+    sent = Sent(pieces())
+    tracemalloc.start()
+    with pytest.raises(SandboxFileError, match="extended headers"):
+        Operation(unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)).result(
+            60
+        )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sent.taken < PEAK
+    assert peak < 2 * PEAK
+
+
+@pytest.mark.parametrize("size", [0, 60_000])
+def test_extended_headers_without_a_member_come_to_an_end(tmp_path: Path, size: int) -> None:
+    def pieces() -> Iterator[bytes]:
+        while True:
+            yield header("long", b"g", size) + bytes(-(-size // 512) * 512)
+
+    sent = Sent(pieces())
+    with pytest.raises(SandboxFileError, match="extended headers"):
+        Operation(unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)).result(
+            60
+        )
+    assert sent.taken < PEAK
+
+
+def test_long_names_count_against_the_limits(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        while True:
+            yield header("long", b"L", 60_000) + b"n" * 60_416 + header("short", b"2", 0)
+
+    with pytest.raises(SandboxFileError):
+        receive(pieces(), tmp_path)
+
+
+def test_a_declared_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for kind in (b"0", b"Z", b"S"):  # a file, one unknown, and GNU's sparse one
+        sent = Sent(iter([header("huge", kind, 1 << 40)]))
+        with pytest.raises(SandboxFileError, match="max_bytes=1048576"):
+            Operation(
+                unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)
+            ).result(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cut", [1, 511, 512, 700, 1024, 1536])
+def test_an_archive_without_its_end_is_broken(tmp_path: Path, cut: int) -> None:
+    whole = archive(lambda tar: add(tar, "file", b"x" * 600))
+    with pytest.raises(SandboxFileError, match="ends too early"):
+        receive(iter([whole[:cut]]), tmp_path)
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_what_is_honest_arrives_in_every_form(tmp_path: Path, form: int) -> None:
+    names = ["a" * 99, "b/" * 60 + "deep", "c" * 255, "new\nline", "\udcff\udcfe", "ü", " ", "x=1"]
+
+    def build(tar: tarfile.TarFile) -> None:
+        for name in names:
+            add(tar, name, os.fsencode(name))
+
+    whole = archive(build, form)
+    assert receive(iter([whole]), tmp_path).files == len(names)
+    for name in names:
+        assert os.fsencode(name) == Path(tmp_path, name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "../up", "/abs", "a/../../b", "f/g"],
+)
+def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    def build(tar: tarfile.TarFile) -> None:
+        add(tar, "f")
+        add(tar, name)
+
+    target = tmp_path / "target"
+    with pytest.raises(SandboxFileError):
+        receive(iter([archive(build)]), target)
+    shutil.rmtree(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_file_that_became_something_else_is_refused(tmp_path: Path, count: int) -> None:
+    def build(tar: tarfile.TarFile) -> None:
+        for number in range(count):
+            add(tar, f"{number}")
+
+    whole = archive(build)
+    with pytest.raises(SandboxFileError, match="not the one file"):
+        receive(iter([whole]), tmp_path / "file", single=True)
+
+
+def test_a_full_disk_here_is_no_error_of_the_sandbox(tmp_path: Path) -> None:
+    whole = archive(lambda tar: add(tar, "file"))
+    (tmp_path / "file").write_bytes(b"in the way of a folder")
+    with pytest.raises(OSError, match=r"File exists|Not a directory") as caught:
+        receive(iter([whole]), tmp_path / "file" / "below")
+    assert not isinstance(caught.value, SandboxFileError)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(seed=st.integers(0, 1 << 32), flips=st.integers(1, 40), cut=st.integers(0, 9000))
+def test_a_mangled_archive_is_refused_or_stays_below_its_target(
+    tmp_path: Path, seed: int, flips: int, cut: int
+) -> None:
+    def build(tar: tarfile.TarFile) -> None:
+        add(tar, "a/" * 20 + "long" * 30, b"x" * 700)
+        add(tar, "\udcff" * 120)
+        add(tar, "b", b"")
+
+    numbers = random.Random(seed)
+    whole = bytearray(archive(build, numbers.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])))
+    for _ in range(flips):
+        whole[numbers.randrange(len(whole))] = numbers.randrange(256)
+    if numbers.random() < 0.7:  # else every header's sum is wrong, and nothing else is seen
+        for start in range(0, len(whole), 512):
+            block = whole[start : start + 512]
+            block[148:156] = b" " * 8
+            whole[start + 148 : start + 156] = b"%06o\0 " % sum(block)
+    target = tmp_path / "target"
+    try:
+        receive(iter([bytes(whole[: cut or len(whole)])]), target)
+    except SandboxFileError:
+        pass
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Sandbox]:
+    with Session("local", disk_mb=20) as session, session.sandbox() as sandbox:
+        yield sandbox
+
+
+def test_an_upload_that_does_not_fit_says_so_and_leaves_no_thread(
+    small: Sandbox, tmp_path: Path
+) -> None:
+    big = tmp_path / "big"
+    big.write_bytes(bytes(30 * MB))
+    small.exec(["true"]).result()
+    before = threading.active_count()
+    for number in range(100):
+        with pytest.raises(SandboxFileError, match="no space left"):
+            small.upload(big, f"/workspace/{number % 2}").result(60)
+    assert threading.active_count() <= before + 3  # workers that all calls share
+    small.exec(["sh", "-c", "rm -rf /workspace/*"], check=True).result()
+    (tmp_path / "small").write_text("fits")
+    small.upload(tmp_path / "small", "/workspace/small").result(60)
+    assert small.read_file("/workspace/small").result() == b"fits"
+
+
+MANY = """
+import os
+os.makedirs("/workspace/many")
+os.chdir("/workspace/many")
+for number in range({count}):
+    os.mknod(f"{{number:0{width}}}")
+"""
+
+
+@pytest.mark.parametrize("provider", ["local", "fake"])
+@pytest.mark.parametrize(("count", "width"), [(50_001, 5), (40_000, 200)])
+def test_a_listing_is_bounded(provider: str, count: int, width: int) -> None:
+    chosen = FakeProvider() if provider == "fake" else provider
+    with Session(chosen) as session, session.sandbox() as sandbox:
+        script = MANY.format(count=count, width=width)
+        sandbox.write_file("/workspace/many.py", script).result()
+        script = script.replace("/workspace/many", "many") if provider == "fake" else script
+        sandbox.exec(["python3", "-c", script], cwd="/workspace", check=True).result()
+        tracemalloc.start()
+        with pytest.raises(SandboxFileError, match=r"more than 50000 entries or .* find\(1\)"):
+            sandbox.list_dir("/workspace/many").result(120)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 64 * MB
+        assert len(sandbox.list_dir("/workspace").result()) == 2
+
+
+@pytest.mark.parametrize("answer", ["f x 644 1.0 /a\\0", "nothing\\0", "\\377\\0", "f\\0f\\0"])
+def test_a_find_that_lies_is_a_file_error(tmp_path: Path, answer: str) -> None:
+    find = tmp_path / "find"
+    find.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
+    find.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with Session(FakeProvider(), env=path) as session, session.sandbox() as sandbox:
+        for call in (sandbox.stat, sandbox.list_dir):
+            with pytest.raises(SandboxFileError, match=r"find\(1\) answers"):
+                call("/workspace").result()
+        find.write_text("#!/bin/sh\n")
+        with pytest.raises(SandboxFileError, match="describes no file"):
+            sandbox.stat("/workspace").result()
+        find.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+        with pytest.raises(SandboxFileError):
+            sandbox.list_dir("/workspace").result(60)

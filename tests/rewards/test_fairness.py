@@ -1,0 +1,276 @@
+"""A program's zero is its own doing: what others take of the machine never is, nor is silence."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    ProcessResult,
+    ProviderUnavailableError,
+    Sandbox,
+    Session,
+    Usage,
+)
+from sandboxkit.integrations.rewards import Limits, Outcome, Verdict
+from sandboxkit.integrations.rewards._isolated import limited, retried, run, watched
+from sandboxkit.testing import FakeProvider
+
+pytestmark = pytest.mark.timeout(300)
+
+HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
+"""Needs two seconds of processor time, whatever else happens."""
+SPINNERS = (
+    "import os\nfor _ in range(230):\n    if os.fork() == 0:\n        while True: pass\n"
+    "while True: pass"
+)
+FEIGNED = {
+    "children that nobody waits for": """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for _ in range(3):
+    if os.fork() == 0:
+        while True:
+            if os.fork() == 0:
+                end = time.monotonic() + 0.02
+                while time.monotonic() < end: pass
+                os._exit(0)
+            time.sleep(0.015)
+while True: pass
+""",
+    "orphans": """
+import os, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+while True:
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0:
+            end = time.process_time() + 0.05
+            while time.process_time() < end: pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+""",
+    "a nice thread behind one that hardly runs": """
+import os, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+if os.fork() == 0:
+    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while True: time.sleep(0.001)
+while True:
+    end = time.monotonic() + 0.001
+    while time.monotonic() < end: pass
+    time.sleep(0.02)
+""",
+    "many that mostly sleep": """
+import os, time
+for _ in range(100):
+    if os.fork() == 0:
+        while True: time.sleep(0.5)
+while True: time.sleep(0.5)
+""",
+}
+
+
+def grade_together(
+    provider: str, *programs: tuple[str, Limits], cpus: float | None = None
+) -> list[ProcessResult | Verdict]:
+    async def main() -> list[ProcessResult | Verdict]:
+        async with Session(provider, cpus=cpus) as session:
+            runs = [run(session, ["python3", "-c", code], limits) for code, limits in programs]
+            return await asyncio.gather(*runs)
+
+    return asyncio.run(main())
+
+
+def is_timeout(answer: ProcessResult | Verdict) -> bool:
+    return (
+        isinstance(answer, Verdict)
+        and answer.outcome is Outcome.TIMEOUT
+        and answer.attributable_to == "policy"
+    )
+
+
+def test_submissions_full_of_busy_loops_take_nothing_from_their_neighbour(provider: str) -> None:
+    spinners = [(SPINNERS, Limits(timeout=3, deadline=250))] * 3
+    *theirs, honest = grade_together(provider, *spinners, (HONEST, Limits(timeout=4, deadline=250)))
+    assert isinstance(honest, ProcessResult), honest
+    assert honest.stdout == "done\n"
+    assert all(map(is_timeout, theirs)), theirs
+
+
+def test_a_program_that_sleeps_is_out_of_time(provider: str) -> None:
+    sleeper = ("import time\ntime.sleep(60)", Limits(timeout=1, wall=3))
+    started = time.monotonic()
+    assert all(map(is_timeout, grade_together(provider, sleeper)))
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("ignoring", ["", "import signal; signal.signal(24, signal.SIG_IGN)\n"])
+def test_a_busy_loop_is_out_of_time_and_not_killed(provider: str, ignoring: str) -> None:
+    assert all(
+        map(
+            is_timeout, grade_together(provider, (f"{ignoring}while True: pass", Limits(timeout=1)))
+        )
+    )
+
+
+def test_the_time_of_all_processes_counts_also_of_a_program_that_ended(provider: str) -> None:
+    code = (
+        "import os, time\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        while time.process_time() < 0.8: pass\n"
+        "        os._exit(0)\n"
+        "for _ in range(4): os.wait()\n"
+    )
+    assert all(map(is_timeout, grade_together(provider, (code, Limits(timeout=2)))))
+
+
+@pytest.mark.parametrize("how", FEIGNED)
+def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
+    limits = Limits(timeout=2, wall=6, deadline=100)
+    feigned, _ = grade_together(provider, (FEIGNED[how], limits), ("while True: pass", limits))
+    assert is_timeout(feigned), feigned
+
+
+def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
+    code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
+    limits = Limits(timeout=2, wall=2.5, deadline=150)
+    (slow,) = grade_together(provider, (code, limits), cpus=0.06)
+    assert isinstance(slow, ProcessResult), slow
+    assert slow.stdout == "done\n"
+    assert slow.duration > 2.5
+
+
+def test_a_program_that_starves_for_good_is_not_at_fault(provider: str) -> None:
+    limits = Limits(timeout=5, wall=6, deadline=25)
+    (starved,) = grade_together(provider, ("while True: pass", limits), cpus=0.02)
+    assert isinstance(starved, Verdict)
+    assert starved.outcome is Outcome.INFRA_ERROR
+
+
+def freeze(sandbox: Sandbox, still: bool) -> None:
+    """Let nothing of a sandbox run any more, its agent included, or let it run on."""
+    assert sandbox.id is not None
+    if sandbox.provider_name == "docker":
+        verb = "pause" if still else "unpause"
+        subprocess.run(["docker", verb, sandbox.id], check=still, capture_output=True)
+        return
+    (group,) = Path("/sys/fs/cgroup").glob(f"pids/**/{sandbox.id}")
+    for pid in map(int, (group / "cgroup.procs").read_text().split()):
+        os.kill(pid, signal.SIGSTOP if still else signal.SIGCONT)
+
+
+async def watch_frozen(provider: str, limits: Limits, seconds: float) -> ProcessResult | Verdict:
+    """Watch a program whose sandbox stands still for so long, and which then ends at once."""
+    async with Session(provider) as session, session.sandbox() as sandbox:
+        argv = limited(["python3", "-c", "print('ready', flush=True)\ninput()"], limits)
+
+        async def attempt() -> ProcessResult | Verdict:
+            process = sandbox.exec(argv, stdin=True)
+            async for _ in process.stdout:
+                break
+            freeze(sandbox, True)
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(watched(sandbox, process, limits))
+                await asyncio.sleep(seconds)
+                freeze(sandbox, False)
+                await process.stdin.write("\n")
+            return watching.result()
+
+        try:
+            return await retried(limits, attempt)
+        finally:
+            freeze(sandbox, False)
+
+
+def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) -> None:
+    limits = Limits(timeout=1, wall=2, deadline=10)
+    verdict = asyncio.run(watch_frozen(provider, limits, 3600))
+    assert isinstance(verdict, Verdict)
+    assert verdict.outcome is Outcome.INFRA_ERROR
+
+
+def test_the_time_in_which_a_sandbox_stood_still_does_not_count(provider: str) -> None:
+    result = asyncio.run(watch_frozen(provider, Limits(timeout=1, wall=3), 6))
+    assert isinstance(result, ProcessResult), result
+    assert result.returncode == 0
+
+
+def test_usage_tells_processes_memory_and_exact_processor_time(provider: str) -> None:
+    def used(sandbox: Sandbox) -> Usage:
+        usage = sandbox.usage().result()
+        assert usage is not None
+        return usage
+
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+    orphan = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nos._exit(0)"
+    with Session(provider) as session, session.sandbox() as sandbox:
+        before = used(sandbox)
+        sandbox.exec(["python3", "-c", spin], check=True).result()
+        after = used(sandbox)
+        sandbox.exec(["python3", "-c", orphan], check=True).result()
+        assert (before.processes, after.processes, used(sandbox).processes) == (1, 1, 2)
+        assert before.memory_bytes
+        assert before.processor_seconds is not None
+        assert after.processor_seconds is not None
+        assert 0.5 <= after.processor_seconds - before.processor_seconds < 1
+        assert after.starved_seconds is not None
+
+
+class Still(FakeProvider):
+    """Runs nothing for a program, and tells no usage, like a hosted backend."""
+
+    async def usage(self, sandbox_id: str) -> Usage | None:
+        return None
+
+
+def test_where_usage_is_unknown_the_wall_bound_decides() -> None:
+    async def main() -> ProcessResult | Verdict:
+        async with Session(Still()) as session:
+            return await run(session, ["sleep", "60"], Limits(timeout=0.2, wall=0.5))
+
+    assert is_timeout(asyncio.run(main()))
+
+
+def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -> None:
+    tried = 0
+
+    async def fail() -> ProcessResult:
+        nonlocal tried
+        tried += 1
+        raise ProviderUnavailableError("gone", provider="x")
+
+    verdict = asyncio.run(retried(Limits(retries=1), fail))
+    assert isinstance(verdict, Verdict)
+    assert verdict.outcome is Outcome.INFRA_ERROR
+    assert tried == 2
+
+    async def wrong() -> ProcessResult:
+        raise ConfigurationError("no")
+
+    with pytest.raises(ConfigurationError):
+        asyncio.run(retried(Limits(), wrong))
+
+
+@pytest.mark.parametrize(
+    ("timeout", "deadline", "wall"),
+    [(10.0, 900.0, 70.0), (60.0, 900.0, 300.0), (400.0, 900.0, 650.0), (0.1, 0.3, 0.2)],
+)
+def test_the_wall_bound_is_generous_and_within_the_deadline(
+    timeout: float, deadline: float, wall: float
+) -> None:
+    assert Limits(timeout=timeout, deadline=deadline).longest == pytest.approx(wall)
+
+
+@pytest.mark.parametrize("wall", [1.0, 900.0])
+def test_a_wall_bound_below_the_timeout_or_past_the_deadline_is_refused(wall: float) -> None:
+    with pytest.raises(ConfigurationError, match="wall"):
+        Limits(timeout=2, wall=wall)

@@ -1,0 +1,318 @@
+"""Whatever a policy leaves behind or calls, it is graded: no exception, no mask, nothing left here."""
+
+import asyncio
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandboxkit import Operation, Sandbox, Session
+from sandboxkit.integrations.grpo.config import Rollout as RolloutSettings
+from sandboxkit.integrations.grpo.workplace import own_sandbox, swe_task
+from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
+from sandboxkit.integrations.swe import SweConfig, SweEnv, load_tasks
+from sandboxkit.integrations.trl import SandboxEnvironments, SweEnvironments
+from sandboxkit.integrations.trl._rollout import tools_of
+from sandboxkit.integrations.trl._rollouts import _answer
+from tests.grpo.test_rollout import rollouts, row, run
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # the trainers', of many kinds
+    pytest.mark.timeout(120),
+]
+ARTEFACT = "/workspace/work"
+
+# Each is a Python program in the folder that is graded; what it cannot do here it leaves.
+LEAVE = {
+    "nothing": "",
+    "an answer": "open('answer', 'w').write('42')",
+    "deep names": "for _ in range(40): os.mkdir('d' * 99); os.chdir('d' * 99)",
+    "deep folders": "for _ in range(500): os.mkdir('d'); os.chdir('d')",
+    "a sparse file": "os.truncate(os.open('answer', os.O_CREAT | os.O_WRONLY), 250 << 20)",
+    "a sparser file": "os.truncate(os.open('answer', os.O_CREAT | os.O_WRONLY), 1 << 50)",
+    "a large file": "open('answer', 'wb').write(os.urandom(9 << 20))",
+    "a full disk": "f = open('full', 'wb')\nwhile True: f.write(bytes(1 << 20))",
+    "a large file, again and again": (
+        "open('0', 'wb').write(bytes(4 << 20))\nfor n in range(100): os.link('0', f'h{n}')"
+    ),
+    "many files": "for n in range(6_000): os.mknod(f'{n}')",
+    "odd names": (
+        "for n in (b'\\n', b'\\xff\\xfe', b'\\xed\\xa0\\x80', b'x' * 255, b' ', b'-rf', b'a=b', "
+        "b'\\x01', b'...', b'~'): open(n, 'w'); os.makedirs(n + b'.d' if len(n) < 99 else b'y')"
+    ),
+    "a folder for the answer": "os.mkdir('answer')",
+    "no folder": "os.chdir('..'); shutil.rmtree('work')",
+    "a file for the folder": "os.chdir('..'); shutil.rmtree('work'); open('work', 'w')",
+    "a link for the folder": "os.chdir('..'); shutil.rmtree('work'); os.symlink('/etc', 'work')",
+    "a pipe for the folder": "os.chdir('..'); shutil.rmtree('work'); os.mkfifo('work')",
+    "a file for the workspace": "os.chdir('/'); os.rename('/workspace', '/w'); open('/workspace', 'w')",
+    "unreadable": "open('answer', 'w').write('42'); os.mkdir('in'); os.chmod('in', 0); os.chmod('answer', 0)",
+    "unreadable altogether": "os.chmod('.', 0)",
+    "an unreadable workspace": "os.chmod('..', 0)",
+    "a pipe": "os.mkfifo('answer')",
+    "a socket": "import socket; socket.socket(socket.AF_UNIX).bind('answer')",
+    "a device": "os.mknod('answer', 0o666 | 0o20000, os.makedev(1, 5))",
+    "zeros without end": "os.symlink('/dev/zero', 'answer')",
+    "links in a circle": "os.symlink('answer', 'other'); os.symlink('other', 'answer')",
+    "links up": "os.symlink('.', 'here'); os.symlink('/', 'root'); os.symlink('/proc/1/mem', 'answer')",
+    "a change of everything": """
+if not os.fork():
+    os.setsid()
+    for n in range(3): os.close(n)
+    if os.fork(): os._exit(0)
+    while True:
+        for name in ("a", "b", "answer"):
+            with contextlib.suppress(OSError): open(name, "wb").write(os.urandom(1 << 18))
+            with contextlib.suppress(OSError): os.truncate(name, 5)
+            with contextlib.suppress(OSError): os.rename(name, "c")
+            with contextlib.suppress(OSError): os.mkdir(name)
+            with contextlib.suppress(OSError): os.rmdir(name)
+            with contextlib.suppress(OSError): os.symlink("/dev/zero", name)
+            with contextlib.suppress(OSError): os.unlink(name)
+""",
+    "many processes": """
+for _ in range(100):
+    if not os.fork():
+        for n in range(3): os.close(n)
+        os.setsid(); time.sleep(300)
+""",
+}
+PROGRAM = f"""
+import contextlib, os, shutil, time
+os.makedirs({ARTEFACT!r}, exist_ok=True)
+for part in PARTS:
+    with contextlib.suppress(OSError, EOFError):
+        os.chdir({ARTEFACT!r})
+        exec(part)
+"""
+
+lefts = st.lists(st.sampled_from(sorted(LEAVE)), min_size=1, max_size=3)
+texts = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        ["/workspace/work/answer", "/workspace", "a\0b", "/\ud800", "/\udcff", "/" + "x" * 5000]
+    ),
+    st.sampled_from(["view", "create", "str_replace", "insert", "undo_edit", "x" * 200_000]),
+)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**4000), st.floats(), texts),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=4,
+)
+arguments = st.dictionaries(
+    st.sampled_from(
+        [
+            "command",
+            "path",
+            "content",
+            "old",
+            "new",
+            "file_text",
+            "old_str",
+            "view_range",
+            "insert_line",
+            "new_str",
+            "odd",
+        ]
+    ),
+    values,
+    max_size=6,
+)
+calls = st.tuples(
+    st.sampled_from(["bash", "str_replace_editor", "read_file", "write_file", "edit", "odd"]),
+    arguments,
+)
+few = settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def program(left: list[str]) -> str:
+    parts = repr([LEAVE[name] for name in left])
+    return PROGRAM.replace("PARTS", parts)
+
+
+def script(left: list[str]) -> str:
+    return f"cd / && timeout 20 python3 - <<'END'\n{program(left)}\nEND\n"
+
+
+def is_the_policys(verdict: Verdict) -> None:
+    assert verdict.attributable_to == "policy", verdict
+    assert verdict.outcome is Outcome.PASSED or verdict.reward == 0
+    assert verdict.detail.isascii()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with Session("local", disk_mb=32, pids=64) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def nothing_left(session: Session) -> Iterator[None]:
+    yield
+    listed = session.list().result()
+    assert [i.id for i in listed if i.tags.get("sandboxkit.session") == session.id] == []
+    assert [n for n in os.listdir(tempfile.gettempdir()) if "artefacts" in n] == []
+
+
+async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
+    await sandbox.exec(["cat", f"{ARTEFACT}/answer"], check=True, timeout=1)
+    text = (await sandbox.read_file(f"{ARTEFACT}/answer", max_bytes=1000)).decode()
+    passed = text == "42"
+    return Verdict(Outcome.PASSED if passed else Outcome.FAILED, float(passed))
+
+
+@settings(few, max_examples=25)
+@given(left=lefts, whole=st.booleans())
+def test_what_is_left_is_graded_in_a_fresh_sandbox(
+    session: Session, left: list[str], whole: bool
+) -> None:
+    async def main() -> Verdict:
+        agent = session.sandbox()
+        await agent.exec(["python3", "-c", program(left)], cwd="/", timeout=20)
+        artefact = ARTEFACT if whole else f"{ARTEFACT}/answer"
+        limits = {"max_bytes": 64 << 20, "max_files": 2000}
+        return await grade_in_fresh(
+            agent, [artefact], session.sandbox, lambda box: judge(box, {}), **limits
+        )
+
+    with nothing_left(session):
+        is_the_policys(asyncio.run(main()))
+
+
+@pytest.mark.parametrize("left", sorted(LEAVE))
+def test_each_that_is_left_is_graded_in_a_fresh_sandbox(session: Session, left: str) -> None:
+    async def main() -> Verdict:
+        agent = session.sandbox()
+        await agent.exec(["python3", "-c", program([left])], cwd="/", timeout=20)
+        return await grade_in_fresh(
+            agent,
+            [ARTEFACT],
+            session.sandbox,
+            lambda box: judge(box, {}),
+            max_bytes=64 << 20,
+            max_files=5000,
+        )
+
+    with nothing_left(session):
+        verdict = asyncio.run(main())
+    is_the_policys(verdict)
+    if left in ("a sparse file", "deep names", "deep folders", "many files"):
+        assert (verdict.outcome, verdict.trust) == (Outcome.TRUNCATED, "isolated"), verdict
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    for name in ("fresh", "in-place"):
+        (folder / name / "tests").mkdir(parents=True)
+        (folder / name / "instruction.md").write_text("leave 42")
+        (folder / name / "tests" / "test.sh").write_text('test "$(head -c 9 work/answer)" = 42\n')
+    settings = "[sandboxkit]\nin_place = true\n[verifier]\ntimeout_sec = 5\n"
+    (folder / "in-place" / "task.toml").write_text(settings)
+    (folder / "fresh" / "task.toml").write_text("[verifier]\ntimeout_sec = 5\n")
+    return folder
+
+
+@few
+@given(left=lefts, called=st.lists(calls, max_size=4), task=st.sampled_from(["fresh", "in-place"]))
+def test_an_swe_episode_ends_with_a_verdict(
+    session: Session, folder: Path, left: list[str], called: list[tuple[str, Any]], task: str
+) -> None:
+    async def main() -> Verdict | None:
+        async with SweEnv(session, load_tasks(folder), SweConfig(tool_timeout=20)) as env:
+            await env.reset(task)
+            assert not (await env.step("bash", {"command": script(left)})).done
+            for name, wanted in called:
+                step = await env.step(name, wanted)
+                assert not step.done
+                step.observation.encode()
+                assert not (await env.step(name, json.dumps(wanted))).done
+            return (await env.finish()).verdict
+
+    with nothing_left(session):
+        verdict = asyncio.run(main())
+    assert verdict is not None
+    is_the_policys(verdict)
+
+
+def said(environment: Any, called: list[tuple[str, Any]]) -> None:
+    tools = {tool.__name__: tool for tool in tools_of(environment)}
+    for name, wanted in called:
+        for each in (wanted, json.dumps(wanted)):
+            message = _answer(tools, {"function": {"name": name, "arguments": each}})
+            message["content"].encode()
+
+
+@few
+@given(left=lefts, called=st.lists(calls, max_size=4), odd=values)
+def test_trls_environments_end_with_a_verdict(
+    folder: Path, left: list[str], called: list[tuple[str, Any]], odd: Any
+) -> None:
+    made = SandboxEnvironments(judge, provider="local", disk_mb=32, pids=64)
+    tasks = SweEnvironments(load_tasks(folder), provider="local", disk_mb=32, pids=64)
+    with made, tasks:
+        for environment, row in ((made(), {}), (tasks(), {"task_id": "fresh"})):
+            environment.reset(**row)
+            environment.bash(script(left))
+            said(environment, called)
+            for message in (odd, {"function": odd}, {"function": {"name": odd}}):
+                _answer({}, message)["content"].encode()
+            verdict, _ = Operation(environment._grade()).result(60)
+            is_the_policys(verdict)
+
+
+@few
+@given(left=lefts, called=st.lists(calls, max_size=4))
+def test_a_grpo_workplace_gives_work_or_a_verdict(
+    session: Session, folder: Path, left: list[str], called: list[tuple[str, Any]]
+) -> None:
+    config = RolloutSettings(artefact=f"{ARTEFACT}/answer", max_turns=50, tool_timeout=20)
+
+    async def main() -> None:
+        room = asyncio.Semaphore(2)
+        of_its_own = own_sandbox(session, row(), config, room)
+        of_a_task = swe_task(session, load_tasks(folder), row(task_id="fresh"), config, room)
+        for entered in (of_its_own, of_a_task):
+            async with entered as place:
+                await place.ready()
+                await place.call("bash", {"command": script(left)})
+                for name, wanted in called:
+                    (await place.call(name, wanted)).text.encode()
+                work = await place.work()
+            if isinstance(work, Verdict):
+                is_the_policys(work)
+
+    with nothing_left(session):
+        Operation(main()).result(100)
+
+
+@settings(few, max_examples=8)
+@given(left=lefts, called=st.lists(calls, min_size=1, max_size=3), odd=values)
+def test_a_grpo_rollout_ends_with_a_verdict(
+    session: Session, left: list[str], called: list[tuple[str, Any]], odd: Any
+) -> None:
+    messages: list[Any] = [{"name": name, "arguments": wanted} for name, wanted in called]
+    first = {"name": "bash", "arguments": {"command": script(left)}}
+    turns = [
+        "".join(f"<tool_call>{json.dumps(m)}</tool_call>" for m in each)
+        for each in ([first], [*messages, odd])
+    ]
+    more = ["rollout.max_turns=3", "rollout.max_completion_tokens=20000"]
+    more += ["engine.max_model_tokens=40000", "optimizer.max_tokens_per_row=40000"]
+    subject, _ = rollouts(session, [*turns, "Done."], *more, f"rollout.artefact={ARTEFACT}/answer")
+    with nothing_left(session):
+        (made,) = run(subject, row())
+    is_the_policys(made.verdict)

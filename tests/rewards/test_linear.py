@@ -1,0 +1,196 @@
+"""Whatever parses an untrusted text takes time in proportion to it: of 1 MB a tenth of a second."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sandboxkit.cli._text import Neutraliser, safe_line, safe_text
+from sandboxkit.integrations.rewards import banned_patterns, extract_code
+from sandboxkit.integrations.rewards._banned import MOST_CODE
+
+LARGE = 1 << 20
+SMALL = LARGE // 4
+SECONDS = 0.1
+"""What a parser may take for `LARGE`, on a machine of which nobody knows how fast it is. One that
+takes longer must not take much more than its share longer than for `SMALL`."""
+GROWTH = 6
+RUNS = 3
+
+
+# Any: what a parser reads, a text or bytes.
+@dataclass(frozen=True)
+class Parser:
+    """Something that reads what nobody vouches for, and what is worst for it, of a given size."""
+
+    parse: Callable[[Any], object]
+    worst: Mapping[str, Callable[[int], Any]]
+
+
+def again(piece: str) -> Callable[[int], str]:
+    """A piece again and again."""
+    return lambda size: (piece * (size // len(piece) + 1))[:size]
+
+
+def between(before: str, piece: str, after: str) -> Callable[[int], str]:
+    """A piece again and again between two others."""
+    return lambda size: before + again(piece)(size) + after
+
+
+def falling(size: int) -> str:
+    """Fences of which none closes another, each shorter than the one before, and then lines."""
+    fences = "".join(f"{'`' * (502 - number)}\n" for number in range(500))
+    return fences + again("x\n")(size)
+
+
+def shifted(size: int) -> str:
+    """Fences of many kinds, all of which may open and none of which closes."""
+    kinds = [" " * (4 * (24 - row)) + "`" * (3 + 40 * row) for row in range(25)]
+    return "".join(f"{kind}{'x' if row % 2 else ''}\n" for row in range(40) for kind in kinds)[
+        :size
+    ]
+
+
+TEXTS: dict[str, Callable[[int], str]] = {
+    **{
+        f"{piece!r} again and again": again(piece)
+        for piece in (
+            *("```\n", "```python\n", "```python\nx\n```\n", "~~~\n```\n", " ```\n", "```x\n"),
+            *("`", "~", " ", "\t", "\n", " \n", "\r", "\r\n", "```\r", "\0", "\ud800", "\u2028"),
+            *("<", "<answer", "<answer>", "</answer>", "<answer></answer>", "<answer>\n```\n"),
+            *("<tool_call>", "</tool_call>", "<tool_call></tool_call>", "<tool_call>{"),
+            *("(", "[", "{", "[]", '{"a":', '"', "\\", "'", "'''", "1", "x", "é", "\u202e", "\x1b"),
+        )
+    },
+    "a fence and blanks": between("```", " ", ""),
+    "a fence, blanks and a word": between("```", " ", "x\n```"),
+    "a fence, a word, blanks and a word": between("```x", " ", "x\n```"),
+    "a fence and carriage returns": between("```", "\r", "\n```"),
+    "a fence behind blanks": between("", " ", "```\nx\n```"),
+    "a fence with many words": between("```", " x", "\n```"),
+    "a block of empty lines": between("```\n", "\n", "```"),
+    "a block of one line": between("```\n", "x", "\n```"),
+    "an indented block of short lines": between("    ```\n", "    \n", "    ```"),
+    "an indented block of blank lines": between(" " * 5000 + "```\n", " " * 4999 + "\n", "```"),
+    "closing tags in a block": between("```\n<answer>", "</answer> ", "x\n```"),
+    "blanks in tags in a block": between("```\n<answer>", " ", "</answer>\n```"),
+    "blanks around tags in a block": between("```\n", " ", "<answer>x</answer>\n```"),
+    "blanks in tags": between("<answer>", " ", "</answer>"),
+    "empty lines in tags": between("<answer>", "\n", "</answer>"),
+    "a fence and blanks in tags": between("<answer>```", " ", "x</answer>"),
+    "fences that do not close one another": falling,
+    "fences of many kinds": shifted,
+    "fences as many as are read": between("```x\n" * 1000, "x\n", ""),
+    "every character": lambda size: "".join(map(chr, range(size // 4))),
+}
+
+CODES: dict[str, Callable[[int], str]] = {
+    **TEXTS,
+    **{
+        f"{piece!r} again and again": again(piece)
+        for piece in (
+            *("x;", "x,", "x()\n", "x.sort\n", "eval;", "x:x;", "x<", "x=", "1+", "x**", "not "),
+            *("-", "x if x else ", "lambda:", "@x\n", "f'{x}'", "''", "\ufdfa;", "del x\n"),
+            *("getattr(x,'a')\n", "getattr(x, 'a'+'b')\n", "__import__('os')\n", "x:x\n"),
+            *("x" + ".a" * 90 + "\n", "x" + ".a" * 1400 + "\n", "from os import *\n", "print x\n"),
+        )
+    },
+    "a long name": between("x", ".a", ""),
+    "a long module": between("import a", ".a", ""),
+    "a string of many names": between("f'", "{x}", "'"),
+    "calls of what is called": between("x", "()", ""),
+    "a long string of names": between("getattr(x, '", "sort.", "')"),
+    "a string in many parts": between("getattr(x, 'a'", "+'a'", ")"),
+    "names of a long name": lambda size: (
+        f"import {'a.' * (size // 4)}a as x\n" + "".join(f"x.a{n}\n" for n in range(size // 20))
+    ),
+    "names of a wide name": lambda size: (
+        f"import {'a' * (size // 2)} as x\n" + "".join(f"x.a{n}\n" for n in range(size // 20))
+    ),
+    "different names": lambda size: "".join(f"x.a{n};" for n in range(size // 10)),
+}
+
+BANNED = ["sorted", ".sort", ".sort.key", "import", "os.system", *(f"name{n}.x" for n in range(9))]
+
+
+def banned(code: str) -> object:
+    """For a task with many patterns."""
+    return banned_patterns(code, BANNED)
+
+
+def looked_at(make: Callable[[int], str]) -> Callable[[int], str]:
+    """As much less as makes of `LARGE` the longest code that is looked at."""
+    return lambda size: make(size * MOST_CODE // LARGE - 100)[:MOST_CODE]
+
+
+def calls(text: str) -> object:
+    """What a turn with tools is read by."""
+    from sandboxkit.integrations.grpo.turns import calls_in
+
+    return calls_in(text)
+
+
+def neutralised(text: str) -> object:
+    """As a command's output is shown."""
+    return Neutraliser().feed(text.encode(errors="replace"), final=True)
+
+
+def arguments(text: str) -> object:
+    """JSON, of any depth; the parsers of tool calls answer these errors."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return error
+
+
+# A parser is added with the texts that are worst for it; strings can have all of TEXTS.
+PARSERS: dict[str, Parser] = {
+    "extract_code": Parser(extract_code, TEXTS),
+    "banned_patterns": Parser(banned, {name: looked_at(make) for name, make in CODES.items()}),
+    "calls_in": Parser(calls, TEXTS),
+    "arguments": Parser(arguments, TEXTS),
+    "safe_line": Parser(safe_line, TEXTS),
+    "safe_text": Parser(safe_text, TEXTS),
+    "Neutraliser": Parser(neutralised, TEXTS),
+}
+
+
+def seconds(parser: Parser, worst: Callable[[int], Any], size: int) -> float:
+    """The least time of the processor of some runs, or the first that is short enough."""
+    given, least = worst(size), float("inf")
+    for _ in range(RUNS):
+        begun = time.process_time()
+        parser.parse(given)
+        least = min(least, time.process_time() - begun)
+        if least <= SECONDS:
+            break
+    return least
+
+
+@pytest.mark.parametrize(
+    ("name", "worst"), [(name, worst) for name, each in PARSERS.items() for worst in each.worst]
+)
+def test_a_text_made_to_be_slow_is_read_in_proportion_to_its_length(name: str, worst: str) -> None:
+    if name == "calls_in":
+        pytest.importorskip("transformers")
+    parser = PARSERS[name]
+    make = parser.worst[worst]
+    large = seconds(parser, make, LARGE)
+    if large > SECONDS:
+        assert large <= SECONDS + GROWTH * seconds(parser, make, SMALL)
+
+
+def test_a_text_of_too_many_fences_holds_no_code() -> None:
+    block = "```python\nx\n```\n"
+    assert extract_code(block * 500) == "x"
+    assert extract_code(block * 501) is None
+
+
+def test_code_that_is_too_long_to_be_looked_at_is_found_to_be() -> None:
+    assert banned_patterns("x".ljust(MOST_CODE), ["sorted"]) == []
+    (finding,) = banned_patterns("x".ljust(MOST_CODE + 1), ["sorted"])
+    assert (finding.pattern, finding.line) == ("length", 0)
+    assert banned_patterns("x" * LARGE, []) == []

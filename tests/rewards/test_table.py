@@ -1,0 +1,111 @@
+"""The table of cheats that each grader accepts is what the graders accept."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.integrations import rewards
+from sandboxkit.integrations.rewards import (
+    Canary,
+    ExitCode,
+    Grader,
+    HostCompare,
+    Limits,
+    PassRate,
+)
+from tests.rewards.cheats import SLOW, TRIALS
+from tests.rewards.corpus.shapes import Trial
+from tests.rewards.corpus.trying import in_turn, refused, try_all
+
+pytestmark = pytest.mark.timeout(900)
+
+DOCUMENT = Path(str(rewards.__file__)).resolve().with_name("CHEATS.md")
+BEGIN, END = "<!-- cheats: measured -->\n", "<!-- end of cheats -->\n"
+WRITE = os.environ.get("SANDBOXKIT_WRITE") == "1"
+"""Whether to measure all that the document says, and to write it."""
+SHAPES_OF_EACH = 2
+"""On how many shapes each cheat is tried otherwise, the next one on others."""
+SHARED: dict[str, Callable[[Limits], Grader]] = {
+    "Canary": lambda limits: Canary(limits, canaries=2),
+    "PassRate": PassRate,
+    "ExitCode": ExitCode,
+}
+"""Graders that run tests beside the submission. What they accept varies with chance and time."""
+EVERY = 6
+"""Of the cheats every so manieth is tried on those, and all that were written against `Canary`."""
+
+Counts = dict[str, int]
+"""How many are accepted, by shape."""
+
+
+def sample(trial: Trial) -> list[str]:
+    names = [name for name in sorted(trial.cheats) if name not in SLOW]
+    told = {name for name in names if name.startswith("tells mutants")}
+    return sorted(told.union(names[::EVERY]))
+
+
+def measured(grader: Callable[[Limits], Grader]) -> Counts:
+    tried = [
+        (trial, shape, name)
+        for trial in TRIALS
+        for shape in trial.shapes
+        if shape.lines
+        for name in sample(trial)
+    ]
+    verdicts = try_all("local", grader, tried, as_lines=True)
+    counts = Counter(shape for (shape, _), verdict in verdicts.items() if verdict.score == 1)
+    return {shape.name: counts[shape.name] for _, shape, _ in tried}
+
+
+def block(floors: Mapping[str, Counts]) -> str:
+    """The part of the document that is measured."""
+    head = ["tests", "`HostCompare`", *(f"`{name}`, at least" for name in SHARED)]
+    rows = [head, ["---"] * len(head)]
+    for trial in TRIALS:
+        for shape in trial.shapes:
+            cells = [shape.name, f"0 of {len(trial.cheats)}"]
+            for name in SHARED:
+                floor = floors[name].get(shape.name)
+                cells.append("" if floor is None else f"{floor} of {len(sample(trial))}")
+            rows.append(cells)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def documented(text: str) -> dict[str, Counts]:
+    """The numbers of the shared graders in a block."""
+    found: dict[str, Counts] = {name: {} for name in SHARED}
+    for line in text.splitlines()[2:]:
+        shape, _, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for name, cell in zip(SHARED, cells, strict=True):
+            if match := re.match(r"(\d+) of", cell):
+                found[name][shape] = int(match[1])
+    return found
+
+
+def test_no_cheat_is_accepted_in_isolation() -> None:
+    shapes = max(len(trial.shapes) for trial in TRIALS)
+    refused(try_all("local", HostCompare, in_turn(shapes if WRITE else SHAPES_OF_EACH)))
+
+
+def test_the_document_has_what_the_other_graders_accept() -> None:
+    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    found = {name: measured(grader) for name, grader in SHARED.items()}
+    if WRITE:
+        # Lower than found: what these accept is not the same each time.
+        old = block(
+            {
+                name: {shape: count * 4 // 5 for shape, count in counts.items()}
+                for name, counts in found.items()
+            }
+        )
+        DOCUMENT.write_text(f"{before}{BEGIN}{old}{END}{after}")
+    floors = documented(old)
+    assert old == block(floors), "run this test with SANDBOXKIT_WRITE=1"
+    for name, counts in found.items():
+        low = {shape: count for shape, count in counts.items() if count < floors[name][shape]}
+        assert low == {}, f"{name} accepts fewer than the document says"

@@ -1,0 +1,188 @@
+"""Tests beside the code, a test.sh: what the submission does to its verdict never makes it pass."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import CommandTimeoutError, ConfigurationError, Sandbox, Session
+from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.swe import Task, _shared, grade, load_task
+from tests.docker_here import require_docker
+from tests.swe.cheats import SCRIPTS, program
+
+pytestmark = pytest.mark.anyio
+TEST = """\
+set -u
+out=/logs/verifier/reward.txt
+wrong() { echo 0.0 > "$out"; exit 1; }
+[ "$(python3 /workspace/add.py 2 3 2>/dev/null)" = 5 ] || wrong
+[ "$(python3 /workspace/add.py 40 2 2>/dev/null)" = 42 ] || wrong
+echo 1.0 > "$out"
+"""
+RIGHT = "echo 'import sys; print(int(sys.argv[1]) + int(sys.argv[2]))' > add.py"
+PROVIDERS = ("local", "docker")
+
+# In the agent's own sandbox the tests are run by what the agent left there. The root of an image
+# can have changed any of it; a local sandbox's user cannot, and no program that is tested later.
+NOT_PROMISED_IN_PLACE = {"docker": {"bash overwritten"}, "local": set[str]()}
+
+
+@pytest.fixture
+def session(provider: str) -> Iterator[Session]:
+    if provider == "docker":
+        require_docker()
+    with Session(provider, tags=("swe-tests",)) as session:
+        yield session
+
+
+def make(folder: Path, test: str = TEST, *, in_place: bool = False) -> Task:
+    (folder / "tests").mkdir()
+    (folder / "instruction.md").write_text("write add.py")
+    (folder / "tests" / "test.sh").write_text(test)
+    settings = f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = 20\n"
+    (folder / "task.toml").write_text(settings)
+    return load_task(folder)
+
+
+async def work(sandbox: Sandbox, *scripts: str) -> None:
+    for script in scripts:
+        try:
+            await sandbox.exec(["bash", "-c", script], timeout=10)
+        except CommandTimeoutError:
+            pass
+
+
+async def cheat(session: Session, task: Task, script: str) -> Verdict:
+    """The verdict on an agent that does something, and leaves a program that does it again."""
+    agent = session.sandbox()
+    await agent.write_file("/workspace/add.py", program(script))
+    await work(agent, script)
+    return await grade(session, task, agent)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("in_place", [False, True], ids=["fresh", "in place"])
+async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: bool) -> None:
+    agent = session.sandbox()
+    await work(agent, RIGHT)
+    verdict = await grade(session, make(tmp_path, in_place=in_place), agent)
+    assert (verdict.outcome, verdict.score, verdict.trust) == (Outcome.PASSED, 1.0, "shared"), (
+        verdict
+    )
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> None:
+    verdict = await cheat(session, make(tmp_path), SCRIPTS[name])
+    assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_no_cheat_passes_in_place(
+    session: Session, tmp_path: Path, name: str, provider: str
+) -> None:
+    verdict = await cheat(session, make(tmp_path, in_place=True), SCRIPTS[name])
+    assert verdict.trust == "shared"  # says it also of those that pass
+    if name not in NOT_PROMISED_IN_PLACE[provider]:
+        assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_the_shell_of_the_tests_is_closed_to_its_own_user(session: Session) -> None:
+    look = "python3 -c 'import os; os.readlink(f\"/proc/{os.getppid()}/fd/0\")'; exit $?"
+    async with session.sandbox() as sandbox:
+        await sandbox.exec(["bash", "-c", _shared._CLOSE.replace("/logs", "/tmp")], check=True)
+        assert (await sandbox.exec(["bash", "-c", look])).returncode == 0
+        assert (await sandbox.exec(["/tmp/shell", "-c", look])).returncode == 1
+
+
+@pytest.mark.parametrize("provider", ["docker"])
+async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
+    session: Session, tmp_path: Path
+) -> None:
+    test = (
+        "set -e; ! touch /tests/new; ! echo exit 0 > /tests/test.sh; ! chmod 0 /logs/verifier\n"
+        "! mv /logs/verifier /logs/mine; ! rm -rf /tests; test -x /workspace/add.py\n"
+        "echo 1 > /logs/verifier/reward.txt"
+    )
+    task = make(tmp_path, test)
+    with Session("docker", tags=("swe-tests",), user="65534") as session:
+        agent = session.sandbox()
+        await work(agent, f"{RIGHT}; chmod 755 add.py")
+        verdict = await grade(session, task, agent)
+    assert verdict.outcome is Outcome.PASSED, verdict
+
+
+@pytest.mark.parametrize("provider", ["local"])
+@pytest.mark.parametrize(
+    ("test", "outcome", "score"),
+    [
+        ("echo 1.0 > /logs/verifier/reward.txt; exit 1", Outcome.TAMPERED, 0.0),
+        ("echo 0.5 > /logs/verifier/reward.txt; exit 1", Outcome.TAMPERED, 0.0),
+        ("echo 0.5 > /logs/verifier/reward.txt", Outcome.FAILED, 0.5),
+        ("echo 0 > /logs/verifier/reward.txt", Outcome.FAILED, 0.0),
+        ("rm -f /logs/verifier/reward.txt", Outcome.TAMPERED, 0.0),
+        ("echo 1e-05 > /logs/verifier/reward.txt", Outcome.FAILED, 1e-05),
+        ("exit 0", Outcome.PASSED, 1.0),
+        ("exit 3", Outcome.FAILED, 0.0),
+        ("kill -9 $$", Outcome.KILLED, 0.0),
+        ("kill -9 $PPID; sleep 5", Outcome.KILLED, 0.0),
+        ('cd "$(dirname "${BASH_SOURCE[0]}")"; test "$0" = "$PWD/test.sh"', Outcome.PASSED, 1.0),
+        ("read -r line", Outcome.FAILED, 0.0),
+    ],
+)
+async def test_the_exit_status_and_the_reward_agree(
+    session: Session, tmp_path: Path, test: str, outcome: Outcome, score: float
+) -> None:
+    verdict = await grade(session, make(tmp_path, test), session.sandbox())
+    assert (verdict.outcome, verdict.score, verdict.trust) == (outcome, score, "shared"), verdict
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_what_the_tests_leave_running_is_dead_before_the_reward_is_read(
+    session: Session, tmp_path: Path
+) -> None:
+    """The forger waits for the shell's end, which a reward after the last process does not give."""
+    forger = (
+        "while kill -0 $PPID 2>/dev/null; do :; done; sleep 0.3; "
+        "while :; do echo 1.0 > /logs/verifier/reward.txt; done"
+    )
+    test = f"setsid env -i bash -c '{forger}' > /dev/null 2>&1 < /dev/null &\n"
+    test += "echo 0 > /logs/verifier/reward.txt"
+    verdict = await grade(session, make(tmp_path, test), session.sandbox())
+    assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.0), verdict
+
+
+@pytest.mark.parametrize("provider", ["local"])
+async def test_artefacts_that_leave_no_room_for_the_tests_are_the_policy_s(
+    session: Session, tmp_path: Path
+) -> None:
+    task = make(tmp_path)
+    (task.tests / "data").write_bytes(bytes(8 << 20))
+    with Session("local", tags=("swe-tests",), disk_mb=40, max_concurrency=1) as session:
+        agent = session.sandbox()
+        await work(agent, "head -c 37000000 /dev/zero > full")
+        verdict = await grade(session, task, agent)
+    assert (verdict.outcome, verdict.attributable_to) == (Outcome.TRUNCATED, "policy"), verdict
+
+
+@pytest.mark.parametrize("provider", ["local"])
+async def test_tests_that_fit_into_no_sandbox_are_not_the_policy_s(
+    session: Session, tmp_path: Path
+) -> None:
+    task = make(tmp_path)
+    (task.tests / "data").write_bytes(bytes(30 << 20))
+    with Session("local", tags=("swe-tests",), disk_mb=20) as session:
+        verdict = await grade(session, task, session.sandbox())
+    assert (verdict.outcome, verdict.attributable_to) == (Outcome.INFRA_ERROR, "infra"), verdict
+
+
+@pytest.mark.parametrize("path", ["/tests", "/logs/verifier", "/x/../tests/sub"])
+def test_an_artefact_is_not_in_the_way_of_the_tests(tmp_path: Path, path: str) -> None:
+    make(tmp_path)
+    (tmp_path / "task.toml").write_text(f"[sandboxkit]\nartefacts = ['{path}']\n")
+    with pytest.raises(ConfigurationError, match="in the way of the tests"):
+        load_task(tmp_path)

@@ -1,0 +1,191 @@
+"""An outage of the backend stops a training that uses TRL, and says why."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import CapacityError, ProviderUnavailableError, Session
+from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxReward
+from sandboxkit.integrations.trl._rollout import RolloutEnvironment
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec
+from tests.trl.graders import Broken, Sometimes, whole
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rl_training" / "trl_grpo.py"
+ANSWER = "<answer>def add(a, b): return a + b</answer>"
+
+
+class Away(FakeProvider):
+    """Makes a number of sandboxes, and from then on none."""
+
+    def __init__(self, before: int = 0, error: type[Exception] = ProviderUnavailableError) -> None:
+        super().__init__()
+        self.left, self.error = before, error
+
+    async def create(self, spec: SandboxSpec) -> str:
+        if self.left == 0:
+            raise self.error("no daemon")
+        self.left -= 1
+        return await super().create(spec)
+
+
+class Trusted:
+    """A grader whose verdicts are as trustworthy as the submission says."""
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        if submission == "infra":
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon")
+        if submission.startswith("isolated"):
+            return Verdict(Outcome.PASSED, 1.0, trust="isolated")
+        return Verdict(Outcome.PASSED, 1.0, trust="shared")
+
+
+class Fixed(RolloutEnvironment):
+    """A rollout that has a verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def reset(self, **row: Any) -> None: ...
+
+    async def _grade(self) -> tuple[Verdict, float | None]:
+        return self.verdict, self.verdict.reward
+
+
+def code(text: str) -> str | None:
+    """The completion, unless it is prose."""
+    return None if text.startswith("prose") else text
+
+
+def score(
+    subject: SandboxReward, texts: Sequence[str], prompts: Sequence[str] = (), **columns: Any
+) -> list[float | None]:
+    """The rewards of completions, each of a prompt of its own unless these are given."""
+    try:
+        return subject(prompts or [str(number) for number in range(len(texts))], texts, **columns)
+    finally:
+        subject.close()
+
+
+def reward(grader: Any, **options: Any) -> SandboxReward:
+    return SandboxReward(grader, **{"provider": FakeProvider(), "extract": code, **options})
+
+
+def test_a_batch_of_which_half_holds_no_code_does_not_hide_a_dead_daemon() -> None:
+    subject = SandboxReward(HostCompare(), provider=Away(before=1))
+    texts = ["prose", "more prose", ANSWER, ANSWER + "\n"]
+    with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no daemon"):
+        score(subject, texts, test_list=[["assert add(2, 3) == 5"]] * 4)
+
+
+def test_a_banned_name_says_nothing_of_the_daemon() -> None:
+    subject = SandboxReward(HostCompare(), provider=Away(before=1), extract=whole)
+    texts = ["sorted", "sorted(1)", "def f(x): return x"]
+    tests, banned = [["assert f(1) == 1"]] * 3, [["sorted"]] * 3
+    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .* of 3 .*no daemon"):
+        score(subject, texts, test_list=tests, banned_patterns=banned)
+
+
+def test_a_remembered_verdict_says_nothing_of_the_daemon() -> None:
+    with pytest.raises(ProviderUnavailableError, match=r"1 of 2 .* of 9"):
+        score(reward(Sometimes(1)), ["ab"] * 9)
+
+
+@pytest.mark.parametrize(
+    ("limit", "bad", "stops"),
+    [
+        (0.0, 0, False),
+        (0.0, 1, True),
+        (0.3, 2, False),
+        (0.3, 3, True),
+        (1.0, 9, False),
+        (1.0, 10, True),
+    ],
+)
+def test_the_limit_is_the_share_that_stops(limit: float, bad: int, stops: bool) -> None:
+    subject = reward(Broken(), max_infra_failed_rate=limit)
+    texts = [f"{'bad' if number < bad else 'good'} {number}" for number in range(10)]
+    if stops:
+        with pytest.raises(ProviderUnavailableError, match=f"={limit:g}; the first: no capacity"):
+            score(subject, texts, word=["bad"] * 10)
+    else:
+        assert score(subject, texts, word=["bad"] * 10).count(None) == bad
+
+
+def test_a_batch_without_code_is_no_outage() -> None:
+    metrics: dict[str, float] = {}
+    subject = reward(Broken(), max_infra_failed_rate=0.0)
+    assert score(subject, ["prose"] * 3, log_metric=metrics.__setitem__) == [0.0] * 3
+    assert metrics["infra_failed_rate"] == 0
+    assert "trust/shared" not in metrics
+
+
+def test_a_prompt_of_which_all_that_needed_a_sandbox_failed_is_not_passed_over() -> None:
+    subject = reward(Broken(), max_infra_failed_rate=1.0)
+    texts = ["prose", "bad 1", "bad 2", "good"]
+    with pytest.raises(ProviderUnavailableError, match="all 2 completions of the prompt 'p'"):
+        score(subject, texts, ["p", "p", "p", "q"], word=["bad"] * 4)
+
+
+def test_a_provider_that_cannot_work_says_so_before_it_is_needed() -> None:
+    provider = Away()
+    subject = SandboxReward(Broken(), provider=provider)
+    for _ in range(2):
+        with pytest.raises(ProviderUnavailableError, match="no daemon"):
+            score(subject, ["prose"])
+    provider.left = 1
+    assert score(subject, ["prose"]) == [0.0]
+
+
+def test_only_the_first_call_starts_a_sandbox_to_see_whether_one_does() -> None:
+    provider = Away(before=1)
+    subject = reward(Trusted(), provider=provider)
+    try:
+        assert [subject(["p"], ["ab"]) for _ in range(3)] == [[1.0]] * 3
+        assert provider.left == 0
+    finally:
+        subject.close()
+
+
+def test_a_provider_that_is_full_works() -> None:
+    assert score(reward(Trusted(), provider=Away(error=CapacityError)), ["ab"]) == [1.0]
+
+
+def test_the_share_of_verdicts_of_which_the_trust_is_shared_is_logged() -> None:
+    metrics: dict[str, float] = {}
+    texts = ["prose", "shared", "isolated 1", "isolated 2", "isolated 3", "isolated 3", "infra"]
+    score(reward(Trusted()), texts, log_metric=metrics.__setitem__)
+    assert metrics["trust/shared"] == 0.25
+    assert metrics["infra_failed_rate"] == 0.2
+
+
+def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
+    good = Fixed(Verdict(Outcome.PASSED, 1.0, trust="isolated"))
+    bad = Fixed(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon"))
+    metrics: dict[str, float] = {}
+    subject, prompts = EnvironmentReward(), ["p", "q", "r", "s"]
+    options: dict[str, Any] = {"log_metric": metrics.__setitem__}
+    found = subject(prompts, [""] * 4, environments=[good, good, good, bad], **options)
+    assert found == [1.0, 1.0, 1.0, None]
+    assert (metrics["infra_failed_rate"], metrics["trust/shared"]) == (0.25, 0.0)
+    with pytest.raises(ProviderUnavailableError, match=r"2 of 4 .*no daemon"):
+        subject(prompts, [""] * 4, environments=[good, good, bad, bad])
+
+
+def test_a_training_with_a_dead_daemon_fails_and_says_why(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, EXAMPLE, "--tiny", "--steps=2", "--provider=docker", f"--out={tmp_path}"],
+        env={**os.environ, "DOCKER_HOST": "unix:///nonexistent.sock"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert made.returncode != 0
+    assert "no Docker daemon at unix:///nonexistent.sock" in made.stderr
+    assert not (tmp_path / "metrics.jsonl").exists()
