@@ -104,7 +104,21 @@ class SandboxNotFoundError(SandboxError):
 
 
 class SandboxTerminatedError(SandboxError):
-    """The sandbox ended while a call was using it; the message gives the reason if known."""
+    """The sandbox ended while a call was using it; the message gives the reason if known.
+
+    `out_of_memory` says that what ran in it used more than the sandbox has.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str | None = None,
+        sandbox_id: str | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
+        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+        self.out_of_memory = out_of_memory
 
 
 class SandboxFileError(SandboxError):

@@ -37,20 +37,25 @@ def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> 
     """The verdict for an error of `TROUBLE`, by what it is and when it was raised.
 
     A file call that is refused after the start is the policy's: what it left is not there, too
-    much, of the wrong kind or in the way. So is a command's end while it is graded. All else is
-    the infrastructure's. Raises a ConfigurationError again, but for a tool's: whoever wrote the
+    much, of the wrong kind or in the way. So is a command's end while it is graded, and a sandbox
+    that ran out of the memory it has. All else is the infrastructure's. Raises a ConfigurationError again, but for a tool's: whoever wrote the
     task asked for what cannot be.
     """
     if isinstance(error, ConfigurationError) and phase is not Phase.WORKED_IN:
         raise error
     detail = f"{type(error).__name__} while {phase}: {shown(error)}"
-    ours = phase in (Phase.STARTED, Phase.WORKED_IN)
-    outcome = Outcome.INFRA_ERROR if ours else _outcome(error, phase)
+    outcome = _outcome(error, phase)
     party: Party = "infra" if outcome is Outcome.INFRA_ERROR else "policy"
     return Verdict(outcome, 0.0, party, detail, trust)
 
 
 def _outcome(error: Exception, phase: Phase) -> Outcome:
+    if phase is Phase.STARTED:
+        return Outcome.INFRA_ERROR
+    if isinstance(error, SandboxTerminatedError) and error.out_of_memory:
+        return Outcome.OOM
+    if phase is Phase.WORKED_IN:
+        return Outcome.INFRA_ERROR
     if isinstance(error, SandboxFileNotFoundError):
         return Outcome.FAILED
     if isinstance(error, SandboxFileError):

@@ -5,17 +5,20 @@ import json
 from typing import Any
 
 from sandboxkit import (
-    CommandTimeoutError,
     ConfigurationError,
     Operation,
     Process,
+    ProcessResult,
     Sandbox,
     SandboxFileError,
     SandboxFileNotFoundError,
 )
+from sandboxkit.integrations.rewards._isolated import Limits, limited, watched
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 
 _CHUNK_LIMIT = 64 * 1024  # of what a result keeps; lines are read as they come
-_PROGRAM_OUTPUT = 1 << 20
+_DEADLINE = 600.0
+_KILLED = 137  # 128 + SIGKILL
 
 
 class LineTooLong(Exception):
@@ -25,9 +28,9 @@ class LineTooLong(Exception):
 class Ended(Exception):
     """A process ended where a line was expected of it."""
 
-    def __init__(self, returncode: int) -> None:
-        super().__init__(returncode)
-        self.returncode = returncode
+    def __init__(self, result: ProcessResult) -> None:
+        super().__init__(result.returncode)
+        self.result = result
 
 
 class Lines:
@@ -48,7 +51,7 @@ class Lines:
             if line is not None:
                 await self._write(line)
         except BrokenPipeError:
-            raise Ended((await self._process).returncode) from None
+            raise Ended(await self._process) from None
         while (end := self._unread.find(b"\n", self._searched)) < 0:
             self._searched = len(self._unread)
             if self._searched > self._limit:
@@ -56,7 +59,7 @@ class Lines:
             try:
                 self._unread += await anext(self._chunks)
             except StopAsyncIteration:
-                raise Ended((await self._process).returncode) from None
+                raise Ended(await self._process) from None
         answer = bytes(self._unread[:end])
         del self._unread[: end + 1]
         self._searched = 0
@@ -76,17 +79,18 @@ class Lines:
 async def machine(sandbox: Sandbox, request: Any) -> list[Any]:
     """Do what tests ask of the subject's machine: ["done", value] or ["error", kind, text]."""
     try:
+        before = await sandbox.usage() if request[0] == "run" else None
         match request:
             case ["run", argv, stdin, cwd, timeout, env]:
-                result = await sandbox.exec(
-                    argv,
+                limits = Limits(timeout=timeout, deadline=_DEADLINE + 10 * timeout)
+                process = sandbox.exec(
+                    limited(argv, limits),
                     stdin=stdin,
                     cwd=cwd,
-                    timeout=timeout,
                     env=env,
-                    output_limit=_PROGRAM_OUTPUT,
+                    output_limit=limits.output_limit,
                 )
-                return ["done", [result.returncode, result.stdout]]
+                return _told(await watched(sandbox, process, limits, before=before))
             case ["read", path, limit]:
                 return ["done", (await sandbox.read_file(path, max_bytes=limit)).hex()]
             case ["write", path, content]:
@@ -95,13 +99,20 @@ async def machine(sandbox: Sandbox, request: Any) -> list[Any]:
                 await _remove(sandbox, path)
             case _:
                 raise ConfigurationError(f"the judge asked for {str(request)[:80]}")
-    except CommandTimeoutError as error:
-        return ["error", "TimeoutError", str(error)]
     except SandboxFileNotFoundError as error:
         return ["error", "FileNotFoundError", str(error)]
     except SandboxFileError as error:
         return ["error", "OSError", str(error)]
     return ["done", None]
+
+
+def _told(result: ProcessResult | Verdict) -> list[Any]:
+    if isinstance(result, ProcessResult):
+        return ["done", [result.returncode, result.stdout]]
+    if result.outcome is Outcome.KILLED:
+        return ["done", [_KILLED, ""]]
+    kind = "TimeoutError" if result.outcome is Outcome.TIMEOUT else "OSError"
+    return ["error", kind, result.detail]
 
 
 async def _remove(sandbox: Sandbox, path: str) -> None:

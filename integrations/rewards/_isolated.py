@@ -9,10 +9,10 @@ from sandboxkit import (
     ProcessResult,
     ProviderUnavailableError,
     SandboxError,
-    SandboxNotFoundError,
     SandboxTerminatedError,
     Session,
 )
+from sandboxkit.integrations.rewards._boundary import Phase, may_pass, verdict_of
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Verdict, failed, masked
 from sandboxkit.integrations.rewards._watched import Watch, limited, watched
@@ -81,11 +81,10 @@ async def _retried(retries: int, attempt: Callable[[], Awaitable[T]]) -> T | Ver
         except ConfigurationError:
             raise
         except SandboxError as error:
-            again = error.retryable or isinstance(
-                error, (SandboxTerminatedError, SandboxNotFoundError)
-            )
-            if not again or number == retries:
-                return masked(f"{type(error).__name__} in attempt {number + 1}: {error}")
+            if number == retries or not may_pass(error):
+                oom = isinstance(error, SandboxTerminatedError) and error.out_of_memory
+                phase = Phase.GRADED if oom else Phase.STARTED
+                return verdict_of(error, phase, trust="shared")
             pause = _FIRST_PAUSE * 2**number
             if isinstance(error, ProviderUnavailableError):
                 pause = max(pause, error.retry_after or 0.0)

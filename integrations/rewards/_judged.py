@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import time
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._conversation import Ended, Lines, LineTooLong, machine
-from sandboxkit.integrations.rewards._isolated import Limits, limited, retried
+from sandboxkit.integrations.rewards._isolated import Limits, Watch, ended, limited, retried
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._tests import Tests, load_tests
 from sandboxkit.integrations.rewards._values import shown
@@ -100,12 +100,12 @@ class _Grading:
     tests: Tests
     limits: Limits
     submission: str
-    _waited: float = field(default=0.0, init=False)
+    _watch: Watch | None = field(default=None, init=False)
     _subject: Lines | None = field(default=None, init=False)
 
     async def run(self) -> Verdict:
         """The verdict. Raises SandboxError."""
-        seconds = int(self.limits.timeout * len(self.tests.sources)) + _JUDGE_SECONDS
+        seconds = math.ceil(self._budget().timeout) + _JUDGE_SECONDS
         job = {**self.tests.job(), "seconds": seconds, "memory": _JUDGE_MEMORY}
         lines = Lines(self.judge, _programs.judge(self.limits.python), job, _JUDGE_LINE)
         if self.submission:
@@ -113,7 +113,7 @@ class _Grading:
         try:
             return await self._carry(lines)
         except Ended as end:
-            return self._without_judge(end.returncode)
+            return self._without_judge(end.result.returncode)
         except LineTooLong:
             return failed("the tests pass more data to the submission than can be sent")
         finally:
@@ -138,24 +138,31 @@ class _Grading:
 
     async def _asked(self, request: bytes) -> bytes | Verdict:
         """The submission's answer, or why there is none."""
-        await self.sandbox.start()
-        begun = time.monotonic()
+        if self._watch is None:
+            await self.sandbox.start()
+            self._watch = Watch(self.sandbox, self._budget(), None)
+        asking = asyncio.ensure_future(self._started().ask(request))
         try:
-            async with asyncio.timeout(self.limits.longest - self._waited):
-                return await self._started().ask(request)
-        except TimeoutError:
-            return Verdict(Outcome.TIMEOUT, 0.0, "policy", "TODO")
+            return await self._watch.within(asking)
         except LineTooLong:
             text = f"more than {self.limits.output_limit} bytes in one answer"
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
         except Ended as end:
-            return failed(f"exited with status {end.returncode} and no answer")
+            verdict = await self._watch.judge(end.result)
+            return verdict if isinstance(verdict, Verdict) else ended(verdict)
         finally:
-            self._waited += time.monotonic() - begun
+            asking.cancel()
+
+    def _budget(self) -> Limits:
+        """The submission's limits for all tests together."""
+        seconds = self.limits.timeout * len(self.tests.sources)
+        deadline = max(self.limits.deadline, seconds + 1)
+        wall = None if self.limits.wall is None else max(self.limits.wall, seconds)
+        return dataclasses.replace(self.limits, timeout=seconds, deadline=deadline, wall=wall)
 
     def _started(self) -> Lines:
         if self._subject is None:
-            argv = limited(_programs.subject(self.limits.python), self.limits)
+            argv = limited(_programs.subject(self.limits.python), self._budget())
             job = {"code": self.submission, "setup": "", "module": self.tests.module}
             self._subject = Lines(self.sandbox, argv, job, self.limits.output_limit)
         return self._subject

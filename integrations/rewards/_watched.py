@@ -65,8 +65,9 @@ class Watch:
         self._sandbox, self._limits = sandbox, limits
         self._used_before = (before and before.processor_seconds) or 0.0
         self._starved = (before and before.starved_seconds) or 0.0
-        self._last = time.monotonic()
         self._own = 0.0
+        self._waited = 0.0
+        """Seconds of waiting since usage was last asked for, whoever had the processors."""
         self._pause = limits.timeout
 
     async def within(self, answer: asyncio.Future[T]) -> T | Verdict:
@@ -74,28 +75,28 @@ class Watch:
 
         With a Verdict, or cancelled, the answer is still to come: it is the caller's to cancel.
         """
-        self._last = time.monotonic()
         while not answer.done():
-            await asyncio.wait([answer], timeout=self._pause)
-            if not answer.done():
+            begun = time.monotonic()
+            await asyncio.wait([answer], timeout=max(self._pause - self._waited, 0.0))
+            self._waited += time.monotonic() - begun
+            if self._waited >= self._pause and not answer.done():
                 verdict = await self._look()
                 if verdict is not None:
                     return verdict
-        self._own += time.monotonic() - self._last
         return answer.result()
 
     async def _look(self) -> Verdict | None:
         """The verdict on a command that still runs, None for none yet."""
         asked = time.monotonic()
         usage = await self._usage()
-        now = time.monotonic()
+        delay = time.monotonic() - asked
         if self._used_up(usage):
             return _timeout(f"used its {self._limits.timeout:g} s of processor time")
         starved = (usage and usage.starved_seconds) or self._starved
         # Neither the time that others took counts nor that until the sandbox gave an answer.
-        excused = max(now - asked, min(starved - self._starved, now - self._last))
-        self._own += now - self._last - excused
-        self._starved, self._last = starved, now
+        excused = max(delay, min(starved - self._starved, self._waited + delay))
+        self._own += self._waited + delay - excused
+        self._starved, self._waited = starved, 0.0
         left = self._limits.longest - self._own
         if left <= 0:
             return _timeout(f"neither ended nor used its time in {self._limits.longest:g} s")

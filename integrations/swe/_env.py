@@ -133,7 +133,8 @@ class SweEnv:
         except TROUBLE as error:
             self._episode = None
             await _stop(episode.sandbox)
-            return self._masked(verdict_of(error, Phase.WORKED_IN), episode.started)
+            ended = ToolResult("the sandbox ended", error=True)
+            return self._over(episode, verdict_of(error, Phase.WORKED_IN), ended)
         episode.errors += result.error
         self.metrics.tool_errors += result.error
         if result.submitted or self._spent(episode):
@@ -174,6 +175,9 @@ class SweEnv:
         finally:
             self._episode = None
             await _stop(episode.sandbox)
+        return self._over(episode, verdict, result)
+
+    def _over(self, episode: _Episode, verdict: Verdict, result: ToolResult) -> Step:
         if verdict.reward is None:
             return self._masked(verdict, episode.started)
         reward = verdict.reward - self.config.error_penalty * episode.errors

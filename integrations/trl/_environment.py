@@ -212,7 +212,7 @@ class SandboxEnvironment(RolloutEnvironment):
                 return f"error: {error}"  # such as a path that is not absolute: the model's
             except TROUBLE as error:
                 self._failure = verdict_of(error, Phase.WORKED_IN)
-                return _FAILED
+                return _FAILED if self._failure.reward is None else f"error: {error}"
 
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")

@@ -269,7 +269,10 @@ class DockerProvider(AgentProvider):
         except (SandboxError, TimeoutError):
             return await super()._why_ended(sandbox_id, reason)
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} ended: {said}", provider=self.name, sandbox_id=sandbox_id
+            f"sandbox {sandbox_id!r} ended: {said}",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+            out_of_memory=said == _OUT_OF_MEMORY,
         )
 
     async def diagnose(self) -> Diagnosis:
@@ -326,6 +329,9 @@ class _AgentMissingError(SandboxStartError):
     """The agent's volume is empty; it must be filled again."""
 
 
+_OUT_OF_MEMORY = "it ran out of memory; raise memory_mb"
+
+
 def _last_words(api: Any, sandbox_id: str) -> str:
     """How the daemon's recent events say that a container died."""
     now = time.time()
@@ -337,7 +343,7 @@ def _last_words(api: Any, sandbox_id: str) -> str:
     )
     seen = {event["Action"]: event["Actor"]["Attributes"] for event in events}
     if "oom" in seen:
-        return "it ran out of memory; raise memory_mb"
+        return _OUT_OF_MEMORY
     if "die" in seen:
         return f"its agent was killed (exit status {seen['die'].get('exitCode')})"
     return "the connection to it broke"

@@ -289,6 +289,7 @@ class LocalProvider(AgentProvider):
                 f"sandbox {sandbox_id!r} ended: it was out of memory",
                 provider=self.name,
                 sandbox_id=sandbox_id,
+                out_of_memory=True,
             )
         return await super()._why_ended(sandbox_id, reason)
 

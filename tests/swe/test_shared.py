@@ -22,6 +22,7 @@ echo 1.0 > "$out"
 """
 RIGHT = "echo 'import sys; print(int(sys.argv[1]) + int(sys.argv[2]))' > add.py"
 PROVIDERS = ("local", "docker")
+USER = "docker, another user"
 
 # In the agent's own sandbox the tests are run by what the agent left there. The root of an image
 # can have changed any of it; a local sandbox's user cannot, and no program that is tested later.
@@ -30,9 +31,11 @@ NOT_PROMISED_IN_PLACE = {"docker": {"bash overwritten"}, "local": set[str]()}
 
 @pytest.fixture
 def session(provider: str) -> Iterator[Session]:
-    if provider == "docker":
+    user = "65534" if provider == USER else None
+    name = provider.partition(",")[0]
+    if name == "docker":
         require_docker()
-    with Session(provider, tags=("swe-tests",)) as session:
+    with Session(name, tags=("swe-tests",), user=user) as session:
         yield session
 
 
@@ -61,7 +64,7 @@ async def cheat(session: Session, task: Task, script: str) -> Verdict:
     return await grade(session, task, agent)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", [*PROVIDERS, USER])
 @pytest.mark.parametrize("in_place", [False, True], ids=["fresh", "in place"])
 async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: bool) -> None:
     agent = session.sandbox()
@@ -72,7 +75,7 @@ async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: 
     )
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", [*PROVIDERS, USER])
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> None:
     verdict = await cheat(session, make(tmp_path), SCRIPTS[name])
@@ -99,7 +102,7 @@ async def test_the_shell_of_the_tests_is_closed_to_its_own_user(session: Session
         assert (await sandbox.exec(["/tmp/shell", "-c", look])).returncode == 1
 
 
-@pytest.mark.parametrize("provider", ["docker"])
+@pytest.mark.parametrize("provider", [USER])
 async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
     session: Session, tmp_path: Path
 ) -> None:
@@ -109,10 +112,9 @@ async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
         "echo 1 > /logs/verifier/reward.txt"
     )
     task = make(tmp_path, test)
-    with Session("docker", tags=("swe-tests",), user="65534") as session:
-        agent = session.sandbox()
-        await work(agent, f"{RIGHT}; chmod 755 add.py")
-        verdict = await grade(session, task, agent)
+    agent = session.sandbox()
+    await work(agent, f"{RIGHT}; chmod 755 add.py")
+    verdict = await grade(session, task, agent)
     assert verdict.outcome is Outcome.PASSED, verdict
 
 
