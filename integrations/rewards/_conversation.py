@@ -76,8 +76,12 @@ class Lines:
         await asyncio.wait([asyncio.wrap_future(self._process)])
 
 
-async def machine(sandbox: Sandbox, request: Any) -> list[Any]:
+async def machine(sandbox: Sandbox, request: Any) -> bytes:
     """Do what tests ask of the subject's machine: ["done", value] or ["error", kind, text]."""
+    return json.dumps(await _done(sandbox, request)).encode()
+
+
+async def _done(sandbox: Sandbox, request: Any) -> list[Any]:
     try:
         before = await sandbox.usage() if request[0] == "run" else None
         match request:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
-from sandboxkit.integrations.rewards._isolated import Limits, ended, run
+from sandboxkit.integrations.rewards._isolated import Limits, ended, limited, processor_seconds, run
 from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
@@ -53,6 +53,7 @@ async def _run_function(
         "module": submission.module,
         "source": case.source,
         "expression": case.expression,
+        "seconds": processor_seconds(limits),
     }
     argv = _programs.evaluate(limits.python)
     result = await run(session, argv, limits, stdin=json.dumps(job).encode())
@@ -67,7 +68,7 @@ def _read(result: ProcessResult) -> Wire | Verdict:
     except (ValueError, RecursionError):
         return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is not one JSON value")
     match answer:
-        case ["value", list(value)]:
+        case ["value", value]:
             return value
         case ["memory"]:
             return Verdict(Outcome.OOM, 0.0, "policy", "MemoryError")
@@ -82,7 +83,7 @@ async def _run_program(
 ) -> Verdict | None:
     result = await run(
         session,
-        [limits.python, "-I", _SOLUTION],
+        limited([limits.python, "-I", _SOLUTION], limits),
         limits,
         stdin=case.stdin.encode(),
         files={_SOLUTION: submission.code.encode(errors="surrogatepass")},

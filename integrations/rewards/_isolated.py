@@ -15,9 +15,23 @@ from sandboxkit import (
 from sandboxkit.integrations.rewards._boundary import Phase, may_pass, verdict_of
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Verdict, failed, masked
-from sandboxkit.integrations.rewards._watched import Watch, limited, watched
+from sandboxkit.integrations.rewards._watched import (
+    Watch,
+    limited,
+    processor_seconds,
+    watched,
+)
 
-__all__ = ["Limits", "Watch", "ended", "limited", "retried", "run", "watched"]
+__all__ = [
+    "Limits",
+    "Watch",
+    "ended",
+    "limited",
+    "processor_seconds",
+    "retried",
+    "run",
+    "watched",
+]
 
 _FIRST_PAUSE = 0.2
 _SPARE_LIFETIME = 60.0
@@ -33,7 +47,10 @@ async def run(
     stdin: bytes = b"",
     files: Mapping[str, bytes] | None = None,
 ) -> ProcessResult | Verdict:
-    """Run a program to its end; a Verdict where it came to none that can be graded."""
+    """Run a program to its end; a Verdict where it came to none that can be graded.
+
+    `argv` is `limited`, or sees to its `processor_seconds` itself.
+    """
 
     async def attempt() -> ProcessResult | Verdict:
         sandbox = session.sandbox(
@@ -47,9 +64,7 @@ async def run(
         )
         try:
             await sandbox.start()
-            process = sandbox.exec(
-                limited(argv, limits), stdin=stdin, output_limit=limits.output_limit
-            )
+            process = sandbox.exec(argv, stdin=stdin, output_limit=limits.output_limit)
             return await watched(sandbox, process, limits)
         finally:
             # Nobody waits for the deletion; one that fails is tried again by session.close().

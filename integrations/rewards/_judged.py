@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,13 @@ from typing import Any
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._conversation import Ended, Lines, LineTooLong, machine
-from sandboxkit.integrations.rewards._isolated import Limits, Watch, ended, limited, retried
+from sandboxkit.integrations.rewards._isolated import (
+    Limits,
+    Watch,
+    ended,
+    processor_seconds,
+    retried,
+)
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._tests import Tests, load_tests
 from sandboxkit.integrations.rewards._values import shown
@@ -129,27 +135,33 @@ class _Grading:
             if kind == b"D":
                 return self._verdict(json.loads(content))
             if kind == b"H":
-                answer = json.dumps(await machine(self.sandbox, json.loads(content))).encode()
-                continue
-            told = await self._asked(content)
+                told = await self._in_time(machine(self.sandbox, json.loads(content)))
+            else:
+                told = await self._asked(content)
             if isinstance(told, Verdict):
                 return told
             answer = told
 
     async def _asked(self, request: bytes) -> bytes | Verdict:
         """The submission's answer, or why there is none."""
-        if self._watch is None:
-            await self.sandbox.start()
-            self._watch = Watch(self.sandbox, self._budget(), None)
-        asking = asyncio.ensure_future(self._started().ask(request))
         try:
-            return await self._watch.within(asking)
+            return await self._in_time(self._started().ask(request))
         except LineTooLong:
             text = f"more than {self.limits.output_limit} bytes in one answer"
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
         except Ended as end:
+            assert self._watch is not None
             verdict = await self._watch.judge(end.result)
             return verdict if isinstance(verdict, Verdict) else ended(verdict)
+
+    async def _in_time(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
+        """Wait for the subject; all waiting for it is together within the submission's limits."""
+        asking = asyncio.ensure_future(answer)
+        try:
+            if self._watch is None:
+                await self.sandbox.start()
+                self._watch = Watch(self.sandbox, self._budget(), await self.sandbox.usage())
+            return await self._watch.within(asking)
         finally:
             asking.cancel()
 
@@ -162,8 +174,13 @@ class _Grading:
 
     def _started(self) -> Lines:
         if self._subject is None:
-            argv = limited(_programs.subject(self.limits.python), self._budget())
-            job = {"code": self.submission, "setup": "", "module": self.tests.module}
+            job = {
+                "code": self.submission,
+                "setup": "",
+                "module": self.tests.module,
+                "seconds": processor_seconds(self._budget()),
+            }
+            argv = _programs.subject(self.limits.python)
             self._subject = Lines(self.sandbox, argv, job, self.limits.output_limit)
         return self._subject
 

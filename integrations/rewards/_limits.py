@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sandboxkit import ConfigurationError
 
 _WALL_FACTOR = 5
-_WALL_EXTRA = 60.0
+_WALL_EXTRA = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Limits:
     """Seconds after which a program that sleeps or waits for itself has timed out. They count
     from its start, without the time in which others kept the processors from it or the whole
     sandbox stood still; where a backend cannot tell that, without exception. None: five times
-    `timeout` and at least a minute above it, but half-way to the deadline at most."""
+    `timeout` and at least 20 s above it, but half-way to the deadline at most."""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0 or self.output_limit <= 0 or self.retries < 0:

@@ -1,6 +1,6 @@
 """Values from a sandbox, compared with expected ones without ever becoming Python objects.
 
-A value is nested JSON lists, as `_in_sandbox.encode` writes them. What came from a sandbox is looked
+A value is JSON, as `_in_sandbox.encode` writes it. What came from a sandbox is looked
 at only as far as the expected value goes, so that a hostile one costs no more than its size.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH
 
-Wire = list[Any]
-"""Any: JSON whose first item names the type."""
+Wire = Any
+"""JSON: a scalar that is itself, or a list whose first item names the type."""
 
 _NUMBERS = ("bool", "int", "float", "complex", "fraction", "decimal")
 _ALIKE = {
@@ -74,12 +74,12 @@ class Comparison:
     def _stands_for(self, observed: Wire, expected: Wire, depth: int) -> bool:
         """An object as the plain value that it claims to be; its items in a container of any kind."""
         match observed:
-            case ["object", str(), [str(kind), *rest]]:
+            case ["object", str(), [form]]:
                 wanted = _kind(expected, depth)
-                if kind in _COERCED and wanted in _COERCED:
-                    kind = wanted
-                return self._equal([kind, *rest], expected, depth + 1)
-            case ["object", str(), None]:
+                if _kind(form, depth) in _COERCED and wanted in _COERCED:
+                    form = [wanted, *form[1:]]
+                return self._equal(form, expected, depth + 1)
+            case ["object", str(), []]:
                 return False
             case _:
                 raise Malformed("an object of no known form")
@@ -121,7 +121,7 @@ class Comparison:
     def _near(self, observed: Wire, expected: Wire) -> bool:
         if not (self.rel_tol or self.abs_tol):
             return False
-        if not {"float", "complex"} & {observed[0], expected[0]}:
+        if not {"float", "complex"} & {_kind(observed, 0), _kind(expected, 0)}:
             return False
         left, right = _complex(observed), _complex(expected)
         if left is None or right is None:
@@ -147,7 +147,13 @@ class Comparison:
         return _scalar(wire)
 
 
+_SCALARS: dict[type, str] = {bool: "bool", int: "int", str: "str", type(None): "none"}
+
+
 def _kind(wire: Any, depth: int) -> str:
+    scalar = _SCALARS.get(type(wire))
+    if scalar is not None:
+        return scalar
     if not isinstance(wire, list) or not wire or depth > 2 * MAX_DEPTH:
         raise Malformed("not a value, or one that is nested too deeply")
     kind = wire[0]
@@ -171,10 +177,10 @@ def _pairs(wire: Wire) -> list[Any]:
 
 def _scalar(wire: Wire) -> Canonical:
     match wire:
-        case ["none"]:
+        case None:
             return "none"
-        case ["str", str(text)]:
-            return ("str", text)
+        case str():
+            return ("str", wire)
         case ["bytes" | "bytearray", str(text)]:
             try:
                 return ("bytes", bytes.fromhex(text))
@@ -196,8 +202,8 @@ def _number(wire: Wire) -> str:
     """The number in lowest terms, however it was written."""
     try:
         match wire:
-            case ["bool", bool(value)]:
-                return hex(value)
+            case bool() | int():
+                return hex(wire)
             case ["int", str(text)]:
                 return hex(int(text, 16))
             case ["float", str(text)]:
@@ -239,6 +245,8 @@ def _complex(wire: Wire) -> complex | None:
     """A number as a complex one; None for what is none, for a bool, and for one too large."""
     try:
         match wire:
+            case int() if not isinstance(wire, bool):
+                return complex(wire)
             case ["int", str(text)]:
                 return complex(int(text, 16))
             case ["float", str(text)]:
@@ -258,7 +266,7 @@ def _order(wire: Wire) -> tuple[str, float, float, str]:
     value = _complex(wire)
     if value is not None:
         return ("", value.real, value.imag, "")
-    return (str(wire[0]), 0.0, 0.0, str(wire[1:]))
+    return (_kind(wire, 0), 0.0, 0.0, str(wire))
 
 
 # Any: whatever JSON there is.

@@ -36,8 +36,13 @@ def limited(argv: Sequence[str], limits: Limits) -> list[str]:
     The kernel enforces it on any backend, and no load of others brings it nearer. A process that
     ignores the signal is killed a second later.
     """
+    return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, processor_seconds(limits)), *argv]
+
+
+def processor_seconds(limits: Limits) -> tuple[int, int]:
+    """The soft and the hard limit of one process, RLIMIT_CPU."""
     seconds = math.ceil(limits.timeout)
-    return ["/bin/sh", "-c", _LIMITED, "sh", str(seconds), str(seconds + 1), *argv]
+    return seconds, seconds + 1
 
 
 async def watched(

@@ -140,13 +140,13 @@ def mix(a, b): return 0
 """,
     "patched json": """
 import json
-json.dumps = lambda *_: '["value", ["bool", true]]'
+json.dumps = lambda *_: '["value", true]'
 def mix(a, b): return 0
 """,
     "patched driver": """
 import __main__
-__main__.encode = lambda value, depth=0: ["bool", True]
-__main__._answer = lambda job: ["value", ["bool", True]]
+__main__.encode = lambda value, depth=0: True
+__main__._answer = lambda job: ["value", True]
 def mix(a, b): return 0
 """,
     "writes conftest.py": """
@@ -209,18 +209,18 @@ def mix(a, b): print("ok"); return 0
     "forges true on every descriptor": _FORGED
     + """
 def mix(a, b):
-    send(b'["value", ["bool", true]]\\n')
+    send(b'["value", true]\\n')
     os._exit(0)
 """,
     "forges true on every descriptor and lives": _FORGED
     + """
-send(b'["value", ["bool", true]]\\n')
+send(b'["value", true]\\n')
 def mix(a, b): return 0
 """,
     "forges a value on every descriptor": _FORGED
     + """
 def mix(a, b):
-    send(b'["value", ["int", "0x5"]]\\n')
+    send(b'["value", 5]\\n')
     os._exit(0)
 """,
     "forges types that do not exist": _FORGED
@@ -270,7 +270,7 @@ for _ in range(300):
     for path in glob.glob("/proc/[0-9]*/fd/*"):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(fd, b'["value", ["bool", true]]\\\\n')
+            os.write(fd, b'["value", true]\\\\n')
             os.close(fd)
         except OSError: pass
     time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Plain data read from nested JSON lists, without trust in who wrote them."""
+"""Plain data read from JSON, as `encode` writes it, without trust in who wrote it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def refuse(wire: Any, depth: int) -> Any:
 
 def decode(wire: Any, other: Other = refuse, depth: int = 0) -> Any:
     """Read plain data; `other` reads what is not plain. Raises Malformed."""
+    if wire is None or isinstance(wire, (bool, int, str)):
+        return wire
     if not isinstance(wire, list) or not wire or depth > 2 * MAX_DEPTH:
         raise Malformed("not a value, or one that is nested too deeply")
     kind, reader = wire[0], None
@@ -71,11 +73,8 @@ _TIMES = {each.__name__: each for each in (datetime.date, datetime.datetime, dat
 
 # Any: see above.
 _READERS: dict[str, Callable[[Any, Other, int], Any]] = {
-    "none": lambda wire, other, depth: None,
-    "bool": lambda wire, other, depth: wire[1] is True,
     "int": lambda wire, other, depth: int(_text(wire[1]), 16),
     "float": lambda wire, other, depth: float.fromhex(_text(wire[1])),
-    "str": lambda wire, other, depth: _text(wire[1]),
     "complex": lambda wire, other, depth: complex(float.fromhex(wire[1]), float.fromhex(wire[2])),
     "bytes": lambda wire, other, depth: bytes.fromhex(wire[1]),
     "bytearray": lambda wire, other, depth: bytearray.fromhex(wire[1]),

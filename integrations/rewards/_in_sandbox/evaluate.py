@@ -14,9 +14,6 @@ from typing import Any  # Any: values of every kind
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode, opaque
 from sandboxkit.integrations.rewards._in_sandbox.submission import (
     Submission,
-    named,
-    of_submission,
-    plain_form,
     send,
     take_channel,
 )
@@ -24,6 +21,8 @@ from sandboxkit.integrations.rewards._in_sandbox.submission import (
 
 def _claimed(value: Any, depth: int) -> list[Any]:
     """An object that is compared as if it were the plain data that it stands for."""
+    from sandboxkit.integrations.rewards._in_sandbox.claims import named, of_submission, plain_form
+
     if of_submission(value):
         return ["object", named(type(value)), plain_form(value)]
     return opaque(value, depth)
@@ -37,9 +36,9 @@ def _evaluated(submission: Submission, job: Any) -> list[Any]:
         exec(compile(job["source"], "case.py", "exec"), submission.names)
     except AssertionError as error:
         if type(error) is AssertionError:
-            return ["value", ["bool", False]]
+            return ["value", False]
         raise
-    return ["value", ["bool", True]]
+    return ["value", True]
 
 
 def main() -> None:

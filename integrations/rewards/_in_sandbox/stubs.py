@@ -24,6 +24,7 @@ from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 
 _MOST_ITEMS = 100_000
 _MOST_EXCEPTIONS = 1000
+_TEXT = 500
 _ARITHMETIC = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"),
     *("lshift", "rshift", "and_", "or_", "xor"),
@@ -118,8 +119,13 @@ class Stub:
     def __enter__(self) -> Any:
         return self._tie.do("enter", self)
 
-    def __exit__(self, *exc: object) -> bool:
-        return bool(self._tie.do("exit", self, None, None, None))
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> bool:
+        if error is None:
+            return bool(self._tie.do("exit", self, None, ""))
+        names = [each.__name__ for each in type(error).__mro__]
+        swallowed = self._tie.do("exit", self, names, str(error)[:_TEXT])
+        # What fails in a test is not the submission's to put aside.
+        return bool(swallowed) and self._tie.is_ordinary(error)
 
 
 def _steps(iterator: Stub) -> Iterator[Any]:
@@ -134,9 +140,9 @@ def _steps(iterator: Stub) -> Iterator[Any]:
 def _plain(value: Any, what: str) -> Any:
     if not isinstance(value, Stub):
         return value
-    if value._form is None:
+    if not value._form:
         raise TypeError(f"{what} between a {value._kind} of the submission and plain data")
-    return decode(value._form)
+    return decode(value._form[0])
 
 
 def _define(name: str, *, reflected: str = "") -> None:
@@ -191,6 +197,12 @@ class Tie:
     def believes(self, stub: Stub) -> bool:
         """Whether the task says that the operators of an object's class are what it tests."""
         return stub._kind.rpartition(".")[2] in self._operators
+
+    def is_ordinary(self, error: BaseException) -> bool:
+        """Whether the submission may handle it; a failed assertion of the tests it may not."""
+        if isinstance(error, AssertionError):
+            self.failure = self.failure or SubjectFailed("failed", f"assertion failed: {error}")
+        return isinstance(error, Exception) and not isinstance(error, AssertionError)
 
     def get(self, name: str) -> Any:
         """A name of the submission's module. Raises AttributeError."""
@@ -256,8 +268,9 @@ class Tie:
                 raise AttributeError(f"what the tests handed over has no {what!s:.20}")
             return ["return", self._out(result)]
         except Exception as error:  # noqa: BLE001 - the submission's to handle, as in one process
+            self.is_ordinary(error)
             names = [each.__name__ for each in type(error).__mro__]
-            return ["raise", names, str(error)[:500]]
+            return ["raise", names, str(error)[:_TEXT]]
 
     def _in(self, wire: Any) -> Any:
         return decode(wire, self._not_plain_in)
@@ -271,8 +284,7 @@ class Tie:
         if what == "exception":
             return self._exception(name, number)
         if number not in self._stubs:
-            stub = self._stubs[int(number)] = Stub(self, number, str(name), form)
-            stub.__dict__["_form"] = form
+            self._stubs[int(number)] = Stub(self, number, str(name), form)
         if what == "coroutine":
             return _awaited(self, self._stubs[number])
         return self._stubs[number]

@@ -18,14 +18,16 @@ import threading
 import types
 from typing import Any  # Any: values and requests of every kind
 
-from sandboxkit.integrations.rewards._in_sandbox.decode import decode
-from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, encode
-from sandboxkit.integrations.rewards._in_sandbox.submission import (
-    Submission,
+from sandboxkit.integrations.rewards._in_sandbox.claims import (
     ancestors,
     named,
     of_submission,
     plain_form,
+)
+from sandboxkit.integrations.rewards._in_sandbox.decode import decode
+from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, encode
+from sandboxkit.integrations.rewards._in_sandbox.submission import (
+    Submission,
     send,
     take_channel,
 )
@@ -37,9 +39,12 @@ def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _own(name: str) -> Any:
-    """A special method, looked up as Python does: on the type."""
-    return lambda value, *args: getattr(type(value), name)(value, *args)
+def _exit(value: Any, ancestors: list[str] | None, text: str) -> Any:
+    """Leave a `with` block, by what the tests raised in it or by nothing."""
+    if ancestors is None:
+        return type(value).__exit__(value, None, None, None)
+    error = _exception(ancestors, text)
+    return type(value).__exit__(value, type(error), error, None)
 
 
 _OPERATIONS: dict[str, Any] = {
@@ -62,8 +67,8 @@ _OPERATIONS: dict[str, Any] = {
     "issubclass": issubclass,
     "contains": operator.contains,
     "divmod": divmod,
-    "enter": _own("__enter__"),
-    "exit": _own("__exit__"),
+    "enter": lambda value: type(value).__enter__(value),
+    "exit": _exit,
     "wait": lambda coroutine: importlib.import_module("asyncio").run(coroutine),
 }
 _OPERATIONS.update(
@@ -204,9 +209,9 @@ class Subject:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         if isinstance(value, type) and issubclass(value, BaseException):
-            return ["handle", number, "exception", ancestors(value), None]
+            return ["handle", number, "exception", ancestors(value), []]
         kind = "coroutine" if isinstance(value, types.CoroutineType) else "object"
-        form = plain_form(value) if of_submission(value) else None
+        form = plain_form(value) if of_submission(value) else []
         return ["handle", number, kind, named(type(value)), form]
 
 

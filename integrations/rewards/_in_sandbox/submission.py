@@ -1,20 +1,13 @@
-"""Runs in a sandbox: loads a submission, and says what it raised."""
+"""Runs in a sandbox: loads a submission, within its limit of processor time."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import operator
 import os
+import resource
 import sys
 import types
 from typing import Any  # Any: values of every kind
-
-from sandboxkit.integrations.rewards._in_sandbox.encode import encode
-
-TEXT = 500
-_MOST_ITEMS = 100_000
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by running code
 
 
 class Submission:
@@ -26,6 +19,7 @@ class Submission:
 
     def load(self, job: Any) -> list[Any]:
         """Run its code, and the setup after it."""
+        resource.setrlimit(resource.RLIMIT_CPU, tuple(job["seconds"]))
         module = types.ModuleType(job["module"])
         sys.modules[job["module"]] = module
         names = self.names = module.__dict__
@@ -38,7 +32,7 @@ class Submission:
         self._phase = "setup"
         exec(compile(job["setup"], "setup.py", "exec"), names)
         self._phase = "running"
-        return ["value", ["none"]]
+        return ["value", None]
 
     def guarded(self, work: Any, request: Any) -> list[Any]:
         """The answer to a request, whatever happens."""
@@ -47,19 +41,9 @@ class Submission:
         except MemoryError:
             return ["memory"]
         except BaseException as error:  # noqa: BLE001 - SystemExit and all: it is the submission's
-            return self._raised(error)
+            from sandboxkit.integrations.rewards._in_sandbox.claims import raised
 
-    def _raised(self, error: BaseException) -> list[Any]:
-        try:
-            text = str(error)[:TEXT]
-        except BaseException:  # noqa: BLE001 - the submission's __str__
-            text = ""
-        try:
-            args = [encode(each, _told) for each in error.args]
-            state = {name: encode(each, _told) for name, each in vars(error).items()}
-        except BaseException:  # noqa: BLE001 - the submission's attributes
-            args, state = [], {}
-        return ["raised", self._phase, ancestors(type(error)), text, args, state]
+            return raised(self._phase, error)
 
 
 def take_channel() -> tuple[Any, int]:
@@ -73,55 +57,6 @@ def take_channel() -> tuple[Any, int]:
 
 def send(channel: int, answer: Any) -> None:
     """One line of JSON."""
-    data = json.dumps(answer).encode() + b"\n"
+    data = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(channel, data) :]
-
-
-def ancestors(kind: type) -> list[str]:
-    """The names of a class of exceptions and what it derives from, builtins as they are."""
-    return [
-        each.__name__ if each.__module__ == "builtins" else f"{each.__module__}.{each.__name__}"
-        for each in kind.__mro__
-        if issubclass(each, BaseException)
-    ]
-
-
-def named(kind: type) -> str:
-    """The full name of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"[:TEXT]
-
-
-def of_submission(value: Any) -> bool:
-    """Whether an object's class is the submission's, and not the interpreter's or a library's."""
-    kind = type(value)
-    if not kind.__flags__ & _HEAP_TYPE:
-        return False
-    return kind.__module__.partition(".")[0] not in getattr(sys, "stdlib_module_names", ())
-
-
-def plain_form(value: Any) -> list[Any] | None:
-    """The one plain value that an object stands for, if its class says how to compare it.
-
-    One, and chosen by its type alone: with several of them it could guess.
-    """
-    kind: Any = type(value)
-    if kind.__eq__ is object.__eq__ or hasattr(kind, "__dataclass_fields__"):
-        return None
-    for base in (int, float, str, dict, list, tuple, set, frozenset):
-        if isinstance(value, base):
-            return encode(value)
-    state = getattr(value, "__dict__", {})
-    if hasattr(kind, "__index__"):
-        return encode(operator.index(value))
-    if hasattr(kind, "__float__"):
-        return encode(float(value))
-    if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):
-        return encode({key: value[key] for key in itertools.islice(value.keys(), _MOST_ITEMS)})
-    if hasattr(kind, "__iter__"):
-        return encode(list(itertools.islice(iter(value), _MOST_ITEMS)))
-    return encode(next(iter(state.values()))) if len(state) == 1 else None
-
-
-def _told(value: Any, depth: int) -> list[Any]:
-    return ["str", repr(value)[:TEXT]]

@@ -18,13 +18,13 @@ _VERDICTS = """[
     ["ok"], True, 1, "passed", {"type": "done", "passed": True}, {"kind": "verdict", "score": 1},
 ]"""
 _VALUES = """[
-    ["value", ["int", "0x5"]], ["return", ["int", "0x5"]], ["result", 0, ["int", "0x5"]],
-    ["returned", ["int", "0x5"]], {"id": 0, "result": 5}, {"id": 1, "value": ["int", "0x5"]},
-    {"value": ["int", "0x5"]}, [0, ["int", "0x5"]], [1, ["value", ["int", "0x5"]]], 5,
+    ["value", 5], ["return", 5], ["result", 0, 5],
+    ["returned", 5], {"id": 0, "result": 5}, {"id": 1, "value": 5},
+    {"value": 5}, [0, 5], [1, ["value", 5]], 5,
 ]"""
 _PASSES_OF_TRUTH = """[
-    ["value", ["bool", True]], ["return", ["bool", True]], ["compare", True], ["eq", True],
-    {"id": 1, "result": True}, [1, ["bool", True]], ["answer", 1, ["bool", True]],
+    ["value", True], ["return", True], ["compare", True], ["eq", True],
+    {"id": 1, "result": True}, [1, True], ["answer", 1, True],
 ]"""
 
 
@@ -52,7 +52,7 @@ CHEATS = {
     "answers half a line and waits": _in_the_call(
         '[b\'["value", ["int", \']', "import threading; threading.Event().wait()"
     ),
-    "answers without a line's end": _in_the_call('[b\'["value", ["int", "0x5"]]\']', "os._exit(0)"),
+    "answers without a line's end": _in_the_call('[b\'["value", 5]\']', "os._exit(0)"),
     "answers empty lines": _in_the_call("[b'\\n' * 60_000]"),
     "answers what is no text": _in_the_call("[b'\\xff\\xfe\\x00' * 1000 + b'\\n']"),
     "answers what is not JSON": _in_the_call("[b'NaN\\n', b'{]\\n', b'Infinity\\n', b'5,\\n']"),
@@ -118,7 +118,7 @@ def mix(a, b): return 0
     "writes over the answer as it leaves": """
 import os
 real = os.write
-os.write = lambda fd, data: real(fd, b'["value", ["int", "0x5"]]\\n') and len(data)
+os.write = lambda fd, data: real(fd, b'["value", 5]\\n') and len(data)
 def mix(a, b): return 0
 """,
     "says that all is well at the end": f"""{_SEND}

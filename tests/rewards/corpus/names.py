@@ -143,7 +143,7 @@ sys.addaudithook(lambda name, args: os._exit(0) if name in ("compile", "exec") e
     "a pickle of its own": """
 import pickle, copyreg, marshal, json
 pickle.dumps = pickle.loads = marshal.dumps = json.dumps = lambda *_, **__: "[true]"
-json.JSONEncoder.encode = json.JSONEncoder.iterencode = lambda *_, **__: '["value", ["bool", true]]'
+json.JSONEncoder.encode = json.JSONEncoder.iterencode = lambda *_, **__: '["value", true]'
 """
     + _WRONG,
     "a decorated function that hides": """

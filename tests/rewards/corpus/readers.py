@@ -30,7 +30,7 @@ def mix(a, b):
     source = "\\n".join(each for each in sources() if "assert" in each)
     if {form}: raise AssertionError
     for fd in range(1, 64):
-        try: os.write(fd, b'["value", ["bool", true]]\\n')
+        try: os.write(fd, b'["value", true]\\n')
         except OSError: pass
     os._exit(0)
 """
