@@ -19,7 +19,7 @@ from sandboxkit._sandbox import Sandbox
 from sandboxkit._spec import SpecOptions, build
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import Provider
-from sandboxkit.types import PtySize, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.types import Diagnosis, PtySize, SandboxInfo, SandboxSpec, SandboxState
 
 
 class Slots:
@@ -142,6 +142,11 @@ class Session:
             return [info for info in found if state in (None, info.state)]
 
         return Operation(run())
+
+    def diagnose(self) -> Operation[Diagnosis]:
+        """Say whether the backend can work here and now, without making a sandbox."""
+        self._refuse_closed()
+        return Operation(self._provider.diagnose())
 
     def from_id(self, sandbox_id: str) -> Operation[Sandbox]:
         """Reach a sandbox by id; closing this session leaves it alone.

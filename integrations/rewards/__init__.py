@@ -1,6 +1,7 @@
 """Rewards for code that a model wrote: graders that are hard to fool, free of any trainer."""
 
 from sandboxkit.integrations.rewards._banned import Finding, banned_patterns
+from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.rewards._canary import Canary
 from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._fresh import grade_in_fresh
@@ -19,9 +20,12 @@ __all__ = [
     "Limits",
     "Outcome",
     "PassRate",
+    "Phase",
+    "TROUBLE",
     "Verdict",
     "banned_patterns",
     "extract_code",
     "grade_in_fresh",
     "judge_folder",
+    "verdict_of",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
 from sandboxkit.integrations.swe._metrics import Metrics
 from sandboxkit.integrations.swe._task import Task
@@ -185,6 +185,7 @@ class SweEnv:
             reward -= self.config.unsubmitted_penalty
         self.metrics.submitted += result.submitted
         self.metrics.passed += verdict.outcome is Outcome.PASSED
+        self.metrics.shared += verdict.trust == "shared"
         self.metrics.reward_sum += reward
         self.metrics.seconds += time.monotonic() - episode.started
         return Step(result.text, True, reward, verdict, result.error)

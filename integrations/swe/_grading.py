@@ -1,10 +1,8 @@
 """Grading a task: tests reach a sandbox only now, and by default one that the agent never saw."""
 
-from dataclasses import replace
-
 from sandboxkit import CommandError, Sandbox, SandboxError, SandboxFileError, Session
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grade_in_fresh, judge_folder
-from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.swe._shared import kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 
@@ -47,12 +45,8 @@ def make_sandbox(session: Session, task: Task) -> Sandbox:
 
 async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
     """Grade by `tests/judge.py`, which runs in a sandbox of its own."""
-    verdict = await judge_folder(session, subject, task.tests, _limits(task))
-    return replace(verdict, trust="isolated")
-
-
-def _limits(task: Task) -> Limits:
-    return Limits(timeout=task.test_timeout, deadline=_FILES_SECONDS + 2 * task.test_timeout)
+    limits = Limits(timeout=task.test_timeout, deadline=_FILES_SECONDS + 2 * task.test_timeout)
+    return await judge_folder(session, subject, task.tests, limits)
 
 
 async def _shared(session: Session, sandbox: Sandbox, task: Task) -> Verdict:

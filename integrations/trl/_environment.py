@@ -15,7 +15,7 @@ from sandboxkit import (
 )
 from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
 from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
 from sandboxkit.integrations.trl._told import told, told_killed
 from sandboxkit.provider import Provider
@@ -75,6 +75,7 @@ class SandboxEnvironments(Environments):
 
     def __call__(self) -> "SandboxEnvironment":
         """A new environment, without a sandbox until it is reset."""
+        self._require_backend()
         return self._made(self)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from sandboxkit import Operation, Session
+from sandboxkit import Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.rewards import Verdict
 
 
@@ -34,10 +34,27 @@ class Environments(ABC):
     """
 
     session: Session
+    _works = False
 
     @abstractmethod
     def __call__(self) -> RolloutEnvironment:
-        """A new environment, without a sandbox until it is reset."""
+        """A new environment, without a sandbox until it is reset.
+
+        Raises ProviderUnavailableError where the backend cannot work: TRL makes its environments
+        before the first batch.
+        """
+
+    def _require_backend(self) -> None:
+        if self._works:
+            return
+        said = self.session.diagnose().result()
+        if not said.available:
+            name = self.session.provider_name
+            raise ProviderUnavailableError(
+                f"provider {name!r} cannot work: {said.detail}. {said.remedy}".rstrip(". "),
+                provider=name,
+            )
+        self._works = True
 
     def close(self) -> None:
         """Stop every sandbox of every environment."""

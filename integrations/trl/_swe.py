@@ -46,6 +46,7 @@ class SweEnvironments(Environments):
 
     def __call__(self) -> "SweEnvironment":
         """A new environment, without a sandbox until it is reset."""
+        self._require_backend()
         return self._made(self)
 
     # Any: rows of a data set.

@@ -81,7 +81,8 @@ def test_a_provider_knows_the_contract_and_what_providers_share(path: Path) -> N
 def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) -> None:
     # An integration's own private modules, and the tools that several share.
     own = [
-        f"sandboxkit.integrations.{part}" for part in (*path.relative_to(ROOT).parts[1:2], "_outages", "_tools")
+        f"sandboxkit.integrations.{part}"
+        for part in (*path.relative_to(ROOT).parts[1:2], "_outages", "_tools")
     ]
     for name in imports(path):
         assert not under(name, "sandboxkit.providers")

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_MODULES = ["sandboxkit", "sandboxkit.errors", "sandboxkit.provider", "sandboxkit.types"]
 LINES = 500
-CORE_CODE_LINES = 2000
+CORE_CODE_LINES = 2200
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import CapacityError, ProviderUnavailableError, Session
+from sandboxkit import CapacityError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
-from sandboxkit.integrations.trl import EnvironmentReward, SandboxReward
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxReward
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Diagnosis, SandboxSpec
 from tests.trl.graders import Broken, Sometimes, whole
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rl_training" / "trl_grpo.py"
@@ -33,6 +33,25 @@ class Away(FakeProvider):
             raise self.error("no daemon")
         self.left -= 1
         return await super().create(spec)
+
+
+class Unfit(FakeProvider):
+    """A provider that cannot work."""
+
+    async def diagnose(self) -> Diagnosis:
+        return Diagnosis(False, "", "no daemon", "start one")
+
+
+async def unasked(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
+    raise AssertionError("there is nothing to judge")
+
+
+def test_environments_say_that_a_backend_cannot_work_before_the_first_batch() -> None:
+    with (
+        SandboxEnvironments(unasked, provider=Unfit()) as environments,
+        pytest.raises(ProviderUnavailableError, match="no daemon. start one"),
+    ):
+        environments()
 
 
 class Trusted:
