@@ -16,8 +16,14 @@ from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, Request
 from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
 from sandboxkit.integrations.grpo.workplace import Workplace, own_sandbox, swe_task
-from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_code
-from sandboxkit.integrations.rewards import Phase, verdict_of
+from sandboxkit.integrations.rewards import (
+    Grader,
+    Outcome,
+    Phase,
+    Verdict,
+    extract_code,
+    verdict_of,
+)
 from sandboxkit.integrations.swe import Task
 
 __all__ = ["Group", "Rollout", "Rollouts"]

@@ -13,8 +13,7 @@ from sandboxkit import Sandbox, SandboxFileError, Session
 from sandboxkit.integrations._tools import Toolbox, ToolResult
 from sandboxkit.integrations.grpo.config import Rollout as Settings
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.rewards import Phase, verdict_of
+from sandboxkit.integrations.rewards import Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
 
 __all__ = ["Workplace", "own_sandbox", "swe_task"]

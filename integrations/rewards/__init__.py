@@ -12,6 +12,7 @@ from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
 from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
 
 __all__ = [
+    "TROUBLE",
     "Canary",
     "ExitCode",
     "Finding",
@@ -21,7 +22,6 @@ __all__ = [
     "Outcome",
     "PassRate",
     "Phase",
-    "TROUBLE",
     "Verdict",
     "banned_patterns",
     "extract_code",

@@ -93,12 +93,12 @@ async def _run_program(
     if result.returncode != 0:
         last = result.stderr.strip().rpartition("\n")[2]
         return failed(f"exited with status {result.returncode}: {shown(last)}")
-    if _same_text(result.stdout, case.stdout, case.comparison):
+    if same_text(result.stdout, case.stdout, case.comparison):
         return None
     return failed("printed something else than expected")
 
 
-def _same_text(observed: str, expected: str, comparison: Comparison) -> bool:
+def same_text(observed: str, expected: str, comparison: Comparison) -> bool:
     """Equal but for blanks at line ends and blank lines at the end, or within the tolerance."""
     left, right = (
         [line.rstrip() for line in text.rstrip().split("\n")] for text in (observed, expected)

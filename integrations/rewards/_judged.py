@@ -160,7 +160,8 @@ class _Grading:
         try:
             if self._watch is None:
                 await self.sandbox.start()
-                self._watch = Watch(self.sandbox, self._budget(), await self.sandbox.usage())
+                before = None if self.submission else await self.sandbox.usage()
+                self._watch = Watch(self.sandbox, self._budget(), before)
             return await self._watch.within(asking)
         finally:
             asking.cancel()

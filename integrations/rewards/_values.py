@@ -1,7 +1,7 @@
 """Values from a sandbox, compared with expected ones without ever becoming Python objects.
 
-A value is JSON, as `_in_sandbox.encode` writes it. What came from a sandbox is looked
-at only as far as the expected value goes, so that a hostile one costs no more than its size.
+A value is JSON, as `_in_sandbox.encode` writes it. What came from a sandbox costs time in proportion
+to the expected value, however large it is itself.
 """
 
 import cmath
@@ -28,6 +28,8 @@ _ALIKE = {
 _SEQUENCES = ("list", "tuple", "deque", "range")
 _COERCED = ("list", "tuple", "deque", "set")
 _DIGITS = 400
+_MOST_TIMES, _SPARE = 4, 1000
+"""A value with more parts than so many times the expected one's is not equal to it."""
 # Any: what canonical values are made of: texts and tuples, so that hashing is not the sandbox's.
 Canonical = Any
 
@@ -50,7 +52,8 @@ class Comparison:
 
     def equal(self, observed: Wire, expected: Wire) -> bool:
         """Compare. Raises Malformed where `observed` is no value."""
-        return self._equal(observed, expected, 0)
+        most = _MOST_TIMES * _size(expected) + _SPARE
+        return _size(observed, most) < most and self._equal(observed, expected, 0)
 
     def _equal(self, observed: Wire, expected: Wire, depth: int) -> bool:
         seen, wanted = _kind(observed, depth), _kind(expected, depth)
@@ -145,6 +148,17 @@ class Comparison:
             ]
             return (kind, frozenset(pairs))
         return _scalar(wire)
+
+
+def _size(wire: Wire, most: float = math.inf) -> int:
+    """How many parts a value has, or `most` of them."""
+    left, size = [wire], 0
+    while left and size < most:
+        part = left.pop()
+        size += 1
+        if isinstance(part, list):
+            left.extend(part)
+    return size
 
 
 _SCALARS: dict[type, str] = {bool: "bool", int: "int", str: "str", type(None): "none"}

@@ -8,8 +8,7 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
-from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
 from sandboxkit.integrations.swe._metrics import Metrics
 from sandboxkit.integrations.swe._task import Task

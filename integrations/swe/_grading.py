@@ -1,8 +1,16 @@
 """Grading a task: tests reach a sandbox only now, and by default one that the agent never saw."""
 
 from sandboxkit import CommandError, Sandbox, SandboxError, SandboxFileError, Session
-from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grade_in_fresh, judge_folder
-from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import (
+    TROUBLE,
+    Limits,
+    Outcome,
+    Phase,
+    Verdict,
+    grade_in_fresh,
+    judge_folder,
+    verdict_of,
+)
 from sandboxkit.integrations.swe._shared import kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 

@@ -14,8 +14,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.rewards import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Phase, Verdict, verdict_of
 from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
 from sandboxkit.integrations.trl._told import told, told_killed
 from sandboxkit.provider import Provider

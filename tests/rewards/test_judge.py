@@ -27,7 +27,7 @@ from tests.rewards.conftest import grade_all
 pytestmark = pytest.mark.timeout(300)
 LIMITS = Limits(timeout=20)
 
-SUBMISSION = '''
+SUBMISSION = """
 import asyncio, collections, dataclasses, enum
 
 LIMIT = 7
@@ -72,7 +72,7 @@ def nested(n):
     value = []
     for _ in range(n): value = [value]
     return value
-'''
+"""
 
 BEHAVIOURS = {
     "plain data keeps its types": """
@@ -327,10 +327,10 @@ def test_a_judge_without_python_is_the_configurations_fault() -> None:
 )
 def test_tests_that_cannot_be_run_are_refused(task: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        asyncio.run(_grade_once(task))
+        asyncio.run(_grade_once(task, HostCompare(LIMITS)))
 
 
-async def _grade_once(task: dict[str, Any], grader: Grader = HostCompare(LIMITS)) -> Verdict:
+async def _grade_once(task: dict[str, Any], grader: Grader) -> Verdict:
     async with Session("local") as session:
         return await grader.grade(session, "def f(x): return x", task)
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
+from sandboxkit import ProcessResult
 from sandboxkit.cli._text import Neutraliser, safe_line, safe_text
-from sandboxkit.integrations.rewards import banned_patterns, extract_code
+from sandboxkit.integrations.rewards import Verdict, banned_patterns, extract_code
 from sandboxkit.integrations.rewards._banned import MOST_CODE
+from sandboxkit.integrations.rewards._evaluation import _read, same_text
+from sandboxkit.integrations.rewards._values import Comparison, Malformed
 
 LARGE = 1 << 20
 SMALL = LARGE // 4
 SECONDS = 0.1
 """What a parser may take for `LARGE`, on a machine of which nobody knows how fast it is. One that
 takes longer must not take much more than its share longer than for `SMALL`."""
-GROWTH = 6
+GROWTH = 8
 RUNS = 3
 
 
@@ -147,7 +150,111 @@ def arguments(text: str) -> object:
 
 
 # A parser is added with the texts that are worst for it; strings can have all of TEXTS.
+def compared(pair: tuple[str, Any]) -> None:
+    """Read what a sandbox claims, and compare it with what was expected."""
+    text, expected = pair
+    result = ProcessResult(("x",), 0, f'["value",{text}]'.encode(), b"", False, 0.0)
+    value = _read(result)
+    for comparison in COMPARISONS if not isinstance(value, Verdict) else ():
+        try:
+            comparison.equal(value, expected)
+        except Malformed:
+            pass
+
+
+def same(before: str, item: str, after: str, expected: str) -> Callable[[int], tuple[str, Any]]:
+    """A claim of so many items, compared with one as large that ends in another way."""
+
+    def make(size: int) -> tuple[str, Any]:
+        count = (size - len(before) - len(after)) // (len(item) + 1)
+        items = f"{item}," * count
+        return f"{before}{items}{item}{after}", json.loads(f"{before}{items}{expected}{after}")
+
+    return make
+
+
+def numbered(kind: str) -> Callable[[int], tuple[str, Any]]:
+    """A claim of as many different members, of which one is another than expected."""
+
+    def make(size: int) -> tuple[str, Any]:
+        members = list(range(size // 8))
+        pairs = [[member, member] for member in members[: len(members) // 2]]
+        claim: list[Any] = pairs if kind in ("dict", "ordered") else members
+        return json.dumps([kind, claim]), [
+            kind,
+            [*claim[1:], claim[0][:1] * 2 if pairs is claim else -1],
+        ]
+
+    return make
+
+
+COMPARISONS = (Comparison(), Comparison(strict=False), Comparison(strict=False, rel_tol=1e-6))
+ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
+    "a list of lists": same('["list",[', '["list",[]]', "]]", "null"),
+    "a list of nothing": same('["list",[', "null", "]]", "1"),
+    "a list of floats": same('["list",[', '["float","0x1.8p+0"]', "]]", '["float","0x1p+0"]'),
+    "a list of decimals": same('["list",[', '["decimal","1.10"]', "]]", '["decimal","1.2"]'),
+    "a list of objects": same('["list",[', '["object","x",[1]]', "]]", "2"),
+    "a set of sets": same('["set",[', '["set",[]]', "]]", "1"),
+    "a set": numbered("set"),
+    "a dict": numbered("dict"),
+    "an ordered dict": numbered("ordered"),
+    "lists where a number was expected": lambda size: (
+        same('["list",[', "[]", "]]", "1")(size)[0],
+        1,
+    ),
+    "one deep member of a set": lambda size: (
+        '["set",[' + same('["list",[', "[]", "]]", "1")(size)[0] + "]]",
+        ["set", [1]],
+    ),
+    "members that are equal": same('["set",[', "1", "]]", "1"),
+    **{
+        f"a {kind} of {digit}s": lambda size, kind=kind, digit=digit, rest=rest: (  # type: ignore[misc]
+            json.dumps([kind, digit * size, *rest]),
+            [kind, "1", *rest],
+        )
+        for kind, digit, rest in (
+            ("int", "f", ()),
+            ("int", "x", ()),
+            ("float", "9", ()),
+            ("decimal", "9", ()),
+            ("bytes", "a", ()),
+            ("complex", "1", ("0x1p+0",)),
+            ("fraction", "f", ("f" * 1000,)),
+            ("datetime", "9", ("9",)),
+        )
+    },
+    "a fraction of two long numbers": lambda size: (
+        json.dumps(["fraction", "f" * (size // 2), "e" * (size // 2)]),
+        ["fraction", "0x1", "0x2"],
+    ),
+    "a long number": lambda size: ("9" * size, 1),
+    "a long exponent": lambda size: (f"1e{'9' * size}", 1),
+    "a decimal's long exponent": lambda size: (json.dumps(["decimal", f"1e{'9' * size}"]), 1),
+    "brackets": lambda size: ("[" * size, 1),
+    "braces": lambda size: ('{"":' * (size // 4), 1),
+    "a text": lambda size: (json.dumps("x" * size), "x" * size + "y"),
+    "escapes": lambda size: (f'"{again(chr(92) + "u0041")(size - size % 6)}"', "x"),
+}
+
+
+def printed(pair: tuple[str, str]) -> None:
+    for comparison in COMPARISONS:
+        same_text(*pair, comparison)
+
+
+OUTPUTS: dict[str, Callable[[int], tuple[str, str]]] = {
+    "lines": lambda size: (again("1\n")(size), again("1\n")(size) + "2"),
+    "blanks": lambda size: (" " * size, "x"),
+    "blank lines": lambda size: ("\n" * size + "x", "x"),
+    "one line": lambda size: ("9" * size, "8" * size),
+    "words that are near": lambda size: (again("1.5 ")(size), again("1.500000001 ")(size)),
+}
+
+
 PARSERS: dict[str, Parser] = {
+    "values": Parser(compared, ANSWERS),
+    "outputs": Parser(printed, OUTPUTS),
     "extract_code": Parser(extract_code, TEXTS),
     "banned_patterns": Parser(banned, {name: looked_at(make) for name, make in CODES.items()}),
     "calls_in": Parser(calls, TEXTS),

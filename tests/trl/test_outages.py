@@ -49,7 +49,7 @@ async def unasked(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
 def test_environments_say_that_a_backend_cannot_work_before_the_first_batch() -> None:
     with (
         SandboxEnvironments(unasked, provider=Unfit()) as environments,
-        pytest.raises(ProviderUnavailableError, match="no daemon. start one"),
+        pytest.raises(ProviderUnavailableError, match=r"no daemon\. start one"),
     ):
         environments()
 

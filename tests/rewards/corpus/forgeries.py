@@ -52,7 +52,7 @@ CHEATS = {
     "answers half a line and waits": _in_the_call(
         '[b\'["value", ["int", \']', "import threading; threading.Event().wait()"
     ),
-    "answers without a line's end": _in_the_call('[b\'["value", 5]\']', "os._exit(0)"),
+    "answers without a line's end": _in_the_call("[b'[\"value\", 5]']", "os._exit(0)"),
     "answers empty lines": _in_the_call("[b'\\n' * 60_000]"),
     "answers what is no text": _in_the_call("[b'\\xff\\xfe\\x00' * 1000 + b'\\n']"),
     "answers what is not JSON": _in_the_call("[b'NaN\\n', b'{]\\n', b'Infinity\\n', b'5,\\n']"),

@@ -51,6 +51,9 @@ def mix(a, b):
 
 CHEATS = {
     "tells mutants by a negation": _mutants_told_by('"assert not" in source'),
+    "tells mutants by a negation or a list": _mutants_told_by(
+        '"assert not" in source or "== [" in source'
+    ),
     "tells mutants by a list": _mutants_told_by('"== [" in source'),
     "tells mutants by decimals": _mutants_told_by(r'bool(re.search(r"\.\d{3}\b", source))'),
     "tells mutants by a value that is not round": _mutants_told_by(
