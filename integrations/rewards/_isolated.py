@@ -8,6 +8,7 @@ from sandboxkit import (
     ConfigurationError,
     ProcessResult,
     ProviderUnavailableError,
+    Sandbox,
     SandboxError,
     SandboxTerminatedError,
     Session,
@@ -27,6 +28,7 @@ __all__ = [
     "Watch",
     "ended",
     "limited",
+    "pristine",
     "processor_seconds",
     "retried",
     "run",
@@ -53,15 +55,7 @@ async def run(
     """
 
     async def attempt() -> ProcessResult | Verdict:
-        sandbox = session.sandbox(
-            command=None,
-            files=files or {},
-            network="none",
-            profile="strict",
-            memory_mb=limits.memory_mb,
-            lifetime=limits.deadline + _SPARE_LIFETIME,
-            detach=False,
-        )
+        sandbox = pristine(session, limits, files)
         try:
             await sandbox.start()
             process = sandbox.exec(argv, stdin=stdin, output_limit=limits.output_limit)
@@ -71,6 +65,19 @@ async def run(
             sandbox.stop()
 
     return await retried(limits, attempt)
+
+
+def pristine(session: Session, limits: Limits, files: Mapping[str, bytes] | None = None) -> Sandbox:
+    """A sandbox for one submission."""
+    return session.sandbox(
+        command=None,
+        files=files or {},
+        network="none",
+        profile="strict",
+        memory_mb=limits.memory_mb,
+        lifetime=limits.deadline + _SPARE_LIFETIME,
+        detach=False,
+    )
 
 
 async def retried(limits: Limits, attempt: Callable[[], Awaitable[T]]) -> T | Verdict:

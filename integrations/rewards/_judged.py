@@ -1,22 +1,28 @@
 """Grading by tests in one sandbox over a submission in another: calls cross between them as data."""
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, Session
+from sandboxkit import (
+    ConfigurationError,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+)
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._conversation import Ended, Lines, LineTooLong, machine
 from sandboxkit.integrations.rewards._isolated import (
     Limits,
     Watch,
     ended,
+    pristine,
     processor_seconds,
     retried,
 )
@@ -40,25 +46,31 @@ async def judged(session: Session, submission: str, tests: Tests, limits: Limits
     the retries of `limits` a failure of the infrastructure is the outcome INFRA_ERROR.
     """
 
-    alone = False  # a judge that was killed may have been so for its neighbours' use of memory
-
     async def attempt() -> Verdict:
-        nonlocal alone
-        async with (
-            judges(session).borrow(alone=alone) as judge,
-            _pristine(session, limits) as sandbox,
-        ):
-            try:
-                return await _Grading(judge, sandbox, tests, limits, submission).run()
-            except JudgeKilled:
-                if alone:
-                    text = "the tests were killed with what the submission returned"
-                    return Verdict(Outcome.OOM, 0.0, "policy", text)
-                raise
-            finally:
-                alone = True
+        try:
+            return await _apart(session, submission, tests, limits, alone=False)
+        except JudgeKilled:
+            pass  # perhaps for its neighbours' use of memory: once more without any
+        try:
+            wall = max(limits.timeout, min(limits.longest, limits.deadline / 4))
+            brief = dataclasses.replace(limits, wall=wall)
+            return await _apart(session, submission, tests, brief, alone=True)
+        except JudgeKilled as error:
+            return _killed(error)
 
     return await retried(limits, attempt)
+
+
+async def _apart(
+    session: Session, submission: str, tests: Tests, limits: Limits, *, alone: bool
+) -> Verdict:
+    async with judges(session).borrow(alone=alone) as judge:
+        sandbox = pristine(session, limits)
+        try:
+            return await _Grading(judge, sandbox, tests, limits, submission).run()
+        finally:
+            # Nobody waits for the deletion; one that fails is tried again by session.close().
+            sandbox.stop()
 
 
 async def judge_folder(
@@ -74,29 +86,20 @@ async def judge_folder(
     tests = load_tests(folder)
     async with judges(session).borrow(alone=True) as judge:
         await judge.upload(folder, "/workspace")
-        verdict = await _Grading(judge, subject, tests, limits or Limits(), "").run()
+        try:
+            verdict = await _Grading(judge, subject, tests, limits or Limits(), "").run()
+        except JudgeKilled as error:
+            verdict = _killed(error)
     return dataclasses.replace(verdict, trust="isolated")
 
 
-@contextlib.asynccontextmanager
-async def _pristine(session: Session, limits: Limits) -> AsyncIterator[Sandbox]:
-    sandbox = session.sandbox(
-        command=None,
-        files={},
-        network="none",
-        profile="strict",
-        memory_mb=limits.memory_mb,
-        lifetime=limits.deadline + 600,
-        detach=False,
-    )
-    try:
-        yield sandbox
-    finally:
-        await sandbox.stop()
+def _killed(error: ProviderUnavailableError) -> Verdict:
+    """The verdict where a judge had no neighbours: it was killed with what it was given."""
+    return Verdict(Outcome.OOM, 0.0, "policy", f"the tests ended: {error}")
 
 
 class JudgeKilled(ProviderUnavailableError):
-    """The judge was killed, perhaps for the memory that its neighbours in the sandbox use."""
+    """The judge was killed, or its sandbox ran out of memory."""
 
 
 @dataclass
@@ -120,6 +123,10 @@ class _Grading:
             return await self._carry(lines)
         except Ended as end:
             return self._without_judge(end.result.returncode)
+        except SandboxTerminatedError as error:
+            if error.out_of_memory and error.sandbox_id == self.judge.id:
+                raise JudgeKilled(str(error), sandbox_id=self.judge.id) from error
+            raise
         except LineTooLong:
             return failed("the tests pass more data to the submission than can be sent")
         finally:
@@ -167,11 +174,12 @@ class _Grading:
             asking.cancel()
 
     def _budget(self) -> Limits:
-        """The submission's limits for all tests together."""
-        seconds = self.limits.timeout * len(self.tests.sources)
-        deadline = max(self.limits.deadline, seconds + 1)
-        wall = None if self.limits.wall is None else max(self.limits.wall, seconds)
-        return dataclasses.replace(self.limits, timeout=seconds, deadline=deadline, wall=wall)
+        """The submission's limits for all tests together, which leave the deadline far away."""
+        limits = self.limits
+        most = max(limits.timeout, limits.deadline / 4)
+        seconds = min(limits.timeout * len(self.tests.sources), most)
+        wall = None if limits.wall is None else max(limits.wall, seconds)
+        return dataclasses.replace(limits, timeout=seconds, wall=wall)
 
     def _started(self) -> Lines:
         if self._subject is None:

@@ -38,8 +38,8 @@ class Judges:
         kept = self._take(alone)
         try:
             yield kept.sandbox
-        except SandboxError:
-            kept.usable = False
+        except SandboxError as error:
+            kept.usable = kept.usable and error.sandbox_id not in (None, kept.sandbox.id)
             raise
         finally:
             with self._lock:
