@@ -39,6 +39,12 @@ class Stack:
     def __iter__(self): return iter(self.items)
     def __enter__(self): return self
     def __exit__(self, *exc): self.items.clear()
+class Handling:
+    def __init__(self, kind): self.kind, self.seen = kind, []
+    def __enter__(self): return self
+    def __exit__(self, kind, error, trace):
+        self.seen.append(f"{kind.__name__}: {error}")
+        return issubclass(kind, self.kind)
 class Empty(LookupError):
     def __init__(self, name): super().__init__(name); self.name = name
 class Vector:
@@ -149,6 +155,19 @@ BEHAVIOURS = {
         from solution import Color, color
         assert color() is Color.RED and color() == Color.RED and color() != Color.GREEN
         assert color().name == "RED" and color().value == 1
+    """,
+    "a context manager that handles what the tests raise": """
+        from solution import Handling
+        with Handling(ValueError) as handling:
+            raise ValueError("x")
+        assert handling.seen == ["ValueError: x"]
+        try:
+            with Handling(ValueError):
+                raise KeyError("y")
+        except KeyError:
+            pass
+        else:
+            raise AssertionError
     """,
     "operators between objects of the submission": """
         from solution import Vector

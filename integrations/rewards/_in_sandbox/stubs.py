@@ -13,6 +13,7 @@ import collections
 import importlib
 import inspect
 import itertools
+import opcode
 import operator
 import threading
 import types
@@ -124,8 +125,8 @@ class Stub:
             return bool(self._tie.do("exit", self, None, ""))
         names = [each.__name__ for each in type(error).__mro__]
         swallowed = self._tie.do("exit", self, names, str(error)[:_TEXT])
-        # What fails in a test is not the submission's to put aside.
-        return bool(swallowed) and self._tie.is_ordinary(error)
+        # What fails in a test is not the submission's to put aside, nor its own failure.
+        return bool(swallowed) and self._tie.is_ordinary(error) and _is_raise(trace)
 
 
 def _steps(iterator: Stub) -> Iterator[Any]:
@@ -307,20 +308,30 @@ class Tie:
 
     def _exception(self, ancestors: Any, number: int | None = None) -> type[BaseException]:
         """A class of the same name here, below the same builtins."""
-        names = tuple(str(each) for each in ancestors)
+        first, *rest = [str(each) for each in ancestors]
+        names = (first, *rest)
         known = self._exceptions.get(names)
         if known is None:
-            builtin = getattr(builtins, names[0], None)
+            builtin = getattr(builtins, first, None)
             if isinstance(builtin, type) and issubclass(builtin, BaseException):
                 return builtin
             if len(self._exceptions) > _MOST_EXCEPTIONS or len(names) > 50:
                 raise Malformed("too many classes of exceptions")
-            base = self._exception(names[1:]) if len(names) > 1 else Exception
-            name = names[0].rpartition(".")[2] or "Exception"
-            known = self._exceptions[names] = type(name, (base,), {})
+            base = self._exception(rest) if rest else Exception
+            known = types.new_class(first.rpartition(".")[2] or "Exception", (base,))
+            self._exceptions[names] = known
         if number is not None:
             known._of_submission = number  # type: ignore[attr-defined]  # how it goes back
         return known
+
+
+def _is_raise(trace: Any) -> bool:
+    """Whether an exception comes from a `raise` of the tests, and not from what they called."""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    own = bool(code.co_filename.startswith("test"))
+    return own and opcode.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _made(kind: type[BaseException], args: list[Any]) -> BaseException:
