@@ -51,7 +51,7 @@ class Lines:
             if line is not None:
                 await self._write(line)
         except BrokenPipeError:
-            raise Ended(await self._process) from None
+            pass  # it has ended, and perhaps said why
         while (end := self._unread.find(b"\n", self._searched)) < 0:
             self._searched = len(self._unread)
             if self._searched > self._limit:

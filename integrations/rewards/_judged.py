@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ _JUDGE_LINE = 64 << 20
 _JUDGE_MEMORY = 1 << 30
 _JUDGE_SECONDS = 10
 """Of processor time for a judge, above what the submission has."""
+_FIRST_LOOK = 5.0
+"""Seconds of waiting for a judge after which it is asked whether others have the processors."""
 _KILLED, _OUT_OF_TIME = 137, 152  # 128 + SIGKILL, 128 + SIGXCPU
 
 
@@ -95,7 +98,7 @@ async def judge_folder(
 
 def _killed(error: ProviderUnavailableError) -> Verdict:
     """The verdict where a judge had no neighbours: it was killed with what it was given."""
-    return Verdict(Outcome.OOM, 0.0, "policy", f"the tests ended: {error}")
+    return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests ended: {error}")
 
 
 class JudgeKilled(ProviderUnavailableError):
@@ -111,6 +114,10 @@ class _Grading:
     submission: str
     _watch: Watch | None = field(default=None, init=False)
     _subject: Lines | None = field(default=None, init=False)
+    _heard: bool = field(default=False, init=False)
+    _judge_waited: float = field(default=0.0, init=False)
+    _starved: float | None = field(default=None, init=False)
+    _excused: float = field(default=0.0, init=False)
 
     async def run(self) -> Verdict:
         """The verdict. Raises SandboxError."""
@@ -137,7 +144,10 @@ class _Grading:
     async def _carry(self, judge: Lines) -> Verdict:
         answer: bytes | None = None
         while True:
-            line = await judge.ask(answer)
+            line = await self._of_judge(judge.ask(answer))
+            if isinstance(line, Verdict):
+                return line
+            self._heard = True
             kind, content = line[:1], line[1:]
             if kind == b"D":
                 return self._verdict(json.loads(content))
@@ -148,6 +158,30 @@ class _Grading:
             if isinstance(told, Verdict):
                 return told
             answer = told
+
+    async def _of_judge(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
+        """Wait for the judge: it may wait for what the submission does not do, but not for ever."""
+        asking = asyncio.ensure_future(answer)
+        try:
+            while not asking.done():
+                allowed = self._budget().longest + _JUDGE_SECONDS + self._excused
+                begun = time.monotonic()
+                pause = _FIRST_LOOK if self._starved is None else allowed - self._judge_waited
+                await asyncio.wait([asking], timeout=max(pause, 0.0))
+                self._judge_waited += time.monotonic() - begun
+                if not asking.done():
+                    usage = await self.judge.usage()
+                    starved = (usage and usage.starved_seconds) or 0.0
+                    if self._starved is None:
+                        self._starved = starved
+                    self._excused = min(starved - self._starved, self._judge_waited)
+                    allowed = self._budget().longest + _JUDGE_SECONDS + self._excused
+                    if self._judge_waited >= allowed:
+                        text = "the tests waited in vain for something of the submission"
+                        return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
+            return asking.result()
+        finally:
+            asking.cancel()
 
     async def _asked(self, request: bytes) -> bytes | Verdict:
         """The submission's answer, or why there is none."""
@@ -203,7 +237,7 @@ class _Grading:
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{self.tests.count} tests")
 
     def _without_judge(self, returncode: int) -> Verdict:
-        if returncode in (126, 127):
+        if returncode in (126, 127) and not self._heard:
             raise ConfigurationError(
                 f"the judge's sandbox has no {self.limits.python!r}: judges need Python 3.10 in the "
                 "session's image, or Limits(python=...)"
@@ -211,6 +245,7 @@ class _Grading:
         if returncode == _OUT_OF_TIME:
             text = "the tests took too long with what the submission returned"
             return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
-        if returncode == _KILLED:
-            raise JudgeKilled("the judge was killed", sandbox_id=self.judge.id)
+        if self._heard or returncode == _KILLED:
+            text = f"the judge ended with status {returncode}"
+            raise JudgeKilled(text, sandbox_id=self.judge.id)
         return masked(f"the judge ended with status {returncode}")

@@ -25,6 +25,8 @@ class Tests:
     """The name under which the tests may import the submission."""
     operators: tuple[str, ...] = ()
     """Classes of the submission whose operators are believed also with plain data beside them."""
+    folder: bool = False
+    """Whether files of the tests lie in the judge's working directory."""
 
     def apart(self) -> "list[Tests]":
         """Each test as the only one."""
@@ -46,6 +48,7 @@ class Tests:
             "entry_point": self.entry_point,
             "module": self.module,
             "operators": self.operators,
+            "folder": self.folder,
         }
 
 
@@ -70,6 +73,8 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
         if not isinstance(entry, str) or not entry.isidentifier():
             raise ConfigurationError(f"the task's entry_point={entry!r} is not a function's name")
         context = f"{_context(task.get('prompt'), entry)}\n{whole.setup}"
+        if "check" not in {getattr(node, "name", "") for node in parsed(str(task["test"])).body}:
+            raise ConfigurationError("the task's test does not define check(candidate)")
         check = dataclasses.replace(whole, sources=(str(task["test"]),), setup=context)
         found.append(dataclasses.replace(check, calls=(f"check({entry})",)))
     if "tests" in task:
@@ -84,7 +89,7 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
 def load_tests(folder: Path) -> Tests:
     """The tests of a folder with a judge.py. Raises ConfigurationError."""
     source = (folder / "judge.py").read_text("utf-8")
-    tests = Tests((source,), _functions(source))
+    tests = Tests((source,), _functions(source), folder=True)
     _refuse_broken(tests)
     return tests
 

@@ -28,9 +28,26 @@ pytestmark = pytest.mark.timeout(300)
 LIMITS = Limits(timeout=20)
 
 SUBMISSION = """
-import asyncio, collections, dataclasses, enum
+import asyncio, collections, dataclasses, enum, math, random
 
 LIMIT = 7
+class Broke(LookupError, ValueError):
+    def __str__(self): return f"Broke: {self.args[0]}"
+def take(account, n):
+    account["a"] -= n
+    if account["a"] < 0: raise Broke(account["a"])
+def count(seen, key): seen[key] = seen.get(key, 0) + 1
+def meets(first, second):
+    seen = set()
+    while first is not None and first not in seen:
+        seen.add(first)
+        first = first.next
+    while second is not None and second not in seen:
+        second = second.next
+    return second
+def named_function(function):
+    "Its name."
+    return function.__name__
 class Stack:
     def __init__(self): self.items = []
     def push(self, item): self.items.append(item)
@@ -169,6 +186,62 @@ BEHAVIOURS = {
         else:
             raise AssertionError
     """,
+    "classes of the tests may be data classes": """
+        import dataclasses
+        from solution import twice
+        @dataclasses.dataclass
+        class Pair:
+            left: int
+            right: int
+        pair = Pair(1, 2)
+        assert twice(pair) is pair and twice(Pair) is Pair
+    """,
+    "what was changed before an exception is changed": """
+        from solution import take
+        account = {"a": 1}
+        try:
+            take(account, 5)
+        except ValueError as error:
+            assert str(error) == "Broke: -4" and isinstance(error, LookupError)
+        else:
+            raise AssertionError
+        assert account == {"a": -4}
+    """,
+    "subclasses of containers as arguments": """
+        import collections
+        from solution import sort_in_place, count
+        class Sorted(list): pass
+        items, seen = Sorted([2, 1]), collections.defaultdict(int)
+        sort_in_place(items)
+        count(seen, "a")
+        assert items == [1, 2] and type(items) is Sorted and seen == {"a": 1} and seen["b"] == 0
+    """,
+    "objects of the tests keep their identity": """
+        from solution import meets
+        class Node:
+            def __init__(self, next=None): self.next = next
+        tail = Node()
+        first, second = Node(Node(tail)), Node(tail)
+        assert meets(first, second) is tail
+        first.next.next = first
+        assert meets(first, second) is None
+    """,
+    "equal objects of the submission are one in a set": """
+        from solution import Vector
+        assert len({Vector(1, 2), Vector(1, 2), Vector(2, 1)}) == 2
+    """,
+    "functions have names": """
+        from solution import named_function, numbers
+        def callback(): pass
+        assert named_function(callback) == "callback" and named_function.__name__ == "named_function"
+        assert named_function.__doc__ == "Its name."
+    """,
+    "star imports bring no modules": """
+        from solution import *
+        import random, math
+        random.seed(3)
+        assert random.random() == random.Random(3).random() and math.pi > 3
+    """,
     "operators between objects of the submission": """
         from solution import Vector
         assert Vector(1, 2) + Vector(3, 4) == Vector(4, 6)
@@ -255,6 +328,48 @@ HOSTILE = {
         "def f(): raise SystemExit(0)",
         "from solution import f\ndef test(): assert f() == 5",
     ),
+    "an object whose text ends the tests": (
+        "class Odd:\n    def __str__(self): raise SystemExit(127)\n    __repr__ = __str__\n"
+        "def f(): return Odd()",
+        "from solution import f\ndef test():\n    r = f()\n    assert r == 9, r",
+    ),
+    "an exception whose text ends the tests": (
+        "class Odd(Exception):\n    def __str__(self): raise SystemExit(0)\n"
+        "def f(): raise Odd(Odd())",
+        "from solution import f\ndef test(): assert f() == 9",
+    ),
+    "an event that never comes": (
+        "def f(done): pass",
+        "import threading\nfrom solution import f\ndef test():\n"
+        "    done = threading.Event()\n    f(done.set)\n    assert done.wait()",
+    ),
+    "a thread that still asks when the tests have failed": (
+        "import time\ndef f(): time.sleep(1)",
+        "import threading\nfrom solution import f\ndef test():\n    got = []\n"
+        "    t = threading.Thread(target=lambda: got.append(f()), daemon=True)\n"
+        "    t.start(); t.join(.1)\n    assert got == [9]",
+    ),
+    "a coroutine that ends as an iterator does": (
+        "def f(): raise StopIteration",
+        "import asyncio\nfrom solution import f\nasync def main():\n"
+        "    return await asyncio.get_running_loop().run_in_executor(None, f)\n"
+        "def test(): assert asyncio.run(main()) == 9",
+    ),
+    "modules that a star import would bring": (
+        "import math\nmath.isclose = lambda *a, **k: True\ndef f(): return 1",
+        "import math\nfrom solution import *\nfrom solution import f\n"
+        "def test(): assert math.isclose(f(), 9)",
+    ),
+    "members that claim to be different": (
+        "class Four:\n    def __init__(self, n): self.n = n\n    def __index__(self): return 4\n"
+        "    def __eq__(self, other): return self is other\n    def __hash__(self): return self.n\n"
+        "def f(): return (Four(4), Four(2 ** 61 + 3))",
+        "from solution import f\ndef test(): assert set(f()) == {4, 5}",
+    ),
+    "a folder that an earlier test left": (
+        "def f(): return 1",
+        "import os\nfrom solution import f\ndef test():\n    os.mkdir('left'); assert f() == 9",
+    ),
     "a value that the tests cannot chew": (
         "def f(): return range(10 ** 18)",
         "from solution import f\ndef test(): assert len(list(f())) == 3",
@@ -265,9 +380,32 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_that_decides_is_in_reach(name: str) -> None:
     code, tests = HOSTILE[name]
-    verdict = grade(code, {"tests": tests})
+    grader = HostCompare(Limits(timeout=4, wall=5))
+    verdict = grade_all("local", grader, [("it", code, {"tests": tests})])["it"]
     assert verdict.reward == 0.0, verdict
     assert verdict.trust == "isolated"
+
+
+def test_a_test_that_left_its_folder_does_not_fail_the_next() -> None:
+    code, tests = HOSTILE["a folder that an earlier test left"]
+    right = code.replace("1", "9")
+    submissions = [(name, each, {"tests": tests}) for name, each in (("a", code), ("b", right))]
+
+    async def main() -> list[float]:
+        async with Session("local") as session:
+            grader = HostCompare(LIMITS)
+            return [(await grader.grade(session, c, t)).score for _, c, t in submissions]
+
+    assert asyncio.run(main()) == [0.0, 1.0]
+
+
+def test_a_daemon_thread_of_the_tests_does_not_fail_what_is_right() -> None:
+    tests = (
+        "import threading\nfrom solution import f\ndef test():\n"
+        "    threading.Thread(target=f, args=(1,), daemon=True).start()\n    assert f(0) == 9"
+    )
+    code = "import time\ndef f(n):\n    time.sleep(n)\n    return 9"
+    assert grade(code, {"tests": tests}).outcome is Outcome.PASSED
 
 
 def test_operators_of_named_classes_are_believed() -> None:

@@ -30,10 +30,10 @@ def _claimed(value: Any, depth: int) -> list[Any]:
 
 def _evaluated(submission: Submission, job: Any) -> list[Any]:
     if job["expression"]:
-        value = eval(compile(job["source"], "case.py", "eval"), submission.names)
+        value = eval(compile(job["source"], "case.py", "eval", dont_inherit=True), submission.names)
         return ["value", encode(value, _claimed)]
     try:
-        exec(compile(job["source"], "case.py", "exec"), submission.names)
+        exec(compile(job["source"], "case.py", "exec", dont_inherit=True), submission.names)
     except AssertionError as error:
         if type(error) is AssertionError:
             return ["value", False]

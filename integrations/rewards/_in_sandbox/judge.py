@@ -14,6 +14,8 @@ import json
 import os
 import resource
 import sys
+import tempfile
+import threading
 import traceback
 import types
 from typing import Any  # Any: JSON, and the tests' names
@@ -21,6 +23,7 @@ from typing import Any  # Any: JSON, and the tests' names
 from sandboxkit.integrations.rewards._in_sandbox.stubs import SubjectFailed, Tie
 
 _TEXT = 500
+_SHOWN = (bool, float, int, str, type(None))
 
 
 class Names(dict[str, Any]):
@@ -42,6 +45,19 @@ class Names(dict[str, Any]):
             raise KeyError(name) from None
 
 
+class Own(types.ModuleType):
+    """The tests as a module, which their classes say that they are from."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__("tests")
+        self._names = names
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            return object.__getattribute__(self, "_names")
+        return object.__getattribute__(self, name)
+
+
 class Submission(types.ModuleType):
     """What `import solution` brings."""
 
@@ -51,7 +67,8 @@ class Submission(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return [each for each in self._tie.names() if not hasattr(builtins, each)]
+            known = {*dir(builtins), *sys.stdlib_module_names}
+            return [each for each in self._tie.names() if each not in known]
         if name.startswith("__"):
             raise AttributeError(name)
         return self._tie.get(name)
@@ -108,6 +125,7 @@ class Judge:
 
     def __init__(self, lines: Any, channel: int) -> None:
         self._lines, self._channel = lines, channel
+        self._lock = threading.RLock()  # tests may have threads
 
     def send(self, kind: str, value: Any) -> None:
         """One line to this side."""
@@ -116,8 +134,9 @@ class Judge:
             data = data[os.write(self._channel, data) :]
 
     def _exchange(self, kind: str, value: Any) -> Any:
-        self.send(kind, value)
-        line = self._lines.readline()
+        with self._lock:
+            self.send(kind, value)
+            line = self._lines.readline()
         try:
             return json.loads(line)
         except (ValueError, RecursionError):
@@ -130,12 +149,13 @@ class Judge:
         sys.modules["subject"] = Machine(self._exchange, tie)
         sources = [job["setup"], *job["tests"]]
         names = Names(tie, job["entry_point"], _called(sources))
+        sys.modules["tests"] = Own(names)
         results = []
-        error = _problem(tie, lambda: exec(compile(job["setup"], "setup.py", "exec"), names))
+        error = _problem(tie, lambda: exec(_compiled(job["setup"], "setup.py"), names))
         if error is not None:
             return [error]
         for number, source in enumerate(job["tests"]):
-            code = compile(source, f"test{number}.py", "exec")
+            code = _compiled(source, f"test{number}.py")
             error = _problem(tie, lambda: exec(code, names))  # noqa: B023 - called at once
             if error is None and job["call"]:
                 for call in job["call"]:
@@ -146,6 +166,10 @@ class Judge:
             if error is not None:
                 break
         return results
+
+
+def _compiled(source: str, name: str) -> types.CodeType:
+    return compile(source, name, "exec", dont_inherit=True)
 
 
 def _called(sources: list[str]) -> set[str]:
@@ -170,11 +194,8 @@ def _problem(tie: Tie, work: Any) -> list[str] | None:
 
 
 def _shown(error: BaseException) -> str:
-    """The test's line, and what it ended with."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an object of the submission in it
-        text = ""
+    """The test's line, and what it ended with. Objects of the submission are not asked about it."""
+    text = ", ".join(str(each) for each in error.args if type(each) in _SHOWN)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if "test" in each.filename]
     where = f"line {frames[-1].lineno}: " if frames else ""
     return f"{where}{type(error).__name__}: {text}"[:_TEXT]
@@ -190,9 +211,15 @@ def main() -> None:
     seconds, memory = job["seconds"], job["memory"]
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    sys.path.insert(0, os.getcwd())
     judge = Judge(lines, channel)
-    judge.send("D", judge.judge(job))
+    if job["folder"]:
+        sys.path.insert(0, os.getcwd())
+        results = judge.judge(job)
+    else:  # the sandbox is kept, and others are judged in it meanwhile
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            os.chdir(folder)
+            results = judge.judge(job)
+    judge.send("D", results)
     os._exit(0)
 
 

@@ -55,6 +55,7 @@ _OPERATIONS: dict[str, Any] = {
     "iter": iter,
     "next": next,
     "len": len,
+    "hash": hash,
     "bool": bool,
     "repr": repr,
     "str": str,
@@ -89,9 +90,10 @@ _OPERATIONS.update(
 class Theirs:
     """Something of the tests: a function to call, an iterator, or an object with attributes."""
 
-    def __init__(self, subject: Subject, number: int) -> None:
+    def __init__(self, subject: Subject, number: int, name: str) -> None:
         self.__dict__["_Theirs__subject"] = subject
         self.__dict__["_Theirs__number"] = number
+        self.__dict__.update(__name__=name, __qualname__=name)
 
     def __ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
         return self.__subject.ask(self.__number, what, args, kwargs)
@@ -122,6 +124,8 @@ class Subject:
         self._submission = Submission()
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._theirs: dict[int, Theirs] = {}
+        self._changes: list[Any] = []
         self._lock = threading.RLock()
 
     def serve(self) -> None:
@@ -149,14 +153,17 @@ class Subject:
         send(self._answers, answer)
 
     def _guarded(self, work: Any, request: Any) -> list[Any]:
-        return self._submission.guarded(work, request)
+        self._changes = []
+        answer = self._submission.guarded(work, request)
+        return [*answer, self._changes] if answer[0] == "raised" else answer
 
     def _do(self, request: Any) -> list[Any]:
         kind, names = request[0], self._submission.names
         if kind == "get":
             return ["value", self._out(self._got(request[1]))]
         if kind == "names":
-            return ["value", encode([name for name in names if name[:1] != "_"])]
+            own = [n for n in names if n[:1] != "_" and type(names[n]) is not types.ModuleType]
+            return ["value", encode(own)]
         if kind == "import":
             sys.path.insert(0, request[2])
             return ["value", self._out(importlib.import_module(request[1]))]
@@ -171,19 +178,25 @@ class Subject:
         function = _OPERATIONS[name.strip("_")]
         args = [self._in(each) for each in wires]
         kwargs = {key: self._in(each) for key, each in keywords.items()}
-        result = self._out(function(*args, **kwargs))
         given = [  # without strict=: sandboxes may have an older Python
             *zip(args, wires),  # noqa: B905
             *zip(kwargs.values(), keywords.values()),  # noqa: B905
         ]
-        changes = [
+        try:
+            return ["value", self._out(function(*args, **kwargs)), self._changed(given)]
+        except BaseException:
+            self._changes = self._changed(given)
+            raise
+
+    def _changed(self, given: Any) -> list[Any]:
+        """What became of arguments: their places, and what is in them now."""
+        return [
             [place, now]
             for place, (value, was) in enumerate(given)
             if isinstance(value, _MUTABLE)
             and was[0] != "handle"
             and (now := encode(value, self._handle)) != was
         ]
-        return ["value", result, changes]
 
     def _in(self, wire: Any) -> Any:
         return decode(wire, self._not_plain_in)
@@ -193,7 +206,9 @@ class Subject:
         if kind == "handle":
             return self._objects[wire[1]]
         if kind == "theirs":
-            return Theirs(self, wire[1])
+            if wire[1] not in self._theirs:
+                self._theirs[wire[1]] = Theirs(self, wire[1], wire[2])
+            return self._theirs[wire[1]]
         return operator.attrgetter(wire[2])(importlib.import_module(wire[1]))
 
     def _out(self, value: Any) -> Any:
@@ -203,7 +218,7 @@ class Subject:
 
     def _handle(self, value: Any, depth: int) -> list[Any]:
         if type(value) is Theirs:
-            return ["theirs", value.__dict__["_Theirs__number"]]
+            return ["theirs", value.__dict__["_Theirs__number"], ""]
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._objects)

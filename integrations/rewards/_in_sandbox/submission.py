@@ -25,12 +25,12 @@ class Submission:
         names = self.names = module.__dict__
         path = names["__file__"] = os.path.join(os.getcwd(), f"{job['module']}.py")
         try:
-            exec(compile(job["code"].lstrip("\ufeff"), path, "exec"), names)
+            exec(compile(job["code"].lstrip("\ufeff"), path, "exec", dont_inherit=True), names)
         except SystemExit as end:  # at its end, as programs do
             if end.code not in (None, 0):
                 raise
         self._phase = "setup"
-        exec(compile(job["setup"], "setup.py", "exec"), names)
+        exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), names)
         self._phase = "running"
         return ["value", None]
 
