@@ -104,6 +104,8 @@ async def get_archive(
         try:
             async for chunk in receive:
                 yield chunk
+        except GeneratorExit:
+            return  # not through the task group, which would wrap it
         finally:
             group.cancel_scope.cancel()
     if errors:

@@ -8,15 +8,17 @@ import tarfile
 import threading
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, Sandbox, SandboxFileError, Session
+from sandboxkit import Operation, Sandbox, SandboxFileError, Session, _exec_files
 from sandboxkit._transfer import DownloadLimits, Transfer, unpack
 from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec
 
 MB = 1 << 20
 LIMITS = DownloadLimits(MB, 100)
@@ -276,3 +278,17 @@ def test_a_find_that_lies_is_a_file_error(tmp_path: Path, answer: str) -> None:
         find.write_text("#!/bin/sh\nexec cat /dev/zero\n")
         with pytest.raises(SandboxFileError):
             sandbox.list_dir("/workspace").result(60)
+
+
+def test_an_archive_of_a_provider_that_only_executes_may_be_left_early() -> None:
+    async def main() -> None:
+        provider = FakeProvider()
+        sandbox_id = await provider.create(SandboxSpec())
+        try:
+            await provider.write_file(sandbox_id, "/workspace/f", bytes(1 << 22), mode=None)
+            async with aclosing(_exec_files.get_archive(provider, sandbox_id, "/workspace")) as tar:
+                assert await anext(tar)
+        finally:
+            await provider.delete(sandbox_id)
+
+    Operation(main()).result(timeout=30)
