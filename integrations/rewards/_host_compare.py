@@ -38,11 +38,15 @@ class HostCompare:
 
     Values, and lines that compare a call with a literal, are compared on this side: each has a
     pristine sandbox of its own. All else a judge runs, in a sandbox without the submission, which
-    has one pristine sandbox for all of it; calls travel between them. There lists, dicts and other
-    plain data are copies, of which arguments are brought up to date after each call; objects stay
-    where they are. An operator between an object of the submission and plain data works on the
-    plain value that the object stands for, or is a TypeError, unless `operators` lists the name of
-    its class: what such an operator says is believed.
+    has one pristine sandbox for all of it; calls travel between them. Names that the tests use and
+    do not define are the submission's. Lists, dicts and other plain data travel as copies, of which
+    arguments are brought up to date after each call; what the submission changes later the tests
+    do not see, nor does it see what they write to files, print or patch. Objects stay where they
+    are. An operator between an object of the submission and plain data works on the plain value
+    that the object stands for, or is a TypeError, unless `operators` lists the name of its class:
+    what such an operator says is believed. An assertion that fails in a callback, or in a `with`
+    block of the submission's, fails the test whatever the submission makes of it. Try each task
+    with its reference solution: one that is refused meets one of these limits.
 
     With `partial` the score is the share of the cases and tests that passed, and all are run.
     With `together` all function cases of a submission are called in one process: as many times
