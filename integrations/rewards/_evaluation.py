@@ -8,7 +8,7 @@ from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
 from sandboxkit.integrations.rewards._isolated import Limits, ended, limited, processor_seconds, run
-from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, shown
+from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, may_equal, shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _SOLUTION = "/workspace/solution.py"
@@ -57,12 +57,15 @@ async def _run_function(
     }
     argv = _programs.evaluate(limits.python)
     result = await run(session, argv, limits, stdin=json.dumps(job).encode())
-    return result if isinstance(result, Verdict) else _read(result)
+    return result if isinstance(result, Verdict) else claimed(result, case.expected)
 
 
-def _read(result: ProcessResult) -> Wire | Verdict:
+def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
+    """The value that a sandbox answered, to be compared, or the verdict where there is none."""
     if not result.stdout_bytes:
         return ended(result)
+    if not may_equal(result.stdout_bytes, expected):
+        return failed("the value has many more parts than the expected one")
     try:
         answer = json.loads(result.stdout_bytes)
     except (ValueError, RecursionError):

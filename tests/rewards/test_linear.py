@@ -12,7 +12,7 @@ from sandboxkit import ProcessResult
 from sandboxkit.cli._text import Neutraliser, safe_line, safe_text
 from sandboxkit.integrations.rewards import Verdict, banned_patterns, extract_code
 from sandboxkit.integrations.rewards._banned import MOST_CODE
-from sandboxkit.integrations.rewards._evaluation import _read, same_text
+from sandboxkit.integrations.rewards._evaluation import claimed, same_text
 from sandboxkit.integrations.rewards._values import Comparison, Malformed
 
 LARGE = 1 << 20
@@ -154,7 +154,7 @@ def compared(pair: tuple[str, Any]) -> None:
     """Read what a sandbox claims, and compare it with what was expected."""
     text, expected = pair
     result = ProcessResult(("x",), 0, f'["value",{text}]'.encode(), b"", False, 0.0)
-    value = _read(result)
+    value = claimed(result, expected)
     for comparison in COMPARISONS if not isinstance(value, Verdict) else ():
         try:
             comparison.equal(value, expected)
