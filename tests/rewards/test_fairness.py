@@ -262,7 +262,7 @@ def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -
 
 @pytest.mark.parametrize(
     ("timeout", "deadline", "wall"),
-    [(10.0, 900.0, 70.0), (60.0, 900.0, 300.0), (400.0, 900.0, 650.0), (0.1, 0.3, 0.2)],
+    [(10.0, 900.0, 50.0), (60.0, 900.0, 300.0), (400.0, 900.0, 650.0), (0.1, 0.3, 0.2)],
 )
 def test_the_wall_bound_is_generous_and_within_the_deadline(
     timeout: float, deadline: float, wall: float

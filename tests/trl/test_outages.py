@@ -111,9 +111,11 @@ def test_a_banned_name_says_nothing_of_the_daemon() -> None:
         score(subject, texts, test_list=tests, banned_patterns=banned)
 
 
-def test_a_remembered_verdict_says_nothing_of_the_daemon() -> None:
-    with pytest.raises(ProviderUnavailableError, match=r"1 of 2 .* of 9"):
-        score(reward(Sometimes(1)), ["ab"] * 9)
+def test_all_equal_completions_needed_a_sandbox() -> None:
+    metrics: dict[str, float] = {}
+    rewards = score(reward(Sometimes(1)), ["ab"] * 9, log_metric=metrics.__setitem__)
+    assert rewards.count(None) == 1
+    assert metrics["infra_failed_rate"] == pytest.approx(1 / 9)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,8 @@ def test_the_share_of_verdicts_of_which_the_trust_is_shared_is_logged() -> None:
     metrics: dict[str, float] = {}
     texts = ["prose", "shared", "isolated 1", "isolated 2", "isolated 3", "isolated 3", "infra"]
     score(reward(Trusted()), texts, log_metric=metrics.__setitem__)
-    assert metrics["trust/shared"] == 0.25
-    assert metrics["infra_failed_rate"] == 0.2
+    assert metrics["trust/shared"] == pytest.approx(1 / 5)
+    assert metrics["infra_failed_rate"] == pytest.approx(1 / 6)
 
 
 def test_environments_of_which_the_limit_failed_are_an_outage() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, SandboxSpec
+from sandboxkit import ConfigurationError, ProviderUnavailableError, SandboxSpec
 from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
 from sandboxkit.testing import FakeProvider
@@ -92,7 +92,7 @@ def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None
     assert "No such file" in right.bash("cat answer")
 
 
-def test_a_sandbox_that_never_starts_gives_no_reward(tasks: dict[str, Task]) -> None:
+def test_sandboxes_of_which_none_starts_end_the_batch(tasks: dict[str, Task]) -> None:
     class Hanging(FakeProvider):
         async def create(self, spec: SandboxSpec) -> str:
             await asyncio.Event().wait()
@@ -104,7 +104,8 @@ def test_a_sandbox_that_never_starts_gives_no_reward(tasks: dict[str, Task]) -> 
         rollout.reset(task_id="a")
         idle.reset(task_id="a")
         assert rollout.bash("true") == "the sandbox failed"
-        assert graded(rollout, idle) == [None, None]
+        with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* did not start within 0.1 s"):
+            graded(rollout, idle)
         rollout.reset(task_id="b")
         rollout.reset(task_id="a")  # while the other is still being started
 
