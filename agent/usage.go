@@ -195,9 +195,18 @@ func waitOf(folder string) (nanos uint64, ok bool) {
 	return nanos, err == nil
 }
 
-// isOrdinary tells whether a thread wants its full share: one that made itself nice, or idle, waits
-// by its own choice, and without privileges it cannot take that back.
+// ownNice is what the sandbox was started with: its owner may run at a lower priority itself.
+var ownNice = func() int {
+	priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		return 0
+	}
+	return 20 - priority // the system call's own way to avoid negative numbers
+}()
+
+// isOrdinary tells whether a thread wants its full share: one that made itself nicer than the sandbox
+// is, or idle, waits by its own choice, and without privileges it cannot take that back.
 func isOrdinary(nice, policy string) bool {
 	n, err := strconv.Atoi(nice)
-	return err == nil && n <= 0 && (policy == schedOther || policy == schedBatch)
+	return err == nil && n <= ownNice && (policy == schedOther || policy == schedBatch)
 }

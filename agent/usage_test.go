@@ -89,6 +89,16 @@ func TestOnlyAThreadOfOrdinaryPriorityCanBeStarved(t *testing.T) {
 		}
 		return s
 	}
+	defer func(nice int) { ownNice = nice }(ownNice)
+	own, err := os.ReadFile("/proc/self/stat")
+	if err != nil || !parsed(own).ordinary || parsed(own).pages == 0 || parsed(own).threads < 2 {
+		t.Errorf("%s: %v", own, err)
+	}
+	ownNice = 5
+	if !parsed(stat("5", "0")).ordinary || parsed(stat("6", "0")).ordinary {
+		t.Error("the owner's own priority is not what counts")
+	}
+	ownNice = 0
 	for nice, policies := range map[string]map[string]bool{
 		"0":  {"0": true, "3": true, "5": false, "1": false},
 		"-5": {"0": true},
@@ -99,9 +109,5 @@ func TestOnlyAThreadOfOrdinaryPriorityCanBeStarved(t *testing.T) {
 				t.Errorf("nice %s policy %s", nice, policy)
 			}
 		}
-	}
-	own, err := os.ReadFile("/proc/self/stat")
-	if err != nil || !parsed(own).ordinary || parsed(own).pages == 0 || parsed(own).threads < 2 {
-		t.Errorf("%s: %v", own, err)
 	}
 }
