@@ -66,8 +66,6 @@ _OPERATIONS: dict[str, Any] = {
     "format": format,
     "isinstance": isinstance,
     "issubclass": issubclass,
-    "contains": operator.contains,
-    "divmod": divmod,
     "enter": lambda value: type(value).__enter__(value),
     "exit": _exit,
     "wait": lambda coroutine: importlib.import_module("asyncio").run(coroutine),
