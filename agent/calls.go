@@ -24,6 +24,8 @@ const (
 	opLogs       op = 9
 	opWait       op = 10
 	opStats      op = 11
+	opReset      op = 12
+	opPython     op = 13
 )
 
 func errnoOf(err error) syscall.Errno {
@@ -87,6 +89,15 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	case opStats:
 		asUser = false
 		work = func(*stream) ([]byte, error) { return stats(), nil }
+	case opReset:
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return b.reset(s) }
+	case opPython:
+		program, preload, source, setup := in.str(), in.list(), in.str(), in.str()
+		asUser = false
+		work = func(*stream) ([]byte, error) {
+			return nil, b.startInterpreter(program, preload, source, setup)
+		}
 	default:
 		return nil, protocolError(fmt.Sprintf("unknown call %d", o))
 	}
@@ -97,8 +108,10 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		var answer []byte
 		var err error
 		if asUser {
-			if e := filesAs.run(b.user, func() { answer, err = work(s) }); e != nil {
-				err = e
+			if err = b.jobs.refuse(""); err == nil {
+				if e := filesAs.run(b.as(), func() { answer, err = work(s) }); e != nil {
+					err = e
+				}
 			}
 		} else {
 			answer, err = work(s)

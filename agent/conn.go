@@ -2,12 +2,9 @@
 package main
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
-	"io"
 	"sync"
-	"time"
 )
 
 // A stream is one request in progress.
@@ -59,39 +56,25 @@ func (s *stream) fail(err error) {
 	s.end(kFail, putString(binary.BigEndian.AppendUint32(nil, uint32(errnoOf(err))), err.Error()))
 }
 
-type transport interface {
-	io.Reader
-	io.Writer
-	SetWriteDeadline(time.Time) error
-	Close() error
-}
-
 type conn struct {
 	sandbox *sandbox
-	t       transport
-	writing sync.Mutex
+	link    *session
+	windows windows
 	mu      sync.Mutex
 	streams map[uint32]*stream
 	closed  bool
 }
 
 func (c *conn) write(buf []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	if c.sandbox.ended.Load() {
 		return errCancelled // what ends now is no command's own doing: only the bye says so
 	}
-	_, err := c.t.Write(buf)
-	return err
+	return c.link.send(buf)
 }
 
 // bye says why the connection ends, if the client still listens, and closes it.
 func (c *conn) bye(reason string) {
-	_ = c.t.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
-	c.writing.Lock()
-	_, _ = c.t.Write(seal(putString(newFrame(64), reason), kBye, 0))
-	c.writing.Unlock()
-	_ = c.t.Close()
+	c.link.bye(seal(putString(newFrame(64), reason), kBye, 0))
 }
 
 // serve handles a connection until it ends, and then stops everything it had in progress.
@@ -111,12 +94,11 @@ func (c *conn) serve(owner bool) {
 	if errors.As(err, &broken) {
 		c.bye(broken.Error())
 	}
-	_ = c.t.Close()
+	_ = c.link.Close()
 }
 
 func (c *conn) loop(owner bool) error {
-	r := bufio.NewReaderSize(c.t, chunkSize)
-	f, err := readFrame(r)
+	f, err := readFrame(c.link)
 	if err != nil {
 		return err
 	}
@@ -131,22 +113,24 @@ func (c *conn) loop(owner bool) error {
 		return protocolError("the client and the agent speak different protocol versions")
 	}
 	configured := in.u8() == 1
+	windows := windowsFor(in.u32(), in.u32())
 	env, command := in.list(), in.list()
 	if err := in.end(); err != nil {
 		return err
 	}
-	if configured && owner {
+	c.windows = windows
+	if configured && (owner || c.sandbox.ownerCalls) {
 		if err := c.sandbox.configure(env, command); err != nil {
 			c.bye(err.Error())
 			return err
 		}
 	}
-	welcome := binary.BigEndian.AppendUint32(newFrame(8), protocolVersion)
+	welcome := append(binary.BigEndian.AppendUint32(newFrame(20), protocolVersion), bootID[:]...)
 	if err := c.write(seal(welcome, kWelcome, 0)); err != nil {
 		return err
 	}
 	for {
-		f, err := readFrame(r)
+		f, err := readFrame(c.link)
 		if err != nil {
 			return err
 		}
@@ -160,8 +144,8 @@ func (c *conn) open(id uint32) (*stream, error) {
 	if id == 0 {
 		return nil, protocolError("stream 0 is the connection's own")
 	}
-	s := &stream{conn: c, id: id, out: newCredit(outWindow)}
-	s.in = newInbox(func(n int) {
+	s := &stream{conn: c, id: id, out: newCredit(c.windows.out)}
+	s.in = newInbox(c.windows.in, func(n int) {
 		_ = c.write(seal(binary.BigEndian.AppendUint32(newFrame(4), uint32(n)), kCredit, id))
 	})
 	c.mu.Lock()
@@ -186,7 +170,7 @@ func (c *conn) handle(f frame) error {
 		if err != nil {
 			return err
 		}
-		e := &execution{stream: s, request: request, marker: newMarker()}
+		e := &execution{stream: s, request: request}
 		s.cancel, s.resize = e.kill, e.resize
 		go e.run(c.sandbox)
 		return nil

@@ -2,22 +2,20 @@
 package main
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
 const (
-	flagStdin = 1
-	flagPty   = 2
+	flagStdin  = 1
+	flagPty    = 2
+	flagPython = 4
 )
 
 type execRequest struct {
@@ -25,6 +23,8 @@ type execRequest struct {
 	cwd, user  string
 	stdin, pty bool
 	rows, cols uint16
+	python     bool
+	code       string // of a job that the interpreter is forked for
 }
 
 func parseExec(in *fields) execRequest {
@@ -32,27 +32,24 @@ func parseExec(in *fields) execRequest {
 	flags := in.u8()
 	r.stdin, r.pty = flags&flagStdin != 0, flags&flagPty != 0
 	r.rows, r.cols = in.u16(), in.u16()
+	if r.python = flags&flagPython != 0; r.python {
+		r.code = in.str()
+	}
 	if in.err == nil && len(r.argv) == 0 {
 		in.err = protocolError("empty argv")
 	}
 	return r
 }
 
-func newMarker() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
-
 type execution struct {
 	stream  *stream
 	request execRequest
-	marker  string
 	// output gets what the command writes; for the main command it is the log.
 	output func(k kind, data []byte) error
 
 	mu      sync.Mutex
-	tree    *tree
+	tree    commandTree
+	began   moment
 	killed  bool
 	exited  bool
 	dead    chan struct{} // closed when a kill has finished
@@ -60,49 +57,85 @@ type execution struct {
 	readers sync.WaitGroup
 }
 
+// A commandTree is what a command's processes are: below a reaper of its own, or the interpreter.
+type commandTree interface {
+	ended() <-chan ending
+	kill()    // returns when none is left
+	release() // is called when all is known
+}
+
+// How a command ended, as EXIT says it.
+const (
+	howExited      = 0
+	howSignal      = 1
+	howOutOfMemory = 2
+)
+
+// An outcome is what is known of a command that has ended.
+type outcome struct {
+	ending
+	how       byte
+	throttled uint64
+	oomKills  uint64
+}
+
+func (o outcome) payload() []byte {
+	out := append(binary.BigEndian.AppendUint32(nil, uint32(o.status)), o.how)
+	for _, value := range []uint64{o.processor, o.peak, o.throttled} {
+		out = binary.BigEndian.AppendUint64(out, value)
+	}
+	// No sandbox has had so many that the number would not fit: only the unknown one does not.
+	return binary.BigEndian.AppendUint32(out, uint32(min(o.oomKills, uint64(^uint32(0)))))
+}
+
+// killedBeforeItBegan is the end of a command whose kill overtook its start.
+var killedBeforeItBegan = outcome{
+	ending:    ending{status: 128 + int(syscall.SIGKILL), signal: syscall.SIGKILL, peak: unknown},
+	how:       howSignal,
+	throttled: unknown,
+	oomKills:  uint64(^uint32(0)),
+}
+
 // run runs a client's command to its end and reports it.
 func (e *execution) run(box *sandbox) {
 	e.output = e.stream.send
-	status := e.execute(box, e.stream.in)
-	if status < 0 {
-		return // it failed already
+	started, err := e.start(box)
+	if err == errKilled {
+		e.stream.end(kExit, killedBeforeItBegan.payload())
+		return
 	}
-	e.stream.end(kExit, binary.BigEndian.AppendUint32(nil, uint32(status)))
+	if err == nil {
+		var o outcome
+		if o, err = e.finish(started, e.stream.in); err == nil {
+			e.stream.end(kExit, o.payload())
+			return
+		}
+	}
+	e.stream.fail(err)
 }
 
-// A refusal is a command that could not be started, as a shell would report it.
-type refusal struct {
-	status int
-	text   string
-}
-
-func (e *execution) execute(box *sandbox, input io.Reader) int {
-	e.dead = make(chan struct{})
-	files, exit, err := e.start(box)
-	if err != nil {
-		r := refusal{126, err.Error()}
-		if errors.Is(err, errBadUser) && e.stream != nil {
-			e.stream.fail(err)
-			return -1
-		}
-		var no *refusedError
-		if errors.As(err, &no) {
-			r = no.refusal
-		}
-		_ = e.output(kStderr, []byte("sandboxkit: "+r.text+"\n"))
-		return r.status
-	}
-	defer box.commands.remove(e)
+// finish feeds a command that runs and listens to it until its end.
+func (e *execution) finish(files pipes, input io.Reader) (outcome, error) {
 	if e.request.stdin {
 		go e.feed(files.stdin, input)
 	} else if files.stdin != nil {
 		files.stdin.Close()
 	}
-	status := <-exit
+	o := outcome{ending: <-e.tree.ended()}
+	defer e.tree.release()
+	group := ownGroup()
+	o.throttled = group.throttled.since(e.began.throttled, e.began.knowsThrottled)
+	o.oomKills = group.oomKills.since(e.began.oomKills, e.began.knowsOOMKills)
 	e.mu.Lock()
 	e.exited = true
 	killed := e.killed
 	e.mu.Unlock()
+	if o.signal != 0 {
+		o.how = howSignal
+		if o.signal == syscall.SIGKILL && !killed && o.oomKills != 0 && o.oomKills != unknown {
+			o.how = howOutOfMemory
+		}
+	}
 	// A background child may hold the output open for ever: what is there now is read, no more.
 	now := time.Now()
 	for _, f := range []*os.File{files.stdout, files.stderr} {
@@ -117,33 +150,35 @@ func (e *execution) execute(box *sandbox, input io.Reader) int {
 	if e.request.stdin {
 		e.stream.in.cancel(errCancelled)
 	}
-	return status
+	if o.lost != nil {
+		return o, o.lost
+	}
+	if o.failed != 0 {
+		return o, explain(o.step, o.failed, e.request.argv[0], e.request.cwd)
+	}
+	return o, nil
 }
 
-// errBadUser marks a request that asks for a user the sandbox does not have.
-var errBadUser = errors.New("give a user that the sandbox has")
-
-type refusedError struct{ refusal }
-
-func (e *refusedError) Error() string { return e.text }
+var errKilled = errors.New("killed before it began")
 
 type pipes struct{ stdin, stdout, stderr *os.File }
 
-func (e *execution) start(box *sandbox) (p pipes, exit chan int, err error) {
+func (e *execution) start(box *sandbox) (p pipes, err error) {
+	e.dead = make(chan struct{})
 	id, env, err := box.environment(e.request.user, e.request.env)
 	if err != nil {
-		return p, nil, errors.Join(err, errBadUser)
+		return p, &startError{err.Error(), 0}
 	}
-	env = append(env, markerName+"="+e.marker)
+	if e.request.cwd == "" {
+		e.request.cwd = box.workdir
+	}
 	cwd := e.request.cwd
-	if cwd == "" {
-		cwd = box.workdir
+	l := launch{argv: e.request.argv, env: env, cwd: cwd, id: id, tty: e.request.pty}
+	if !e.request.python {
+		if l.path, err = findProgram(id, e.request.argv[0], cwd, env); err != nil {
+			return p, err
+		}
 	}
-	path, err := findProgram(id, e.request.argv[0], cwd, env)
-	if err != nil {
-		return p, nil, err
-	}
-	l := launch{path: path, argv: e.request.argv, env: env, cwd: cwd, id: id, tty: e.request.pty}
 	var theirs []int
 	defer func() {
 		for _, fd := range theirs {
@@ -163,21 +198,21 @@ func (e *execution) start(box *sandbox) (p pipes, exit chan int, err error) {
 			master, slave, err = openPty(e.request.rows, e.request.cols)
 		})
 		if err = errors.Join(asUser, err); err != nil {
-			return p, nil, err
+			return p, err
 		}
 		e.master = os.NewFile(uintptr(master), "terminal")
 		theirs = append(theirs, slave)
 		l.fds = [3]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}
 		p.stdout = e.master
 		if p.stdin, err = dupFile(master); err != nil {
-			return p, nil, err
+			return p, err
 		}
 	} else {
 		l.fds[0] = box.null
 		if e.request.stdin {
 			var fd int
 			if p.stdin, fd, err = newPipe(false); err != nil {
-				return p, nil, err
+				return p, err
 			}
 			theirs = append(theirs, fd)
 			l.fds[0] = uintptr(fd)
@@ -185,32 +220,55 @@ func (e *execution) start(box *sandbox) (p pipes, exit chan int, err error) {
 		for i, f := range []**os.File{&p.stdout, &p.stderr} {
 			var fd int
 			if *f, fd, err = newPipe(true); err != nil {
-				return p, nil, err
+				return p, err
 			}
 			theirs = append(theirs, fd)
 			l.fds[i+1] = uintptr(fd)
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.killed {
-		return p, nil, &refusedError{refusal{128 + int(syscall.SIGKILL), "killed"}}
+	if err = e.spawn(l); err != nil {
+		return p, err
 	}
-	before := startTime()
-	pid, exit, err := procs.spawn(l)
-	if err != nil {
-		return p, nil, explain(id, err, e.request.argv[0], cwd)
-	}
-	e.tree = &tree{root: pid, start: before, marker: e.marker, id: id}
-	e.tree.others = func(session int) bool { return box.commands.hasSession(session, e) }
-	box.commands.add(e)
 	for k, f := range map[kind]*os.File{kStdout: p.stdout, kStderr: p.stderr} {
 		if f != nil {
 			e.readers.Add(1)
 			go e.pump(k, f)
 		}
 	}
-	return p, exit, nil
+	return p, nil
+}
+
+// spawn leaves a tree that can be killed, whatever holds up the command's start.
+func (e *execution) spawn(l launch) error {
+	reaper, err := e.fork(l)
+	if err != nil || reaper == nil {
+		return err
+	}
+	return reaper.begins(l)
+}
+
+func (e *execution) fork(l launch) (*reaper, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.killed {
+		return nil, errKilled
+	}
+	before := startTime()
+	e.began = ownGroup().now()
+	if e.request.python {
+		j, err := forks.begin(l, e.request.code, before, e.began)
+		if err != nil {
+			return nil, err
+		}
+		e.tree = j
+		return nil, nil
+	}
+	reaper, err := procs.spawn(l)
+	if err != nil {
+		return nil, err
+	}
+	e.tree = &tree{reaper: reaper, start: before, uid: l.id.uid, uidOf: uidOf}
+	return reaper, nil
 }
 
 // newPipe returns our non-blocking end and the descriptor of theirs.
@@ -237,7 +295,8 @@ func dupFile(fd int) (*os.File, error) {
 	return os.NewFile(n, "terminal"), nil
 }
 
-const pumpBytes = 32 << 10
+// pumpBytes makes a record of 32 KiB: a socket and a pipe take it in one piece.
+const pumpBytes = 32<<10 - frameRoom
 
 var buffers = sync.Pool{New: func() any { return new([pumpBytes]byte) }}
 
@@ -326,76 +385,4 @@ func (e *execution) kill() {
 	}
 	t.kill()
 	close(e.dead)
-}
-
-// explain turns a failed start into what a shell would say.
-func explain(id identity, err error, program, cwd string) error {
-	var dir error
-	_ = filesAs.run(id, func() {
-		var fd int
-		if fd, dir = syscall.Open(cwd+"/.", syscall.O_RDONLY|0x200000|syscall.O_CLOEXEC, 0); dir == nil {
-			syscall.Close(fd)
-		}
-	})
-	if dir != nil {
-		return &refusedError{refusal{126, fmt.Sprintf("cannot enter %s: %v", cwd, dir)}}
-	}
-	return &refusedError{refusal{126, fmt.Sprintf("cannot execute %s: %v", program, err)}}
-}
-
-// findProgram looks argv[0] up as execvp does, as the command's user, in the command's PATH.
-func findProgram(id identity, name, cwd string, env []string) (path string, err error) {
-	err = &refusedError{refusal{127, name + ": command not found"}}
-	as := filesAs.run
-	if id.isAgent() {
-		// What is only looked at needs no other thread: two switches less for a command.
-		as = func(_ identity, job func()) error { job(); return nil }
-	}
-	_ = as(id, func() {
-		if fd, e := syscall.Open(cwd+"/.", syscall.O_RDONLY|0x200000|syscall.O_CLOEXEC, 0); e != nil {
-			err = &refusedError{refusal{126, fmt.Sprintf("cannot enter %s: %v", cwd, e)}}
-			return
-		} else {
-			syscall.Close(fd)
-		}
-		if name == "" {
-			return
-		}
-		candidates := []string{name}
-		if !strings.Contains(name, "/") {
-			candidates = candidates[:0]
-			for _, dir := range strings.Split(lookupEnv(env, "PATH"), ":") {
-				candidates = append(candidates, dir+"/"+name)
-			}
-		}
-		for _, candidate := range candidates {
-			full := candidate
-			if !strings.HasPrefix(candidate, "/") {
-				full = cwd + "/" + candidate
-			}
-			var st syscall.Stat_t
-			if e := syscall.Stat(full, &st); e != nil {
-				if e != syscall.ENOENT && e != syscall.ENOTDIR {
-					err = &refusedError{refusal{126, fmt.Sprintf("cannot execute %s: %v", name, e)}}
-				}
-				continue
-			}
-			if st.Mode&syscall.S_IFMT != syscall.S_IFREG || st.Mode&0o111 == 0 {
-				err = &refusedError{refusal{126, fmt.Sprintf("cannot execute %s: %v", name, syscall.EACCES)}}
-				continue
-			}
-			path, err = candidate, nil
-			return
-		}
-	})
-	return path, err
-}
-
-func lookupEnv(env []string, name string) string {
-	for i := len(env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
-			return value
-		}
-	}
-	return ""
 }

@@ -39,8 +39,8 @@ func forbiddenProc(fd int) bool {
 		if err != nil {
 			continue
 		}
-		_, err = os.Lstat("/proc/1/task/" + strconv.Itoa(pid))
-		return pid == 1 || err == nil
+		_, err = os.Lstat("/proc/self/task/" + strconv.Itoa(pid))
+		return pid == self || err == nil
 	}
 	return false
 }

@@ -14,11 +14,12 @@ type credit struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
 	n      int
+	window int
 	closed bool
 }
 
-func newCredit(n int) *credit {
-	c := &credit{n: n}
+func newCredit(window int) *credit {
+	c := &credit{n: window, window: window}
 	c.cond = sync.NewCond(&c.mu)
 	return c
 }
@@ -40,7 +41,7 @@ func (c *credit) take(want int) (int, error) {
 func (c *credit) grant(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n < 0 || n > outWindow || c.n+n > outWindow {
+	if n < 0 || n > c.window || c.n+n > c.window {
 		return protocolError("credit above the window")
 	}
 	c.n += n
@@ -55,6 +56,40 @@ func (c *credit) close() {
 	c.cond.Broadcast()
 }
 
+// A backlog is the newest of what was sent. Pieces are its own once they were added: large ones are
+// kept as they are, and small ones gathered, for they take more room than they have bytes.
+type backlog struct {
+	pieces [][]byte
+	size   int
+}
+
+const smallPiece = 1 << 10
+
+func (b *backlog) add(piece []byte) {
+	b.size += len(piece)
+	if len(piece) < smallPiece {
+		if last := len(b.pieces) - 1; last >= 0 && cap(b.pieces[last])-len(b.pieces[last]) >= len(piece) {
+			b.pieces[last] = append(b.pieces[last], piece...)
+			return
+		}
+		piece = append(make([]byte, 0, 8*smallPiece), piece...)
+	}
+	b.pieces = append(b.pieces, piece)
+}
+
+// forget drops so many of the oldest bytes.
+func (b *backlog) forget(n int) {
+	b.size -= n
+	for n > 0 && n >= len(b.pieces[0]) {
+		n -= len(b.pieces[0])
+		b.pieces[0] = nil
+		b.pieces = b.pieces[1:]
+	}
+	if n > 0 {
+		b.pieces[0] = b.pieces[0][n:]
+	}
+}
+
 // An inbox queues what a client sent on a stream. Reading it grants the client more.
 type inbox struct {
 	mu       sync.Mutex
@@ -64,11 +99,12 @@ type inbox struct {
 	consumed int
 	eof      bool
 	err      error
+	window   int
 	grant    func(n int)
 }
 
-func newInbox(grant func(n int)) *inbox {
-	b := &inbox{grant: grant}
+func newInbox(window int, grant func(n int)) *inbox {
+	b := &inbox{window: window, grant: grant}
 	b.cond = sync.NewCond(&b.mu)
 	return b
 }
@@ -79,7 +115,7 @@ func (b *inbox) put(chunk []byte) error {
 	if b.eof {
 		return protocolError("data after end of data")
 	}
-	if b.queued+b.consumed+len(chunk) > inWindow {
+	if b.queued+b.consumed+len(chunk) > b.window {
 		return protocolError("more data than the window allows")
 	}
 	if len(chunk) > 0 {
@@ -129,7 +165,7 @@ func (b *inbox) Read(p []byte) (int, error) {
 	b.queued -= n
 	b.consumed += n
 	granted := 0
-	if b.consumed >= inWindow/4 {
+	if b.consumed >= b.window/4 {
 		granted, b.consumed = b.consumed, 0
 	}
 	b.mu.Unlock()

@@ -31,7 +31,7 @@ func TestCreditIsTakenUpToWhatIsThere(t *testing.T) {
 
 func TestCreditAboveTheWindowIsAProtocolError(t *testing.T) {
 	var broken protocolError
-	if err := newCredit(outWindow).grant(1); !errors.As(err, &broken) {
+	if err := newCredit(1 << 20).grant(1); !errors.As(err, &broken) {
 		t.Fatalf("got %v", err)
 	}
 	if err := newCredit(0).grant(-1 << 31); err == nil {
@@ -40,23 +40,24 @@ func TestCreditAboveTheWindowIsAProtocolError(t *testing.T) {
 }
 
 func TestInboxGivesBackWhatWasPutAndGrantsIt(t *testing.T) {
+	const window = 256 << 10
 	granted := 0
-	b := newInbox(func(n int) { granted += n })
-	chunk := bytes.Repeat([]byte("x"), inWindow)
+	b := newInbox(window, func(n int) { granted += n })
+	chunk := bytes.Repeat([]byte("x"), window)
 	if err := b.put(chunk); err != nil {
 		t.Fatal(err)
 	}
 	if b.put([]byte("y")) == nil {
 		t.Fatal("more than the window was accepted")
 	}
-	b = newInbox(func(n int) { granted += n })
+	b = newInbox(window, func(n int) { granted += n })
 	_ = b.put(chunk)
 	b.finish()
 	got, err := io.ReadAll(b)
 	if err != nil || !bytes.Equal(got, chunk) {
 		t.Fatalf("%d bytes, %v", len(got), err)
 	}
-	if granted < inWindow*3/4 {
+	if granted < window*3/4 {
 		t.Fatalf("only %d granted", granted)
 	}
 	if b.put([]byte("y")) == nil {
@@ -65,11 +66,43 @@ func TestInboxGivesBackWhatWasPutAndGrantsIt(t *testing.T) {
 }
 
 func TestInboxIsCancelled(t *testing.T) {
-	b := newInbox(func(int) {})
+	b := newInbox(1, func(int) {})
 	done := make(chan error)
 	go func() { _, err := b.Read(make([]byte, 1)); done <- err }()
 	b.cancel(errCancelled)
 	if err := <-done; !errors.Is(err, errCancelled) {
 		t.Fatal(err)
+	}
+}
+
+func TestABacklogKeepsWhatWasNotForgotten(t *testing.T) {
+	var b backlog
+	var all []byte
+	for i := range 200 {
+		piece := bytes.Repeat([]byte{byte(i)}, 1+i*i%3000)
+		all = append(all, piece...)
+		b.add(piece)
+		if i%3 == 0 {
+			n := b.size * i / 300
+			b.forget(n)
+			all = all[n:]
+		}
+		if kept := bytes.Join(b.pieces, nil); !bytes.Equal(kept, all) || b.size != len(all) {
+			t.Fatalf("after %d pieces: %d bytes in %d, want %d", i+1, b.size, len(kept), len(all))
+		}
+	}
+	b.forget(b.size)
+	if len(b.pieces) > 1 || b.size != 0 {
+		t.Fatalf("%d bytes left in %d pieces", b.size, len(b.pieces))
+	}
+}
+
+func TestABacklogGathersSmallPieces(t *testing.T) {
+	var b backlog
+	for range 10_000 {
+		b.add([]byte("0123456789"))
+	}
+	if len(b.pieces) > 20 {
+		t.Fatalf("%d pieces for 100000 bytes", len(b.pieces))
 	}
 }

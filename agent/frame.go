@@ -9,16 +9,23 @@ import (
 )
 
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 	magic           = "SBXK"
 	headerSize      = 9
 	maxPayload      = 4 << 20
 	chunkSize       = 64 << 10
-	// outWindow is what the agent may send on a stream before it is granted more; inWindow
-	// is what a client may send.
-	outWindow = 1 << 20
-	inWindow  = 256 << 10
+	minWindow       = 64 << 10
+	maxWindow       = 8 << 20
 )
+
+// windows are what may be sent on a stream before more is granted: by the agent and by the client,
+// who chooses them for the way between the two.
+type windows struct{ out, in int }
+
+func windowsFor(out, in uint32) windows {
+	bounded := func(n uint32) int { return int(min(max(n, minWindow), maxWindow)) }
+	return windows{bounded(out), bounded(in)}
+}
 
 type kind uint8
 
@@ -74,13 +81,16 @@ func readFrame(r io.Reader) (frame, error) {
 	return f, nil
 }
 
-// newFrame returns a buffer with room for the header; seal fills that in.
-func newFrame(capacity int) []byte { return make([]byte, headerSize, headerSize+capacity) }
+// frameRoom is what a frame's payload has before it: the link's record and the frame's header.
+const frameRoom = recordSize + headerSize
+
+// newFrame returns a buffer with that room; seal fills in the header, sending it the record.
+func newFrame(capacity int) []byte { return make([]byte, frameRoom, frameRoom+capacity) }
 
 func seal(buf []byte, k kind, stream uint32) []byte {
-	binary.BigEndian.PutUint32(buf[0:], uint32(len(buf)-headerSize))
-	buf[4] = byte(k)
-	binary.BigEndian.PutUint32(buf[5:], stream)
+	binary.BigEndian.PutUint32(buf[recordSize:], uint32(len(buf)-frameRoom))
+	buf[recordSize+4] = byte(k)
+	binary.BigEndian.PutUint32(buf[recordSize+5:], stream)
 	return buf
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 func encoded(k kind, stream uint32, payload []byte) []byte {
-	return seal(append(newFrame(len(payload)), payload...), k, stream)
+	return seal(append(newFrame(len(payload)), payload...), k, stream)[recordSize:]
 }
 
 func TestFramesAreReadAsWritten(t *testing.T) {

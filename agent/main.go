@@ -10,8 +10,6 @@ import (
 	"path"
 	"runtime"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,78 +18,153 @@ import (
 // fatal ends an agent that cannot start; its owner hears why, like at any other end.
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "sandbox agent:", err)
-	if os.Getpid() == 1 {
-		_, _ = os.Stdout.Write(seal(putString(newFrame(64), err.Error()), kBye, 0))
+	if self == 1 {
+		refuse(os.Stdout, err.Error())
 	}
 	os.Exit(70)
 }
 
+type options struct {
+	lifetime, lease        float64
+	detach, noNetwork      bool
+	user, workdir, dropEnv string
+	listenFD               int
+	listenPath, owner      string
+	beside                 bool
+	caps                   uint64
+}
+
+func parseOptions() (o options) {
+	flag.Float64Var(&o.lifetime, "lifetime", 0, "seconds until the sandbox ends; 0: none")
+	flag.Float64Var(&o.lease, "lease", 0, "seconds that the sandbox outlives its last client; 0: for ever")
+	flag.BoolVar(&o.detach, "detach", false, "do not end with the stream on stdin")
+	flag.StringVar(&o.user, "user", "", "user of commands and file calls: name or uid, :group optional")
+	flag.StringVar(&o.workdir, "workdir", "/workspace", "where commands start; created if missing")
+	flag.IntVar(&o.listenFD, "listen-fd", -1, "inherited listening socket for further clients")
+	flag.StringVar(&o.listenPath, "listen-path", "", "unix socket, abstract with @, for clients from outside")
+	flag.StringVar(&o.owner, "owner", "stdin", "where the owner comes from: stdin, or socket as others")
+	flag.BoolVar(&o.beside, "beside", false, "be no first process, and let others of the machine be")
+	flag.BoolVar(&resettable, "resettable", false, "though beside others: the machine is the sandbox's own")
+	flag.BoolVar(&o.noNetwork, "no-network", false, "remove all network interfaces but the loopback")
+	flag.StringVar(&o.dropEnv, "drop-env", "", "prefix of inherited variables that commands do not get")
+	flag.Uint64Var(&o.caps, "command-caps", 0, "mask of capabilities for commands of the agent's own user")
+	flag.Parse()
+	return o
+}
+
+func (o options) check() error {
+	switch {
+	case flag.NArg() > 0, o.beside == (self == 1):
+		return fmt.Errorf("it is started as a sandbox's first process, or with: connect PATH, or: link")
+	case !path.IsAbs(o.workdir):
+		return fmt.Errorf("workdir %q is not absolute", o.workdir)
+	case o.owner != "stdin" && o.owner != "socket":
+		return fmt.Errorf("owner %q is neither stdin nor socket", o.owner)
+	case o.owner == "socket" && o.listenPath == "":
+		return fmt.Errorf("an owner that comes by the socket needs one: -listen-path")
+	}
+	return nil
+}
+
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == "connect" {
-		if err := bridge(os.Args[2]); err != nil {
+	if !serves {
+		if err := lead(os.Args[1], os.Args[2:]); err != nil {
 			fatal(err)
 		}
 		return
 	}
-	lifetime := flag.Float64("lifetime", 0, "seconds until the sandbox ends; 0: none")
-	detach := flag.Bool("detach", false, "do not end with the stream on stdin")
-	user := flag.String("user", "", "user of commands and file calls: name or uid, :group optional")
-	workdir := flag.String("workdir", "/workspace", "where commands start; created if missing")
-	listenFD := flag.Int("listen-fd", -1, "inherited listening socket for further clients")
-	listenPath := flag.String("listen-path", "", "unix socket, abstract with @, for clients from outside")
-	caps := flag.Uint64("command-caps", 0, "mask of capabilities for commands of the agent's own user")
-	flag.Parse()
-	if os.Getpid() != 1 || flag.NArg() > 0 {
-		fatal(fmt.Errorf("it is started as a sandbox's first process, or with: connect PATH"))
+	o := parseOptions()
+	if err := o.check(); err != nil {
+		fatal(err)
 	}
-	if !path.IsAbs(*workdir) {
-		fatal(fmt.Errorf("workdir %q is not absolute", *workdir))
-	}
-	box, err := setUp(*user, *workdir, *detach, *caps)
+	box, err := setUp(o)
 	if err != nil {
 		fatal(err)
 	}
-	if *lifetime > 0 {
-		box.renew(time.Duration(*lifetime * float64(time.Second)))
+	if o.lifetime > 0 {
+		box.renew(seconds(o.lifetime))
 	}
-	if *listenFD >= 0 {
-		f := os.NewFile(uintptr(*listenFD), "listener")
-		l, err := net.FileListener(f)
-		if err != nil {
-			fatal(err)
-		}
-		f.Close()
-		go box.accept(l, func(*net.UnixConn) bool { return true })
-	}
-	if *listenPath != "" {
-		l, err := net.Listen("unix", *listenPath)
-		if err != nil {
-			fatal(err)
-		}
-		go box.accept(l, fromOutside)
-	}
-	owner, err := ownerStream()
-	if err != nil {
+	if err := box.listen(o); err != nil {
 		fatal(err)
 	}
-	box.attach(owner, true)
-	select {} // detached: the deadline ends it
+	if o.beside {
+		leaveStarter()
+	}
+	if o.owner == "stdin" {
+		owner, err := ownerStream()
+		if err != nil {
+			fatal(err)
+		}
+		// What is on stdin cannot be connected again: the owner's link has no grace there.
+		if link, _ := sessions.open(owner, 0); link != nil {
+			box.attach(link, true)
+		} else if !o.detach {
+			box.end("its owner went away")
+		}
+	}
+	select {} // its deadline ends it, or its lease
 }
 
-func setUp(user, workdir string, detach bool, caps uint64) (*sandbox, error) {
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// listen lets clients in: by a socket that was inherited, or by one of its own. Its owner's lease
+// begins.
+func (b *sandbox) listen(o options) error {
+	if o.listenFD >= 0 {
+		f := os.NewFile(uintptr(o.listenFD), "listener")
+		l, err := net.FileListener(f)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		go b.accept(l, func(*net.UnixConn) bool { return true })
+	}
+	if o.listenPath != "" {
+		l, err := net.Listen("unix", o.listenPath)
+		if err != nil {
+			return err
+		}
+		welcome := fromOutside
+		if o.beside {
+			welcome = ofOwnUser
+		}
+		go b.accept(l, welcome)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.renewLease()
+	return nil
+}
+
+func setUp(o options) (*sandbox, error) {
 	runtime.GOMAXPROCS(1) // it waits for others nearly always: fewer threads, fewer wake-ups
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
-	id, err := lookupUser(user)
+	if o.beside {
+		// What root may do on a machine that is the sandbox's own is the vendor's to say.
+		has, err := getCaps()
+		if err != nil {
+			return nil, err
+		}
+		o.caps = has
+	}
+	if o.noNetwork {
+		if err := removeInterfaces(); err != nil {
+			return nil, err
+		}
+	}
+	id, err := lookupUser(o.user)
 	if err != nil {
 		return nil, err
 	}
 	box := &sandbox{
-		user:    id,
-		workdir: path.Clean(workdir),
-		detach:  detach,
-		env:     nil,
-		clients: map[*conn]bool{},
+		user:       id,
+		workdir:    path.Clean(o.workdir),
+		detach:     o.detach,
+		ownerCalls: o.owner == "socket",
+		lease:      seconds(o.lease),
+		drop:       o.dropEnv,
+		clients:    map[*conn]bool{},
 	}
 	if err := box.makeWorkdir(); err != nil {
 		return nil, err
@@ -101,18 +174,23 @@ func setUp(user, workdir string, detach bool, caps uint64) (*sandbox, error) {
 		return nil, fmt.Errorf("/dev/null: %w", err)
 	}
 	box.null = uintptr(null)
-	if err := dropPrivileges(caps); err != nil {
+	if err := dropPrivileges(o.caps); err != nil {
 		return nil, err
 	}
-	if err := procs.start(caps); err != nil {
+	if err := procs.start(o.caps); err != nil {
 		return nil, err
 	}
 	shieldFromSignals()
 	reserveThreads()
+	queueNoSignals()
+	if err := guardLimits(); err != nil {
+		return nil, err
+	}
 	return box, nil
 }
 
-const reservedThreads = 16
+// Those for files, that of the reset, and those that Go itself and waits in system calls need.
+const reservedThreads = maxFileThreads + 1 + 4
 
 // reserveThreads starts threads and leaves them to the runtime, which keeps idle ones for ever: it
 // ends the process if it cannot start one, which a fork bomb at the limit of processes would cause.
@@ -123,6 +201,7 @@ func reserveThreads() {
 	for range reservedThreads {
 		go func() {
 			runtime.LockOSThread() // a thread of its own, until all are there
+			blockSignals(quiet)
 			started.Done()
 			started.Wait()
 			runtime.UnlockOSThread()
@@ -137,6 +216,7 @@ type duplex struct{ in, out *os.File }
 
 func (d duplex) Read(p []byte) (int, error)         { return d.in.Read(p) }
 func (d duplex) Write(p []byte) (int, error)        { return d.out.Write(p) }
+func (d duplex) SetReadDeadline(t time.Time) error  { return d.in.SetReadDeadline(t) }
 func (d duplex) SetWriteDeadline(t time.Time) error { return d.out.SetWriteDeadline(t) }
 func (d duplex) Close() error {
 	_ = d.out.Close()
@@ -176,67 +256,16 @@ func (b *sandbox) accept(l net.Listener, welcome func(*net.UnixConn) bool) {
 			continue
 		}
 		if u, ok := c.(*net.UnixConn); ok && welcome(u) {
-			go b.attach(u, false)
+			go b.welcome(u)
 		} else {
 			c.Close()
 		}
 	}
 }
 
-// fromOutside tells whether the peer is no process of the sandbox: the host's root, whom this pid
-// namespace does not show, or one that entered from outside, whose parent it does not show. A
-// process that started inside has the agent for a last resort.
-func fromOutside(c *net.UnixConn) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var peer *syscall.Ucred
-	err2 := raw.Control(func(fd uintptr) {
-		peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	})
-	if err != nil || err2 != nil || peer.Pid == 1 {
-		return false
-	}
-	if peer.Pid == 0 {
-		return peer.Uid == 0
-	}
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(int(peer.Pid)) + "/status")
-	return err == nil && strings.Contains(string(status), "\nPPid:\t0\n")
-}
-
-// bridge joins stdin and stdout to the agent's socket.
-func bridge(socket string) error {
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		return err
-	}
-	u := c.(*net.UnixConn)
-	go func() {
-		buf := make([]byte, chunkSize)
-		for {
-			n, err := os.Stdin.Read(buf)
-			if n > 0 {
-				if _, e := u.Write(buf[:n]); e != nil {
-					break
-				}
-			}
-			if err != nil {
-				break
-			}
-		}
-		_ = u.CloseWrite()
-	}()
-	buf := make([]byte, chunkSize)
-	for {
-		n, err := u.Read(buf)
-		if n > 0 {
-			if _, e := os.Stdout.Write(buf[:n]); e != nil {
-				return nil
-			}
-		}
-		if err != nil {
-			return nil
-		}
+func (b *sandbox) welcome(c transport) {
+	if link, done := sessions.open(c, maxGrace); link != nil {
+		b.attach(link, false)
+		done()
 	}
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"fmt"
 	"sync"
 )
 
@@ -15,16 +16,24 @@ type mainCommand struct {
 	status  int
 }
 
+// start fails if the command cannot be started: then there is no sandbox either.
 func (m *mainCommand) start(b *sandbox, argv []string) error {
+	e := &execution{request: execRequest{argv: argv}, output: m.append}
+	files, err := e.start(b)
+	if err != nil {
+		return fmt.Errorf("the main command was not started: %w", err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.started = true
 	m.done = make(chan struct{})
-	e := &execution{request: execRequest{argv: argv}, marker: newMarker(), output: m.append}
 	go func() {
-		status := e.execute(b, nil)
+		o, err := e.finish(files, nil)
+		if err != nil {
+			b.end("the main command was not started: " + err.Error())
+		}
 		m.mu.Lock()
-		m.status = status
+		m.status = o.status
 		m.mu.Unlock()
 		close(m.done)
 	}()

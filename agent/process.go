@@ -1,37 +1,50 @@
-// Processes: starting them with no privileges, and reaping everything that ends in the sandbox.
+// Processes: starting commands with no privileges, and reaping everything that ends in the sandbox.
 package main
 
 import (
+	"encoding/binary"
+	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
+
+	"sandboxkit/agent/early"
 )
 
-// children are the processes that the agent started. Its lock is held while one is started,
-// while ended ones are reaped and while the process table is scanned for a kill, so that none
-// of the three sees another half done.
+// children are the reapers that the agent started, and what became its own because one of them was
+// killed. Its lock is held while a reaper is started, while ended processes are reaped and while
+// the process table is scanned for a kill, so that none of the three sees another half done.
 type children struct {
-	mu           sync.Mutex
-	exits        map[int]chan int
-	unprivileged *thread // has what commands may have: nothing, as a rule
-	setuid       *thread
+	mu       sync.Mutex
+	last     uint64
+	byID     map[uint64]*reaper
+	byPid    map[int]*reaper
+	orphaned map[int]*reaper // by the main process, which outlived its reaper
+	idle     []*reaperState
+	wake     int
+	caps     uint64 // what commands of the agent's own user may have: nothing, as a rule
 }
 
-var procs = children{exits: map[int]chan int{}}
+var procs = children{
+	byID:     map[uint64]*reaper{},
+	byPid:    map[int]*reaper{},
+	orphaned: map[int]*reaper{},
+}
 
 const wallOption = 0x40000000
 
 func (c *children) start(caps uint64) error {
-	var err error
-	if c.unprivileged, err = newThread(func() error { return setThreadCaps(caps) }); err != nil {
+	c.caps = caps
+	told, wake, err := newPipe(true)
+	if err != nil {
 		return err
 	}
-	// Becoming another user needs the capability until just before exec. Linux takes it
-	// away at the change from root, and at the exec of anyone but root.
-	if c.setuid, err = newThread(func() error { return nil }); err != nil {
-		return err
-	}
+	c.wake = wake
+	go c.listen(told)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
 	go func() {
@@ -42,27 +55,192 @@ func (c *children) start(caps uint64) error {
 	return nil
 }
 
+// listen reads which reapers have something to tell: numbers alone, as what they tell of lies in
+// memory that only they write.
+func (c *children) listen(told io.Reader) {
+	var ids [512]byte
+	for {
+		n, err := told.Read(ids[:])
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		for at := 0; at+8 <= n; at += 8 {
+			if r := c.byID[binary.NativeEndian.Uint64(ids[at:])]; r != nil {
+				r.look()
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
 func (c *children) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
 		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|wallOption, nil)
+		var used syscall.Rusage
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|syscall.WUNTRACED|wallOption, &used)
 		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil || pid <= 0 {
 			return
 		}
-		if exit, ok := c.exits[pid]; ok {
-			delete(c.exits, pid)
-			code := status.ExitStatus()
-			if status.Signaled() {
-				code = 128 + int(status.Signal())
+		r := c.byPid[pid]
+		switch {
+		case status.Stopped():
+			if r != nil || forks.is(pid) {
+				// By a command of the same user: it would only make its end look late.
+				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
-			exit <- code
+		case r != nil:
+			c.reaperEnded(r, status.Exited())
+		case forks.is(pid):
+			forks.gone.Store(true) // its socket tells who waits
+		default:
+			c.orphanEnded(pid, endingOf(status, &used))
 		}
 	}
+}
+
+// reaperEnded is called with the lock. One that ended by itself has no processes left; the others'
+// have become the agent's.
+func (c *children) reaperEnded(r *reaper, cleanly bool) {
+	delete(c.byPid, r.pid)
+	delete(c.byID, r.state.id)
+	r.gone, r.lost = true, !cleanly
+	r.look()
+	if !r.begun {
+		if r.state.main == 0 {
+			r.state.errno, r.state.step = syscall.EAGAIN, stepFork
+		}
+		r.begin()
+	}
+	switch {
+	case r.exited || r.state.main == 0:
+		c.release(r)
+	case r.state.ends[0].pid == r.state.main:
+		// It was killed between the end of its wait and its saying so.
+		r.finish(r.state.ending())
+		c.release(r)
+	case r.early != nil:
+		r.finish(*r.early)
+		c.release(r)
+	default:
+		c.orphaned[int(r.state.main)] = r
+	}
+}
+
+func (c *children) orphanEnded(pid int, e ending) {
+	if r := c.orphaned[pid]; r != nil {
+		delete(c.orphaned, pid)
+		r.finish(e)
+		c.release(r)
+		return
+	}
+	for _, r := range c.byPid {
+		if int(r.state.main) == pid && !r.state.exited {
+			r.early = &e // its reaper is dead as well, which is heard of next
+		}
+	}
+}
+
+// release gives a reaper's memory to the next one.
+func (c *children) release(r *reaper) {
+	if !r.gone {
+		return
+	}
+	c.idle = append(c.idle, r.state)
+	r.state = nil
+}
+
+// An ending is how a process ended, and what it used.
+type ending struct {
+	status    int // 128 + n for signal n
+	signal    syscall.Signal
+	processor uint64 // nanoseconds
+	peak      uint64 // resident bytes
+	// failed is not 0 where its reaper was killed before it could tell that the start failed.
+	failed syscall.Errno
+	step   int32
+	lost   error // a job's, whose interpreter cannot tell how it ended, or why it did not start
+}
+
+func endingOf(status syscall.WaitStatus, used *syscall.Rusage) ending {
+	e := usedBy(used)
+	if e.status = status.ExitStatus(); status.Signaled() {
+		e.signal = status.Signal()
+		e.status = 128 + int(e.signal)
+	}
+	return e
+}
+
+func usedBy(used *syscall.Rusage) ending {
+	e := ending{
+		processor: uint64(used.Utime.Nano() + used.Stime.Nano()),
+		peak:      uint64(used.Maxrss) << 10,
+	}
+	var own syscall.Rusage
+	// Linux lets a program inherit the peak of the memory that it was started from: the agent's.
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil || used.Maxrss <= own.Maxrss {
+		e.peak = unknown
+	}
+	return e
+}
+
+func (s *reaperState) ending() ending {
+	e := usedBy(&s.usages[0])
+	if e.status = int(s.ends[0].status); s.ends[0].code != cldExited {
+		e.signal = syscall.Signal(s.ends[0].status)
+		e.status += 128
+	}
+	return e
+}
+
+// A reaper is the parent of one command's processes, orphans included. Its fields but the channels
+// are guarded by the lock of all.
+type reaper struct {
+	state *reaperState // nil once all is known and the memory has been given away
+	pid   int
+	main  int // 0 until it has begun
+	kept  []any
+	begun bool
+	// started is closed when the command runs or has failed to start: then failed says why.
+	started chan struct{}
+	failed  syscall.Errno
+	step    int32
+	exited  bool
+	exit    chan ending
+	early   *ending
+	gone    bool // it has ended
+	lost    bool // by a kill: its processes have become the agent's, or it could adopt none at all
+}
+
+// look takes notice of what the reaper has written down.
+func (r *reaper) look() {
+	if r.state.begun && !r.begun {
+		r.begin()
+	}
+	if r.state.exited && !r.exited {
+		r.finish(r.state.ending())
+	}
+}
+
+func (r *reaper) begin() {
+	r.begun = true
+	r.main, r.failed, r.step = int(r.state.main), r.state.errno, r.state.step
+	r.lost = r.lost || !r.state.subreaper
+	if r.state.begun {
+		r.kept = nil // else the command may be before its exec still
+	}
+	close(r.started)
+}
+
+func (r *reaper) finish(e ending) {
+	r.exited = true
+	e.failed, e.step = r.state.errno, r.state.step
+	r.exit <- e
 }
 
 type launch struct {
@@ -75,26 +253,147 @@ type launch struct {
 	tty  bool
 }
 
-// spawn starts a process; its exit status will be sent on the channel.
-func (c *children) spawn(l launch) (pid int, exit chan int, err error) {
-	attr := &syscall.ProcAttr{
-		Dir:   l.cwd,
-		Env:   l.env,
-		Files: l.fds[:],
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.tty},
+// spawn starts a command's reaper, which starts the command.
+func (c *children) spawn(l launch) (*reaper, error) {
+	r := &reaper{started: make(chan struct{}), exit: make(chan ending, 1)}
+	s, err := c.newState()
+	if err != nil {
+		return nil, err
 	}
-	by := c.unprivileged
-	if !l.id.isAgent() {
-		by = c.setuid
-		attr.Sys.Credential = &syscall.Credential{Uid: l.id.uid, Gid: l.id.gid, Groups: l.id.groups}
+	if err := r.prepare(s, l); err != nil {
+		c.mu.Lock()
+		c.idle = append(c.idle, s)
+		c.mu.Unlock()
+		return nil, err
+	}
+	if s.caps = capSets(c.caps); s.switchUser {
+		s.caps = capSets(1<<capSetuid | 1<<capSetgid)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	by.do(func() { pid, err = syscall.ForkExec(l.path, l.argv, attr) })
-	if err != nil {
-		return 0, nil, err
+	c.last++
+	s.id, s.wake = c.last, uintptr(c.wake)
+	if errno := forkReaper(s); errno != 0 {
+		c.idle = append(c.idle, s)
+		c.mu.Unlock()
+		return nil, &startError{"cannot start another process: " + errno.Error(), errno}
 	}
-	exit = make(chan int, 1)
-	c.exits[pid] = exit
-	return pid, exit, nil
+	r.pid = int(s.pid)
+	c.byID[s.id], c.byPid[r.pid] = r, r
+	c.mu.Unlock()
+	return r, nil
+}
+
+// begins returns when the command runs, or has failed to start.
+func (r *reaper) begins(l launch) error {
+	<-r.started
+	if !l.id.isAgent() {
+		// At a change of user Linux gives the memory that the agent shares with it the dumpability
+		// of set-user-id programs, which is an administrator's choice.
+		syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
+	}
+	if r.failed != 0 {
+		return explain(r.step, r.failed, l.argv[0], l.cwd)
+	}
+	return nil
+}
+
+func (c *children) newState() (*reaperState, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.idle); n > 0 {
+		s := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		*s = reaperState{}
+		return s, nil
+	}
+	region, err := syscall.Mmap(-1, 0, regionBytes, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	return (*reaperState)(unsafe.Pointer(&region[0])), nil
+}
+
+// prepare writes down what the command is. The reaper keeps alive what that points to.
+func (r *reaper) prepare(s *reaperState, l launch) error {
+	path, err := syscall.BytePtrFromString(l.path)
+	if err != nil {
+		return err
+	}
+	cwd, err := syscall.BytePtrFromString(l.cwd)
+	if err != nil {
+		return err
+	}
+	argv, err := syscall.SlicePtrFromStrings(l.argv)
+	if err != nil {
+		return err
+	}
+	envv, err := syscall.SlicePtrFromStrings(l.env)
+	if err != nil {
+		return err
+	}
+	groups := append([]uint32{}, l.id.groups...)
+	groups = append(groups, 0) // so that there is an address
+	r.kept = []any{path, cwd, argv, envv, groups}
+	r.state = s
+	s.path, s.cwd = uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(cwd))
+	s.argv, s.envv = uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&envv[0]))
+	s.groups, s.groupCount = uintptr(unsafe.Pointer(&groups[0])), uintptr(len(l.id.groups))
+	s.uid, s.gid, s.switchUser = uintptr(l.id.uid), uintptr(l.id.gid), !l.id.isAgent()
+	s.fds, s.terminal, s.openFiles = l.fds, l.tty, early.OpenFiles
+	s.queuedSignals = queuedSignals
+	s.commandMask = startMask
+	s.capHeader.version = capVersion3
+	s.lastFD = lastDescriptor()
+	return nil
+}
+
+var closesRanges = sync.OnceValue(func() bool {
+	const none = uintptr(^uint32(0))
+	_, _, e := syscall.RawSyscall(sysCloseRange, none, none, 0)
+	return e == 0
+})
+
+// lastDescriptor is needed where Linux is older than close_range (5.9). What other goroutines open
+// meanwhile is a few more.
+func lastDescriptor() uintptr {
+	if closesRanges() {
+		return 0
+	}
+	last := 64
+	names, _ := os.ReadDir("/proc/self/fd")
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name.Name()); err == nil {
+			last = max(last, fd)
+		}
+	}
+	return uintptr(last + 64)
+}
+
+// used tells whether any command was started.
+func (c *children) used() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last > 0
+}
+
+// living are the reapers that have not ended.
+func (c *children) living() map[int]*reaper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.byPid)
+}
+
+// others tells the main processes of all commands but one's that have not exited, and whether there
+// is no such command, be it one that has no process yet.
+func (c *children) others(but *reaper) (mains map[int]bool, none bool) {
+	mains, none = map[int]bool{}, true
+	for _, all := range []map[int]*reaper{c.byPid, c.orphaned} {
+		for _, r := range all {
+			if r != but && !r.exited {
+				mains[r.main], none = true, false
+			}
+		}
+	}
+	return mains, none
 }

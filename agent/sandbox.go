@@ -15,47 +15,27 @@ import (
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 type sandbox struct {
-	user    identity
+	user    identity // with the lock, once there are clients: see as
 	workdir string
 	detach  bool
-	null    uintptr
+	// ownerCalls says that the owner comes as any other client does, by the socket.
+	ownerCalls bool
+	// lease is how long the sandbox lives without a client; 0: for ever.
+	lease time.Duration
+	drop  string // prefix of the agent's own variables that commands do not get
+	null  uintptr
 
-	commands commandTable
-	main     mainCommand
+	main mainCommand
+	jobs jobs
 
 	mu         sync.Mutex
 	configured bool
 	env        []string
 	clients    map[*conn]bool
 	deadline   *time.Timer
+	expiry     *time.Timer // of the lease
 	// ended is set before anything is killed, so that no client takes that for an exit.
 	ended atomic.Bool
-}
-
-// commandTable holds the commands that run, to tell one's processes from another's.
-type commandTable struct {
-	mu      sync.Mutex
-	running []*execution
-}
-
-func (t *commandTable) add(e *execution) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running = append(t.running, e)
-}
-
-func (t *commandTable) remove(e *execution) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running = slices.DeleteFunc(t.running, func(other *execution) bool { return other == e })
-}
-
-func (t *commandTable) hasSession(session int, except *execution) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.running, func(e *execution) bool {
-		return e != except && e.tree.root == session
-	})
 }
 
 // configure takes the owner's environment and main command; the first time is the only one.
@@ -76,10 +56,26 @@ func (b *sandbox) configure(env, command []string) error {
 	return nil
 }
 
+// as is whom commands and file calls run as.
+func (b *sandbox) as() identity {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.user
+}
+
+func (b *sandbox) become(id identity) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.user = id
+}
+
 // environment is what a command of `user` gets: the agent's own variables, the user's, those
 // of the sandbox, its own.
 func (b *sandbox) environment(user string, extra []string) (identity, []string, error) {
-	id := b.user
+	if err := b.jobs.refuse(user); err != nil {
+		return identity{}, nil, err
+	}
+	id := b.as()
 	if user != "" {
 		var err error
 		if id, err = lookupUser(user); err != nil {
@@ -98,7 +94,7 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	if id.isAgent() {
 		add(account)
 	}
-	add(os.Environ())
+	add(b.inherited())
 	if !id.isAgent() {
 		add(account)
 	}
@@ -106,12 +102,21 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	add(b.env)
 	b.mu.Unlock()
 	add(extra)
-	delete(merged, markerName)
-	env := make([]string, 0, len(merged)+1)
+	env := make([]string, 0, len(merged))
 	for name, value := range merged {
 		env = append(env, name+"="+value)
 	}
 	return id, env, nil
+}
+
+// inherited are the variables that the agent itself was started with.
+func (b *sandbox) inherited() []string {
+	if b.drop == "" {
+		return os.Environ()
+	}
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, b.drop)
+	})
 }
 
 // makeWorkdir creates the folder where commands start, owned by the user that they run as.
@@ -137,15 +142,35 @@ func (b *sandbox) renew(after time.Duration) {
 	b.deadline = time.AfterFunc(after, func() { b.end("lifetime") })
 }
 
+// renewLease is called with the lock whenever a client came or went.
+func (b *sandbox) renewLease() {
+	if b.expiry != nil {
+		b.expiry.Stop()
+		b.expiry = nil
+	}
+	if b.lease > 0 && len(b.clients) == 0 {
+		b.expiry = time.AfterFunc(b.lease, func() {
+			b.mu.Lock()
+			idle := len(b.clients) == 0
+			b.mu.Unlock()
+			if idle {
+				b.end("its owner went away")
+			}
+		})
+	}
+}
+
 // attach serves a client until it leaves. The owner's leaving ends the sandbox.
-func (b *sandbox) attach(t transport, owner bool) {
-	c := &conn{sandbox: b, t: t, streams: map[uint32]*stream{}}
+func (b *sandbox) attach(link *session, owner bool) {
+	c := &conn{sandbox: b, link: link, streams: map[uint32]*stream{}}
 	b.mu.Lock()
 	b.clients[c] = true
+	b.renewLease()
 	b.mu.Unlock()
 	c.serve(owner)
 	b.mu.Lock()
 	delete(b.clients, c)
+	b.renewLease()
 	b.mu.Unlock()
 	if owner && !b.detach {
 		b.end("its owner went away")
@@ -165,7 +190,9 @@ func (b *sandbox) end(reason string) {
 	}
 	b.mu.Unlock()
 	time.AfterFunc(2*time.Second, func() { os.Exit(0) })
-	_ = syscall.Kill(-1, syscall.SIGKILL)
+	if !b.ownerCalls {
+		killAll()
+	} // else what leads to its clients would be killed before it could tell them
 	var told sync.WaitGroup
 	for _, c := range clients {
 		told.Add(1)
@@ -175,6 +202,30 @@ func (b *sandbox) end(reason string) {
 		}()
 	}
 	told.Wait()
-	_ = syscall.Kill(-1, syscall.SIGKILL)
+	if b.ownerCalls {
+		time.Sleep(100 * time.Millisecond)
+	}
+	killAll()
 	os.Exit(0)
+}
+
+// killAll ends whatever the agent has started.
+func killAll() {
+	if self == 1 {
+		_ = syscall.Kill(-1, syscall.SIGKILL)
+		return
+	}
+	for range 100 {
+		procs.mu.Lock()
+		table := processTable(nil)
+		for _, p := range table {
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+		procs.mu.Unlock()
+		procs.reap()
+		if len(table) == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }

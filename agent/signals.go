@@ -2,7 +2,9 @@
 package main
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -44,4 +46,54 @@ func shieldFromSignals() {
 			rtSigaction(number, &ignore, nil)
 		}
 	}
+}
+
+// quiet are the signals that need no handling in the agent. They are blocked in its threads: a
+// command may send them faster than they can be handled, and would hold up who gets them.
+var quiet = func() (mask uint64) {
+	for number := syscall.Signal(1); number <= 64; number++ {
+		if number != syscall.SIGCHLD && number != syscall.SIGURG &&
+			!slices.Contains(coreSignals, number) {
+			mask |= 1 << (number - 1)
+		}
+	}
+	return mask
+}()
+
+// serves tells a sandbox's agent from what only leads to it.
+var serves = len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-")
+
+// startMask is the signals that the agent was started with as blocked, and its commands are. It is
+// read and changed where Go is certain to be on a process's first thread, which Linux prefers.
+var startMask = func() uint64 {
+	if !serves {
+		return 0
+	}
+	// By this one Go has all threads make a system call, as it must until there are no privileges.
+	const allThreads = 33
+	return blockSignals(quiet &^ (1 << (allThreads - 1)))
+}()
+
+// blockSignals is for the calling thread, and returns what was blocked there before.
+func blockSignals(more uint64) (before uint64) {
+	const add = 0
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, add, uintptr(unsafe.Pointer(&more)),
+		uintptr(unsafe.Pointer(&before)), 8, 0, 0)
+	return before
+}
+
+const rlimitSigpending = 11
+
+// queuedSignals is how many real-time signals may be queued for a command: what the agent had.
+var queuedSignals [2]uint64
+
+// queueNoSignals lets a flood of real-time signals cost nothing. Those that are blocked would be
+// queued, and the queue is the user's, everywhere on the machine: it would be full for the next
+// agent, which needs such a signal at its start. Without a queue each is pending once.
+func queueNoSignals() {
+	syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, rlimitSigpending, 0,
+		uintptr(unsafe.Pointer(&queuedSignals)), 0, 0)
+	none := [2]uint64{0, queuedSignals[1]}
+	syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, rlimitSigpending,
+		uintptr(unsafe.Pointer(&none)), 0, 0, 0)
 }

@@ -11,8 +11,6 @@ import (
 	"unsafe"
 )
 
-const markerName = "SANDBOXKIT_EXEC_ID"
-
 type processStat struct {
 	pid, ppid, session int
 	start              uint64
@@ -60,8 +58,12 @@ func readStat(pid int) (processStat, bool) {
 	return parseStat(data)
 }
 
-// processTable lists every living process but the agent.
-func processTable() []processStat {
+// self is the agent: the sandbox's first process, unless it was put into a sandbox that has its own.
+var self = os.Getpid()
+
+// processTable lists every living process of the sandbox but the agent and its reapers: all that
+// are there where it is the first one, and else those below it.
+func processTable(reapers map[int]*reaper) []processStat {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -71,50 +73,42 @@ func processTable() []processStat {
 	var table []processStat
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || pid == 1 {
+		if err != nil || pid == self || reapers[pid] != nil {
 			continue
 		}
 		if s, ok := readStat(pid); ok && !s.dead {
 			table = append(table, s)
 		}
 	}
+	if self != 1 {
+		table = below(self, table, reapers)
+	}
 	return table
 }
 
-// markersOf reads processes' markers as the user `id`, who may read those environments. One
-// that is missing has no marker, or made its environment unreadable.
-func markersOf(id identity, pids []int) map[int]string {
-	markers := map[int]string{}
-	_ = filesAs.run(id, func() {
-		for _, pid := range pids {
-			for _, entry := range bytes.Split(environOf(pid), []byte{0}) {
-				if value, ok := bytes.CutPrefix(entry, []byte(markerName+"=")); ok {
-					markers[pid] = string(value)
-					break
-				}
-			}
-		}
-	})
-	return markers
-}
-
-// environOf reads a process's environment. One in the middle of an exec has none for a moment,
-// and no arguments either, as no other process: that is waited out.
-func environOf(pid int) []byte {
-	folder := "/proc/" + strconv.Itoa(pid)
-	for range 100 {
-		data, err := os.ReadFile(folder + "/environ")
-		if err != nil || len(data) > 0 {
-			return data
-		}
-		if arguments, err := os.ReadFile(folder + "/cmdline"); err != nil || len(arguments) > 0 {
-			// The exec may have ended between the two.
-			data, _ = os.ReadFile(folder + "/environ")
-			return data
-		}
-		time.Sleep(200 * time.Microsecond)
+// below picks the processes whose parents' parents lead to `top` or one of its reapers. It is a
+// subreaper: what falls out of a tree falls to it.
+func below(top int, table []processStat, reapers map[int]*reaper) []processStat {
+	parents := make(map[int]int, len(table))
+	for _, p := range table {
+		parents[p.pid] = p.ppid
 	}
-	return nil
+	var out []processStat
+	for _, p := range table {
+		at := p.ppid
+		// The table is no snapshot: a number used again may close a circle.
+		for range table {
+			above, known := parents[at]
+			if !known {
+				break
+			}
+			at = above
+		}
+		if at == top || reapers[at] != nil {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // uidOf is a process's real uid: without privileges it is its command's, for good.
@@ -139,72 +133,70 @@ func startTime() uint64 {
 	return uint64(now.Nano()) / 10_000_000
 }
 
-// A tree is what one command's process tree is known by.
+// A tree is one command's processes: whatever is below its reaper. Where that was killed, or the
+// kernel has no subreapers, it is also every orphan of the command's user that is younger than the
+// command and below no other command's reaper or main process: in doubt it is the command's.
 type tree struct {
-	root   int
+	reaper *reaper
 	start  uint64 // no member started before
-	marker string
-	id     identity
-	// others tells whether a session belongs to another running command.
-	others func(session int) bool
+	uid    uint32
+	uidOf  func(pid int) uint32
 }
 
-// members picks the command's processes from the table.
-func (t *tree) members(table []processStat, known map[int]uint64) []processStat {
-	in := map[int]bool{}
-	for _, p := range table {
-		if p.pid == t.root && p.start >= t.start || p.session == t.root ||
-			known[p.pid] == p.start && p.start != 0 {
-			in[p.pid] = true
-		}
+func (t *tree) ended() <-chan ending { return t.reaper.exit }
+
+func (t *tree) release() {}
+
+// members picks the command's processes from the table, `ours` being the living reapers and `mains`
+// the main processes of other commands.
+func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*reaper,
+	mains map[int]bool) []processStat {
+	const mine, others, undecided = 1, 2, 3
+	byPid := make(map[int]*processStat, len(table))
+	for i := range table {
+		byPid[table[i].pid] = &table[i]
 	}
-	adopt := func() {
-		for grew := true; grew; {
-			grew = false
-			for _, p := range table {
-				if !in[p.pid] && in[p.ppid] {
-					in[p.pid] = true
-					grew = true
-				}
-			}
+	found := map[int]int{}
+	var of func(p *processStat) int
+	of = func(p *processStat) int {
+		if side, done := found[p.pid]; done {
+			return side
 		}
-	}
-	adopt()
-	var strangers []int
-	for _, p := range table {
-		if !in[p.pid] && p.ppid != 0 && p.start >= t.start {
-			strangers = append(strangers, p.pid)
+		found[p.pid] = undecided // the table is no snapshot: a number used again may close a circle
+		side := undecided
+		above := byPid[p.ppid]
+		switch r := ours[p.ppid]; {
+		case p.pid == t.reaper.main && !t.reaper.exited, known[p.pid] == p.start && p.start != 0:
+			side = mine
+		case r == t.reaper && r != nil:
+			side = mine
+		case r != nil, mains[p.pid], p.ppid == 0, forks.is(p.pid):
+			side = others
+		case above != nil:
+			side = of(above)
+		case p.ppid == self && t.reaper.lost && p.start >= t.start && t.uidOf(p.pid) == t.uid:
+			side = mine
 		}
-	}
-	if len(strangers) > 0 {
-		markers := markersOf(t.id, strangers)
-		for _, p := range table {
-			if in[p.pid] || p.ppid == 0 || p.start < t.start {
-				continue
-			}
-			marker, marked := markers[p.pid]
-			orphan := !marked && p.ppid == 1 && !t.others(p.session) && uidOf(p.pid) == t.id.uid
-			if marker == t.marker && marked || orphan {
-				in[p.pid] = true
-			}
-		}
-		adopt()
+		found[p.pid] = side
+		return side
 	}
 	var out []processStat
-	for _, p := range table {
-		if in[p.pid] {
-			out = append(out, p)
+	for i := range table {
+		if of(&table[i]) == mine {
+			out = append(out, table[i])
 		}
 	}
 	return out
 }
 
-// kill returns when no member is left: it stops what it finds until a scan finds nothing new,
-// so that nothing forks away, and then kills all of it.
-func (t *tree) kill() {
+func (t *tree) kill() { strikeUntil(t.strike) }
+
+// strikeUntil returns when no member is left: a strike stops what it finds until a scan finds
+// nothing new, so that nothing forks away, and then kills all of it.
+func strikeUntil(strike func(known map[int]uint64) (gone bool)) {
 	known := map[int]uint64{}
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		if t.strike(known) {
+		if strike(known) {
 			return
 		}
 		procs.reap()
@@ -216,29 +208,41 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 	procs.mu.Lock()
 	defer procs.mu.Unlock()
 	for {
-		table := processTable()
-		members := t.members(table, known)
-		if len(members) == 0 {
-			return true
+		if t.reaper.gone && !t.reaper.lost {
+			return true // it ends when it has no children: no scan is as sure
 		}
-		if len(members) == len(table) {
+		table := processTable(procs.byPid)
+		mains, alone := procs.others(t.reaper)
+		members := t.members(table, known, procs.byPid, mains)
+		if len(members) == 0 {
+			return t.reaper.gone && t.reaper.exited
+		}
+		if self == 1 && alone && len(members) == len(table) {
 			// Atomic: nothing can fork out of it. All but the agent belongs to the command.
 			_ = syscall.Kill(-1, syscall.SIGKILL)
 			return false
 		}
-		fresh := 0
-		for _, p := range members {
-			if known[p.pid] != p.start {
-				known[p.pid] = p.start
-				fresh++
-				_ = syscall.Kill(p.pid, syscall.SIGSTOP)
-			}
-		}
-		if fresh == 0 {
-			for _, p := range members {
-				_ = syscall.Kill(p.pid, syscall.SIGKILL)
-			}
+		if !stopNew(members, known) {
+			killEach(members)
 			return false
 		}
+	}
+}
+
+// stopNew stops those that are not known yet, and tells whether there were any.
+func stopNew(members []processStat, known map[int]uint64) (any bool) {
+	for _, p := range members {
+		if known[p.pid] != p.start {
+			known[p.pid] = p.start
+			any = true
+			_ = syscall.Kill(p.pid, syscall.SIGSTOP)
+		}
+	}
+	return any
+}
+
+func killEach(members []processStat) {
+	for _, p := range members {
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
 	}
 }

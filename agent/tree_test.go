@@ -26,33 +26,90 @@ func TestOwnStatIsReadable(t *testing.T) {
 	}
 }
 
-func TestMembersAreDescendantsAndTheSession(t *testing.T) {
-	table := []processStat{
-		{pid: 10, ppid: 1, session: 10, start: 5},  // the command
-		{pid: 11, ppid: 10, session: 10, start: 6}, // its child
-		{pid: 12, ppid: 11, session: 12, start: 7}, // its child's setsid child
-		{pid: 13, ppid: 1, session: 10, start: 7},  // an orphan of its session
-		{pid: 20, ppid: 1, session: 20, start: 3},  // another command, older
-		{pid: 21, ppid: 20, session: 20, start: 4}, // its child
-		{pid: 30, ppid: 0, session: 30, start: 9},  // from outside
-	}
-	command := &tree{root: 10, start: 5, marker: "m", others: func(int) bool { return false }}
-	var pids []int
-	for _, p := range command.members(table, map[int]uint64{}) {
+func pidsOf(members []processStat) (pids []int) {
+	for _, p := range members {
 		pids = append(pids, p.pid)
 	}
-	if !slices.Equal(pids, []int{10, 11, 12, 13}) {
-		t.Fatal(pids)
+	return pids
+}
+
+var aTable = []processStat{
+	{pid: 10, ppid: 9, start: 5},   // the command, below its reaper
+	{pid: 11, ppid: 10, start: 6},  // its child
+	{pid: 12, ppid: 11, start: 7},  // its child's child
+	{pid: 13, ppid: 9, start: 7},   // an orphan of it
+	{pid: 20, ppid: 19, start: 6},  // another command
+	{pid: 21, ppid: 20, start: 8},  // its child
+	{pid: 22, ppid: 19, start: 8},  // its orphan
+	{pid: 30, ppid: 0, start: 9},   // from outside
+	{pid: 31, ppid: 30, start: 9},  // its child
+	{pid: 40, ppid: self, start: 4},   // an orphan from before
+	{pid: 41, ppid: self, start: 5},   // an orphan whose reaper is dead
+	{pid: 42, ppid: 41, start: 10}, // its child
+	{pid: 50, ppid: self, start: 6},   // a third command, whose reaper is dead
+	{pid: 51, ppid: 50, start: 6},  // its child
+	{pid: 60, ppid: 59, start: 9},  // one whose parent has vanished meanwhile
+}
+
+func TestMembersAreWhateverIsBelowTheReaper(t *testing.T) {
+	own, other := &reaper{main: 10}, &reaper{main: 20}
+	command := &tree{reaper: own, start: 5}
+	living := map[int]*reaper{9: own, 19: other}
+	mains := map[int]bool{20: true, 50: true}
+	found := pidsOf(command.members(aTable, nil, living, mains))
+	if !slices.Equal(found, []int{10, 11, 12, 13}) {
+		t.Fatal(found)
+	}
+}
+
+func TestWithoutItsReaperEveryYoungOrphanIsTheCommands(t *testing.T) {
+	own, other := &reaper{main: 10, lost: true, gone: true}, &reaper{main: 20}
+	table := []processStat{{pid: 10, ppid: self, start: 5}, {pid: 11, ppid: 10, start: 6}}
+	table = append(table, aTable[4:]...)
+	uid := uint32(1000)
+	command := &tree{reaper: own, start: 5, uid: 1000, uidOf: func(int) uint32 { return uid }}
+	living := map[int]*reaper{19: other}
+	mains := map[int]bool{20: true, 50: true}
+	found := pidsOf(command.members(table, nil, living, mains))
+	if !slices.Equal(found, []int{10, 11, 41, 42}) {
+		t.Fatal(found)
+	}
+	uid = 1001
+	if found := pidsOf(command.members(table, nil, living, mains)); !slices.Equal(found, []int{10, 11}) {
+		t.Fatal(found)
 	}
 }
 
 func TestAKnownProcessStaysAMemberWhenItsParentIsGone(t *testing.T) {
-	table := []processStat{{pid: 12, ppid: 1, session: 12, start: 7}}
-	command := &tree{root: 10, start: 8, others: func(int) bool { return false }}
-	if len(command.members(table, map[int]uint64{12: 7})) != 1 {
+	table := []processStat{{pid: 12, ppid: self, start: 7}}
+	command := &tree{reaper: &reaper{main: 10}, start: 8}
+	if len(command.members(table, map[int]uint64{12: 7}, nil, nil)) != 1 {
 		t.Fatal("it was forgotten")
 	}
-	if len(command.members(table, map[int]uint64{12: 6})) != 0 {
+	if len(command.members(table, map[int]uint64{12: 6}, nil, nil)) != 0 {
 		t.Fatal("another process with its number was taken for it")
+	}
+}
+
+func TestATableThatIsNoSnapshotEndsTheSearch(t *testing.T) {
+	table := []processStat{{pid: 12, ppid: 13, start: 7}, {pid: 13, ppid: 12, start: 7}}
+	command := &tree{reaper: &reaper{main: 10}, start: 1}
+	if len(command.members(table, nil, nil, nil)) != 0 {
+		t.Fatal("a circle belongs to nobody")
+	}
+}
+
+func TestBesideOthersOnlyWhatIsBelowTheAgentIsItsOwn(t *testing.T) {
+	reapers := map[int]*reaper{9: {}, 19: {}}
+	found := pidsOf(below(self, aTable, reapers))
+	if !slices.Equal(found, []int{10, 11, 12, 13, 20, 21, 22, 40, 41, 42, 50, 51}) {
+		t.Fatal(found)
+	}
+	if found := pidsOf(below(8, aTable, reapers)); !slices.Equal(found, []int{10, 11, 12, 13, 20, 21, 22}) {
+		t.Fatal(found)
+	}
+	circle := []processStat{{pid: 12, ppid: 13}, {pid: 13, ppid: 12}}
+	if found := below(self, circle, nil); len(found) != 0 {
+		t.Fatal(found)
 	}
 }

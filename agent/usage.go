@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,12 +19,20 @@ const (
 	schedBatch   = "3"
 )
 
-// stats counts the living processes, the agent included, their resident memory in bytes, the
-// processor time of all but the agent and that of the agent, and the time starved of a processor.
+// stats counts the living processes, the agent included and its reapers, which share its memory,
+// not; their resident memory in bytes, the processor time of all but the agent and that of the
+// agent, and the time starved of a processor.
 func stats() []byte {
 	reaped, own := processorTimes(syscall.RUSAGE_CHILDREN), processorTimes(syscall.RUSAGE_SELF)
-	table := processTable()
-	processes, resident, used := 1, residentOf(1), reaped
+	reapers := procs.living()
+	table := processTable(reapers)
+	processes, resident, used := 1, residentOf(self), reaped
+	for pid := range reapers {
+		// The times of what it has waited for.
+		if p, ok := readStat(pid); ok && !p.dead {
+			used += p.ticks * nanosPerTick
+		}
+	}
 	for _, p := range table {
 		processes++
 		resident += p.pages * uint64(os.Getpagesize())
@@ -33,7 +40,8 @@ func stats() []byte {
 	}
 	starved := waits.sample(table, time.Now())
 	exact := byte(0)
-	if total, ok := groupCounter().read(); ok {
+	// Where others run beside it, its group counts them, too.
+	if total, ok := ownGroup().processor.read(); ok && self == 1 {
 		used, exact = total-min(own, total), 1
 	}
 	out := binary.BigEndian.AppendUint32(nil, uint32(processes))
@@ -47,66 +55,6 @@ func processorTimes(who int) uint64 {
 	var used syscall.Rusage
 	_ = syscall.Getrusage(who, &used)
 	return uint64(used.Utime.Nano() + used.Stime.Nano())
-}
-
-// A counter is where the sandbox's control group counts the processor time of all of it, also of
-// what nobody waited for.
-type counter struct {
-	path   string
-	prefix string // of the line with microseconds; empty for a file that is one number of nanoseconds
-}
-
-// groupCounter finds the counter that the container shows. An unprivileged command can neither
-// mount another there nor write to it.
-var groupCounter = sync.OnceValue(func() counter {
-	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	groups, _ := os.ReadFile("/proc/self/cgroup")
-	return findCounter(string(mounts), string(groups))
-})
-
-func findCounter(mounts, groups string) counter {
-	own := map[string]string{}
-	for _, line := range strings.Split(groups, "\n") {
-		if f := strings.SplitN(line, ":", 3); len(f) == 3 {
-			for _, controller := range strings.Split(f[1], ",") {
-				own[controller] = f[2]
-			}
-		}
-	}
-	for _, line := range strings.Split(mounts, "\n") {
-		before, after, _ := strings.Cut(line, " - ")
-		mount, kind := strings.Fields(before), strings.Fields(after)
-		if len(mount) < 5 || len(kind) < 3 {
-			continue
-		}
-		controllers := "," + kind[2] + ","
-		switch {
-		case kind[0] == "cgroup" && strings.Contains(controllers, ",cpuacct,") && own["cpuacct"] == mount[3]:
-			return counter{path: mount[4] + "/cpuacct.usage"}
-		case kind[0] == "cgroup2" && own[""] == mount[3]:
-			if _, split := own["cpuacct"]; !split {
-				return counter{path: mount[4] + "/cpu.stat", prefix: "usage_usec "}
-			}
-		}
-	}
-	return counter{}
-}
-
-func (c counter) read() (nanos uint64, ok bool) {
-	data, err := os.ReadFile(c.path)
-	if err != nil {
-		return 0, false
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		if number, found := strings.CutPrefix(line, c.prefix); found {
-			n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
-			if c.prefix != "" {
-				n *= 1000
-			}
-			return n, err == nil
-		}
-	}
-	return 0, false
 }
 
 type threadKey struct {

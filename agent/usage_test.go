@@ -2,8 +2,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 )
@@ -12,47 +10,6 @@ func TestAStatTellsTheProcessorTimeOfAProcessAndItsChildren(t *testing.T) {
 	line := "42 (a) R (b) S 7 42 41 0 -1 4194560 1 2 3 4 500 60 7 1 20 0 3 0 99887 1000 200"
 	if s, ok := parseStat([]byte(line)); !ok || s.ticks != 568 {
 		t.Fatalf("%+v %v", s, ok)
-	}
-}
-
-func TestTheGroupsCounterIsFoundOnlyWhereItIsTheSandboxsOwn(t *testing.T) {
-	v1 := "9:pids:/docker/ab\n2:cpu,cpuacct:/docker/ab\n0::/docker/ab\n"
-	v1Mounts := "121 1 0:53 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" +
-		"122 121 0:28 /docker/ab /sys/fs/cgroup/unified ro - cgroup2 cgroup rw\n" +
-		"124 121 0:30 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro,nosuid shared:1 - cgroup cgroup rw,cpu,cpuacct\n"
-	v2, v2Mounts := "0::/\n", "31 1 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
-	for _, each := range []struct{ mounts, groups, path string }{
-		{v1Mounts, v1, "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"},
-		{v2Mounts, v2, "/sys/fs/cgroup/cpu.stat"},
-		{v2Mounts, "0::/docker/ab\n", ""},
-		{strings.ReplaceAll(v1Mounts, "/docker/ab", "/"), v1, ""},
-		{"", v2, ""},
-	} {
-		if found := findCounter(each.mounts, each.groups); found.path != each.path {
-			t.Errorf("%q: %q", each.path, found.path)
-		}
-	}
-}
-
-func TestCountersAreReadInNanoseconds(t *testing.T) {
-	folder := t.TempDir()
-	for name, content := range map[string]string{
-		"cpuacct.usage": "1234567000\n",
-		"cpu.stat":      "usage_usec 1234567\nuser_usec 99\n",
-		"other":         "nothing\n",
-	} {
-		_ = os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600)
-	}
-	for _, c := range []counter{{path: "cpuacct.usage"}, {path: "cpu.stat", prefix: "usage_usec "}} {
-		c.path = filepath.Join(folder, c.path)
-		if n, ok := c.read(); !ok || n != 1_234_567_000 {
-			t.Errorf("%+v: %d %v", c, n, ok)
-		}
-	}
-	for _, c := range []counter{{}, {path: filepath.Join(folder, "other")}} {
-		if n, ok := c.read(); ok {
-			t.Errorf("%+v: %d", c, n)
-		}
 	}
 }
 

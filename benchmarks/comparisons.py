@@ -41,13 +41,6 @@ def faster(name: str, ours: float, other: float, other_is: str, target: float) -
     )
 
 
-def near(name: str, ours: float, other: float, other_is: str, target: float) -> Comparison:
-    """Our seconds should be at most `target` times the other's."""
-    return Comparison(
-        name, ours * 1e3, other * 1e3, other_is, "ms", ours / other, "at most", target
-    )
-
-
 def interleaved(rounds: int, *works: Callable[[], object], repeats: int = 20) -> list[float]:
     """The median seconds of each piece of work, over all rounds after one warm-up.
 

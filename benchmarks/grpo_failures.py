@@ -1,9 +1,13 @@
-"""What failing sandboxes do to GRPO: the held-out pass rate without and with a share of failures.
+"""What failing sandboxes do to GRPO: the held-out pass rate without failures, and with a share of them.
 
     python -m benchmarks.grpo_failures [--rate 0.2] [--seeds 3] [--steps 50]
 
-The model and task of `make grpo-demo`, in local sandboxes; of the sandboxes that grade, the share
-`rate` cannot be made, and nothing is retried. Needs the training group.
+The model and task of `make grpo-demo`, in local sandboxes. Of the runs of a submission the share
+`rate` loses its sandbox, which is deleted under it, and of the sandboxes as many cannot be made: once
+with the retries that graders make by default, and once with none, where each costs a rollout its
+verdict. A rollout of one run is wrong where it has another reward than the same answer had elsewhere.
+The learning rate falls to 0, unlike the demo's: at a constant one a run sometimes undoes at its end
+what it has learnt, failures or not. Needs the training group.
 """
 
 import argparse
@@ -12,55 +16,91 @@ import os
 import random
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+from toys import compose
+
 from sandboxkit import ProviderUnavailableError
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo import plot, records
 from sandboxkit.integrations.grpo.config import read
-from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.grpo.trainer import train
+from sandboxkit.integrations.rewards import Limits
+from sandboxkit.provider import Output
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxSpec
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "compose.toml"
+Answer = tuple[int, str]
+"""A row's number and what was written for it."""
 
 
 class Failing(LocalProvider):
-    """A share of the sandboxes, always the same ones, cannot be made."""
+    """A share of the sandboxes cannot be made, and a share of the runs in them loses its sandbox.
+
+    Graders run all they have in a few sandboxes, which they reset: to fail a share of the creations
+    alone would fail next to nothing.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self._rate, self._numbers = rate, random.Random(0)
         self._first = True
+        self.runs = self.lost = self.unmade = 0
 
     async def create(self, spec: SandboxSpec) -> str:
         # The first one is the program's look whether sandboxes work at all.
         first, self._first = self._first, False
-        if self._numbers.random() < self._rate and not first:
+        if not first and self._numbers.random() < self._rate:
+            self.unmade += 1
             raise ProviderUnavailableError("injected")
         return await super().create(spec)
 
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        self.runs += 1
+        if self._numbers.random() < self._rate:
+            self.lost += 1
+            await self.delete(sandbox_id)
+        return await super().run_python(sandbox_id, code, command, output)
 
-def run(folder: Path, seed: int, steps: int, rate: float) -> tuple[float, float, int]:
-    """The held-out pass rate at the end, the share without a verdict, false zeros in samples.jsonl."""
-    run = folder / f"run-{seed}-{rate}"
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one run of the program."""
+
+    curve: list[float]
+    """The pass rate on held-out rows, before the first step and after every tenth."""
+    failed: float
+    """The mean share of a step's rollouts that needed a sandbox and had no verdict."""
+    rewards: dict[Answer, set[float]]
+    provider: Failing
+
+
+def run(folder: Path, seed: int, steps: int, rate: float, retries: int) -> Outcome:
+    """Train once."""
+    run, provider = folder / f"run-{seed}-{rate}-{retries}", Failing(rate)
     settings = [
         f"run.folder={run}",
-        *(f"run.seed={seed}", f"run.steps={steps}", f"run.evaluate_every={steps}"),
+        *(f"run.seed={seed}", f"run.steps={steps}"),
         f"model.name={folder}/model",
         *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
-        *("engine.kind=hf", "grading.provider=local"),
-        "grading.options={together=true, limits={retries=0}}",
+        *("engine.kind=hf", "grading.provider=local", "optimizer.schedule=linear"),
+        f"grading.options={{together=true, limits={{retries={retries}}}}}",
     ]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        if number := train(read(DEMO, settings), Failing(rate)):
+        if number := train(read(DEMO, settings), provider):
             raise SystemExit(128 + number)
     rows = list(plot.rows(run / "metrics.jsonl"))
     shares = [row["infra_failed_rate"] for row in rows if "infra_failed_rate" in row]
+    rewards: dict[Answer, set[float]] = {}
+    for row in (row for step in records.steps(run) for row in records.read(run, step)):
+        if row["reward"] is not None:
+            answer = row["row"], "".join(turn["text"] for turn in row["turns"])
+            rewards.setdefault(answer, set()).add(row["reward"])
     held_out = [row["held_out"] for row in rows if "held_out" in row]
-    samples = plot.rows(run / "samples.jsonl")
-    false = sum(row["outcome"] == "infra_error" and row["reward"] is not None for row in samples)
-    return held_out[-1], sum(shares) / len(shares), false
+    return Outcome(held_out, sum(shares) / len(shares), rewards, provider)
 
 
 def main() -> int:
@@ -69,14 +109,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50)
     args = parser.parse_args()
+    default = Limits().retries
     with tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as name:
         compose.write(Path(name))
         for seed in range(args.seeds):
-            for rate in (0.0, args.rate):
-                held_out, failed, false = run(Path(name), seed, args.steps, rate)
+            known: dict[Answer, set[float]] = {}
+            for rate, retries in ((0.0, default), (args.rate, default), (args.rate, 0)):
+                made = run(Path(name), seed, args.steps, rate, retries)
+                shared = made.rewards.keys() & known.keys()
+                wrong = sum(len(rewards) > 1 for rewards in made.rewards.values())
+                wrong += sum(made.rewards[answer] != known[answer] for answer in shared)
+                known = known or made.rewards
+                provider, curve = made.provider, " ".join(f"{each:.2f}" for each in made.curve)
                 print(
-                    f"seed {seed}, {rate:.0%} injected: held out {held_out:.3f}, "
-                    f"infra_failed_rate {failed:.3f}, false zeros {false}",
+                    f"seed {seed}, {rate:.0%}, {retries} retries: {provider.lost} of "
+                    f"{provider.runs} runs lost, {provider.unmade} sandboxes not made, without "
+                    f"a verdict {made.failed:.3f}, wrong {wrong} of {len(shared)} answers known; "
+                    f"held out {curve}",
                     flush=True,
                 )
     return 0

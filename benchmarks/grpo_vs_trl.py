@@ -24,9 +24,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from toys import compose
+
 from sandboxkit import Operation, Session
 from sandboxkit.integrations.grpo import plot
-from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.rewards import HostCompare
 
 MODES = ("hf", "vllm", "trl")

@@ -2,6 +2,7 @@
 
 from sandboxkit import (
     CommandFailedError,
+    CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
     SandboxFileNotFoundError,
@@ -28,8 +29,11 @@ with Session() as session:
     except CommandTimeoutError as error:
         print(f"timed out after printing {error.result.stdout.strip()!r}")
 
-    # A missing program is a result too, as in a shell.
-    print("missing program:", sandbox.exec(["no-such-program"]).result().returncode)
+    # A command that was not started has no status, and says why.
+    try:
+        sandbox.exec(["no-such-program"]).result()
+    except CommandStartError as error:
+        print("not started; worth trying again:", error.retryable)
 
     try:
         sandbox.read_file("/workspace/absent").result()

@@ -1,29 +1,39 @@
 """sandboxkit: one Session and Sandbox API over many sandbox backends."""
 
+import sandboxkit._distribution  # noqa: F401 - first: it refuses a mixture of two packages
 from sandboxkit._operation import Operation, as_completed, wait
-from sandboxkit._process import Process, ProcessResult
+from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._session import Session
-from sandboxkit._shell import Shell
 from sandboxkit.errors import (
     AuthenticationError,
     CapacityError,
     CommandError,
     CommandFailedError,
+    CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
     ImageNotFoundError,
+    KernelError,
+    MissingExtraError,
+    OutcomeUnknownError,
     ProviderUnavailableError,
     SandboxError,
     SandboxFileError,
     SandboxFileNotFoundError,
+    SandboxNotCleanError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
+    TerminalError,
 )
 from sandboxkit.types import (
+    CommandUsage,
+    Ending,
     FileInfo,
     FileType,
+    Interpreter,
+    ProcessResult,
     PtySize,
     SandboxInfo,
     SandboxSpec,
@@ -38,12 +48,19 @@ __all__ = [
     "CapacityError",
     "CommandError",
     "CommandFailedError",
+    "CommandStartError",
     "CommandTimeoutError",
+    "CommandUsage",
     "ConfigurationError",
+    "Ending",
     "FileInfo",
     "FileType",
     "ImageNotFoundError",
+    "Interpreter",
+    "KernelError",
+    "MissingExtraError",
     "Operation",
+    "OutcomeUnknownError",
     "Process",
     "ProcessResult",
     "ProviderUnavailableError",
@@ -53,13 +70,14 @@ __all__ = [
     "SandboxFileError",
     "SandboxFileNotFoundError",
     "SandboxInfo",
+    "SandboxNotCleanError",
     "SandboxNotFoundError",
     "SandboxSpec",
     "SandboxStartError",
     "SandboxState",
     "SandboxTerminatedError",
     "Session",
-    "Shell",
+    "TerminalError",
     "Usage",
     "as_completed",
     "wait",

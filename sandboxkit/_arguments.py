@@ -1,35 +1,58 @@
-"""Checks on what callers pass, made before any I/O."""
+"""Checks on what callers pass, made before any I/O; what they return is a copy of its own."""
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeGuard
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.types import PtySize
 
 MAX_ARGUMENT = 131_071  # Linux MAX_ARG_STRLEN, less its NUL
 MAX_ARGV = 1_048_576
+_MOST = 10**9
+"""Of anything that is counted or timed: 31 years in seconds, and no backend's integer overflows."""
+_BYTES = 2**63 - 1
+_SIZES = range(1, 1 << 16)  # a terminal keeps its rows and columns in 16 bits each
+_SHOWN = 40
+
+Content = bytes | bytearray | memoryview | str
+"""What a caller may give as the content of a file or an input."""
+# Any, here and below: these look at what callers pass, whatever that is.
+Check = Callable[[str, Any], Any]
 
 
-def argv(value: Sequence[str]) -> tuple[str, ...]:
+def argv(value: Sequence[str], name: str = "argv") -> tuple[str, ...]:
     """A command as a sequence of strings that execve(2) takes."""
     if isinstance(value, str | bytes):
         raise ConfigurationError(
-            f"argv is a list of strings, not the string {value!r}; "
-            f"for a shell line use ['sh', '-c', {value!r}]"
+            f"{name} is a list of strings, not the string {shown(value)}; "
+            f"for a shell line use ['sh', '-c', {shown(value)}]"
         )
+    if not isinstance(value, Sequence):
+        refuse(name, value, "a list of strings such as ['ls', '-l']")
     result = tuple(value)
     if not result or result[0] == "":
-        raise ConfigurationError(f"argv is empty: {result!r}; give at least a program")
+        raise ConfigurationError(f"{name} is empty: {shown(result)}; give at least a program")
+    return arguments(name, result)
+
+
+def arguments(name: str, value: Sequence[str]) -> tuple[str, ...]:
+    """A program's arguments, of which there may be none."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        refuse(name, value, "a list of strings")
+    result = tuple(value)
     total = 0
     for item in result:
         if not isinstance(item, str):
-            raise ConfigurationError(f"argv holds {item!r}; every argument must be a str")
+            raise ConfigurationError(f"{name} holds {shown(item)}; every argument must be a str")
         if "\0" in item:
-            raise ConfigurationError(f"argument {_short(item)} contains a NUL character; remove it")
-        size = len(_encode(item, "argument"))
+            raise ConfigurationError(f"argument {shown(item)} contains a NUL character; remove it")
+        size = len(_encode("argument", item))
         total += size + 1
         if size > MAX_ARGUMENT or total > MAX_ARGV:
             raise ConfigurationError(
-                f"argument {_short(item)} of {size} bytes is over the limit of {MAX_ARGUMENT} "
+                f"argument {shown(item)} of {size} bytes is over the limit of {MAX_ARGUMENT} "
                 f"({MAX_ARGV} in all); pass it through stdin or a file"
             )
     return result
@@ -40,46 +63,199 @@ def timeout(value: float | None) -> float | None:
     return None if value is None else positive("timeout", value, unit="seconds")
 
 
+def patience(value: float | None) -> float | None:
+    """Seconds that the caller waits, from 0 on, or None for as long as it takes."""
+    if value is None or (_is_number(value) and 0 <= value <= _MOST):
+        return value
+    refuse("timeout", value, "seconds from 0 on, such as max(0, left), or None for no limit")
+
+
 def positive(name: str, value: float, *, unit: str = "") -> float:
     """A finite number above zero."""
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value <= 0:
-        remedy = f"a positive number{f' of {unit}' if unit else ''}, or None"
-        raise ConfigurationError(f"{name}={value!r} is not valid; use {remedy}")
+    if not _is_number(value) or not 0 < value <= _MOST:
+        of = f" of {unit}" if unit else ""
+        refuse(name, value, f"a positive number{of} of at most {_MOST}, or None")
     return value
+
+
+def whole(name: str, value: int, *, most: int = _MOST) -> int:
+    """A whole number of at least 1."""
+    if not _is_whole(value) or not 1 <= value <= most:
+        refuse(name, value, f"a whole number from 1 to {most}")
+    return value
+
+
+def size(name: str, value: int) -> int:
+    """A number of bytes."""
+    return whole(name, value, most=_BYTES)
+
+
+def flag(name: str, value: bool) -> bool:
+    """True or False, and nothing that Python takes for one of them."""
+    if not isinstance(value, bool):
+        refuse(name, value, "True or False")
+    return value
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        refuse(name, value, f"one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """A word for the backend, such as an image or an id: not empty, one that UTF-8 can encode."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        refuse(name, value, "a non-empty string without NUL characters")
+    _encode(name, value, "strict")
+    return value
+
+
+def code(name: str, value: str) -> str:
+    """A program's text, whatever is in it, but for what UTF-8 cannot encode."""
+    if not isinstance(value, str):
+        refuse(name, value, "the text of a program")
+    _encode(name, value, "strict")
+    return value
+
+
+def mode(value: int | None) -> int | None:
+    """Permission bits, or None."""
+    if value is None or (_is_whole(value) and 0 <= value <= 0o7777):
+        return value
+    refuse("mode", value, "permission bits from 0 to 0o7777 such as 0o755, or None")
+
+
+def pty(value: PtySize | bool | None) -> PtySize | None:
+    """A terminal's size, or None for no terminal."""
+    if value is None or value is False:
+        return None
+    return PtySize() if value is True else pty_size("pty", value)
+
+
+def pty_size(name: str, value: PtySize) -> PtySize:
+    """A size that a terminal can have."""
+    if not isinstance(value, PtySize) or not all(
+        _is_whole(each) and each in _SIZES for each in (value.rows, value.cols)
+    ):
+        refuse(name, value, "PtySize(rows, cols), each a whole number from 1 to 65535")
+    return value
+
+
+def stdin(value: Content | bool | None) -> bytes | Literal[True] | None:
+    """The whole input, True for one that is written to later, or None for none."""
+    if value is None or value is False:
+        return None
+    return True if value is True else content("stdin", value)
+
+
+def content(name: str, value: Content) -> bytes:
+    """Bytes, or text that becomes UTF-8."""
+    if isinstance(value, str):
+        return _encode(name, value, "strict")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        refuse(name, value, "bytes, a bytearray, a memoryview or a str")
+    try:
+        return bytes(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name} cannot be read: {error}") from None
 
 
 def path(value: str, name: str = "path") -> str:
     """An absolute sandbox path without '..'."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigurationError(f"{name}={value!r} is not a path in a sandbox")
+        refuse(name, value, "the absolute path of something in the sandbox, as a str without NUL")
     if not value.startswith("/"):
         raise ConfigurationError(
-            f"{name}={value!r} is relative; use an absolute path such as '/workspace/{value}'"
+            f"{name}={shown(value)} is relative; use an absolute path such as '/workspace/{value[:_SHOWN]}'"
         )
     if ".." in value.split("/"):
-        raise ConfigurationError(f"{name}={value!r} contains '..'; give the path it leads to")
-    _encode(value, name)
+        raise ConfigurationError(f"{name}={shown(value)} contains '..'; give the path it leads to")
+    _encode(name, value)
     return value
+
+
+def local_path(name: str, value: str | os.PathLike[str]) -> str:
+    """A path on this machine."""
+    result = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(result, str) or not result or "\0" in result:
+        refuse(name, value, "a path on this machine, as a non-empty str or a pathlib.Path")
+    _encode(name, result)
+    return result
 
 
 def env(value: Mapping[str, str] | None, name: str = "env") -> dict[str, str]:
     """Environment variables as execve(2) takes them."""
-    result = dict(value or {})
+    return {} if value is None else variables(name, value)
+
+
+def variables(name: str, value: Mapping[str, str]) -> dict[str, str]:
+    """Like `env`, where None means nothing. A value is never shown: it may be a secret."""
+    result = mapping(name, value, "{'NAME': 'value'}")
     for key, text in result.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key:
-            raise ConfigurationError(f"{name} has the bad variable name {key!r}")
+            raise ConfigurationError(
+                f"{name} has the bad variable name {shown(key)}; use a str without '=' and NUL"
+            )
+        _encode(f"{name}, variable", key)
         if not isinstance(text, str) or "\0" in text:
-            raise ConfigurationError(f"{name}[{key!r}] must be a str without NUL characters")
+            raise ConfigurationError(
+                f"{name}[{shown(key)}] is a {type(text).__name__}; use a str without NUL characters"
+            )
+        try:
+            text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"{name}[{shown(key)}] has lone surrogates, which UTF-8 cannot encode; replace them"
+            ) from None
     return result
 
 
-def _encode(text: str, name: str) -> bytes:
+def mapping(name: str, value: Mapping[str, Any], example: str) -> dict[str, Any]:
+    """A mapping, as a dict of its own. What else it is is not shown: it may hold a secret."""
+    if not isinstance(value, Mapping):
+        given = "None" if value is None else f"a {type(value).__name__}"
+        raise ConfigurationError(
+            f"{name} is {given}; use a mapping such as {example}, and leave it out for none"
+        )
+    return dict(value)
+
+
+def optional(check: Check) -> Check:
+    """The same check for what may also be None."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def refuse(name: str, value: object, remedy: str) -> NoReturn:
+    """Raise the ConfigurationError that names the argument, its value and what to use."""
+    raise ConfigurationError(f"{name}={shown(value)} is not valid; use {remedy}")
+
+
+def shown(value: object) -> str:
+    """Its repr, cut: neither a huge value nor one without a repr hides what is wrong."""
+    if isinstance(value, str | bytes | bytearray) and len(value) > _SHOWN:
+        return repr(value[: _SHOWN - 3]) + "..."
     try:
-        return text.encode("utf-8", "surrogateescape")
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - code of the caller's, or an int of too many digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _encode(name: str, text: str, errors: str = "surrogateescape") -> bytes:
+    try:
+        return text.encode("utf-8", errors)
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"{name} {_short(text)} cannot be encoded: {error}") from None
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+        raise ConfigurationError(
+            f"{name} {shown(text)} cannot be encoded in UTF-8 ({error.reason}); replace its "
+            "lone surrogates, or pass bytes where bytes are taken"
+        ) from None

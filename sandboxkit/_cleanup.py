@@ -1,114 +1,35 @@
-"""Nothing left behind: interpreter exit, signals, forked children, and sweeps of strays."""
+"""Clean-up: sweeps of the sandboxes that nobody ended.
 
-import datetime
-import os
-import signal
-import socket
-import sys
-import threading
-import time
-import weakref
+Two kinds. `sweep` removes what its caller selects. `sweep_strays` runs by itself, beside the
+first start of each session whose sandboxes are on this machine, and removes the few that can
+only be left over: their owner was a process of this machine and is gone, and their lifetime has
+passed by both clocks (see _owners). What has a living owner, an unknown one, or time left is
+never touched by it: that is for its own lifetime, or for whoever asks for `sandboxkit cleanup`.
+"""
+
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from sandboxkit import _tags
+from sandboxkit import _owners
+from sandboxkit.errors import SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo
 
-if TYPE_CHECKING:
-    from sandboxkit._session import Session
 
-_EXIT_SECONDS = 30.0
-_SETTLE_SECONDS = 1.0
-"""How long the threads of extension modules may stay in Python code at interpreter exit."""
-
-_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
-_installed = False
-_abandoned = False
-
-
-def register(session: "Session") -> None:
-    """Close this session at interpreter exit if nobody did before."""
-    global _installed
-    _sessions.add(session)
-    if not _installed:
-        _installed = True
-        # atexit proper is too late: by then threads can no longer be started, and closing a
-        # session needs them. This private hook is the one concurrent.futures itself uses.
-        threading._register_atexit(_close_all)  # type: ignore[attr-defined] # private, see above
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
-
-
-def forget(session: "Session") -> None:
-    """The session is closed."""
-    _sessions.discard(session)
-
-
-def abandon() -> None:
-    """A second Ctrl-C: leave at once. Sandboxes that are not detached end with this process."""
-    global _abandoned
-    _abandoned = True
-
-
-def _close_all() -> None:
+async def sweep_strays(provider: Provider) -> None:
+    """Delete what can only be left over. What fails is left for the next sweep."""
     try:
-        if not _abandoned:
-            for operation in [session.close() for session in list(_sessions)]:
-                operation.result(_EXIT_SECONDS)
-    finally:
-        _await_foreign_threads()
-
-
-def _await_foreign_threads() -> None:
-    # A thread of an extension module that is in Python code while the interpreter ends crashes
-    # it (before Python 3.14). pyqwest, on which E2B's SDK stands, hands over each answer in such
-    # a thread, which may not have returned when the program has the answer and ends.
-    deadline = time.monotonic() + _SETTLE_SECONDS
-    calm = 0
-    while calm < 3 and time.monotonic() < deadline:
-        python_threads = {thread.ident for thread in threading.enumerate()}
-        calm = 0 if sys._current_frames().keys() - python_threads else calm + 1
-        time.sleep(0.001)
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
-
-
-def _after_fork() -> None:
-    global _sessions, _installed
-    # The sandboxes are the parent's: the child neither closes them nor waits for them.
-    _sessions, _installed = weakref.WeakSet(), False
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def owner() -> str:
-    """Name this process so that another one can tell whether it still lives."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid())}"
-
-
-def is_orphan(info: SandboxInfo) -> bool:
-    """Whether the sandbox belonged to a process of this machine that is gone."""
-    if _tags.DETACH in info.tags:
-        return False
-    host, _, process = info.tags.get(_tags.OWNER, "").partition(":")
-    pid, _, started = process.partition(":")
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    return _start_time(int(pid)) != started
-
-
-def is_expired(info: SandboxInfo) -> bool:
-    """Whether the sandbox has outlived the lifetime it was created with."""
-    now = datetime.datetime.now(datetime.UTC)
-    if info.expires_at is not None:
-        return info.expires_at <= now
-    expires = info.tags.get(_tags.EXPIRES)
-    return expires is not None and float(expires) <= now.timestamp()
+        strays = [
+            info
+            async for info in provider.list({})
+            if _owners.is_orphan(info) and _owners.is_expired(info)
+        ]
+    except SandboxError:
+        return  # the start beside this says what is wrong with the backend
+    for info in strays:
+        try:
+            await provider.delete(info.id)
+        except SandboxError:
+            pass
 
 
 async def sweep(
@@ -126,12 +47,9 @@ async def sweep(
     Attempts every deletion; failures are raised together as one ExceptionGroup.
     """
     chosen: list[SandboxInfo] = []
-    now = datetime.datetime.now(datetime.UTC)
     async for info in provider.list(tags or {}):
-        young = older_than is not None and (
-            info.created_at is None or (now - info.created_at).total_seconds() < older_than
-        )
-        stray = (expired and is_expired(info)) or (orphans and is_orphan(info))
+        young = older_than is not None and _owners.age(info) < older_than
+        stray = (expired and _owners.is_expired(info)) or (orphans and _owners.is_orphan(info))
         if not young and (stray or not (expired or orphans)):
             chosen.append(info)
     if dry_run:
@@ -149,23 +67,3 @@ async def sweep(
             f"{len(errors)} of {len(chosen)} sandboxes could not be deleted", errors
         )
     return removed
-
-
-def _start_time(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return "" if os.path.isdir("/proc/self") or not _alive(pid) else "0"
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def _alive(pid: int) -> bool:
-    # Only where there is no /proc (macOS): the start time is then unknown, "0".
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -2,15 +2,18 @@
 
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol
 
 import anyio
 
-from sandboxkit.errors import SandboxError, SandboxFileError, SandboxFileNotFoundError
-from sandboxkit.types import Command, FileInfo, FileType, StdinItem
-
-if TYPE_CHECKING:
-    from sandboxkit.provider import Provider, StreamName
+from sandboxkit.errors import (
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+)
+from sandboxkit.types import Command, Exit, FileInfo, FileType, Output, StdinItem, StreamName
 
 MAX_ENTRIES = 50_000
 MAX_LISTING = 8 << 20
@@ -56,7 +59,17 @@ _FORMAT = r"%y %s %m %T@ %p\0"
 _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 
-async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes: int) -> bytes:
+class Runner(Protocol):
+    """What runs commands in sandboxes: all of a provider that is needed here."""
+
+    name: ClassVar[str]
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        """See `Provider.exec`."""
+        ...
+
+
+async def read_file(provider: Runner, sandbox_id: str, path: str, max_bytes: int) -> bytes:
     """See `Provider.read_file`."""
     more = max_bytes + 1
     data = await _sh(provider, sandbox_id, _READ, path, str(more), most=more)
@@ -66,7 +79,7 @@ async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes:
 
 
 async def write_file(
-    provider: "Provider", sandbox_id: str, path: str, data: bytes, mode: int | None
+    provider: Runner, sandbox_id: str, path: str, data: bytes, mode: int | None
 ) -> None:
     """See `Provider.write_file`."""
 
@@ -79,15 +92,13 @@ async def write_file(
 
 
 async def put_archive(
-    provider: "Provider", sandbox_id: str, path: str, tar: AsyncIterable[bytes]
+    provider: Runner, sandbox_id: str, path: str, tar: AsyncIterable[bytes]
 ) -> None:
     """See `Provider.put_archive`."""
     await _sh(provider, sandbox_id, _UNPACK, path, stdin=tar)
 
 
-async def get_archive(
-    provider: "Provider", sandbox_id: str, path: str
-) -> AsyncGenerator[bytes, None]:
+async def get_archive(provider: Runner, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
     """See `Provider.get_archive`."""
     send, receive = anyio.create_memory_object_stream[bytes](8)
     errors: list[SandboxError] = []
@@ -112,7 +123,7 @@ async def get_archive(
         raise errors[0]
 
 
-async def list_dir(provider: "Provider", sandbox_id: str, path: str) -> list[FileInfo]:
+async def list_dir(provider: Runner, sandbox_id: str, path: str) -> list[FileInfo]:
     """See `Provider.list_dir`."""
     folder = path.rstrip("/") or "/"
     most = MAX_LISTING + 1
@@ -128,7 +139,7 @@ async def list_dir(provider: "Provider", sandbox_id: str, path: str) -> list[Fil
     return sorted(_parse(output, path), key=lambda info: info.path)
 
 
-async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
+async def stat(provider: Runner, sandbox_id: str, path: str) -> FileInfo:
     """See `Provider.stat`."""
     infos = _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT, most=_CHUNK), path)
     if len(infos) != 1:
@@ -136,7 +147,7 @@ async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
     return infos[0]
 
 
-async def remove(provider: "Provider", sandbox_id: str, path: str, recursive: bool) -> None:
+async def remove(provider: Runner, sandbox_id: str, path: str, recursive: bool) -> None:
     """See `Provider.remove`."""
     await _sh(provider, sandbox_id, _REMOVE, path, "1" if recursive else "")
 
@@ -157,7 +168,7 @@ def _parse(output: bytes, path: str) -> list[FileInfo]:
 
 
 async def _sh(
-    provider: "Provider",
+    provider: Runner,
     sandbox_id: str,
     script: str,
     path: str,
@@ -171,7 +182,7 @@ async def _sh(
     stderr = bytearray()
     enough = anyio.CancelScope()
 
-    async def output(stream: "StreamName", chunk: bytes) -> None:
+    async def output(stream: StreamName, chunk: bytes) -> None:
         if stream == "stderr":
             stderr.extend(chunk)
             del stderr[:-_MAX_REASON]
@@ -185,7 +196,13 @@ async def _sh(
     command = Command(("sh", "-c", script, "sh", path, *arguments), stdin=stdin)
     returncode = 0
     with enough:
-        returncode = await provider.exec(sandbox_id, command, output)
+        try:
+            returncode = (await provider.exec(sandbox_id, command, output)).status
+        except OutcomeUnknownError as error:
+            # Each of these calls has the same end when it is made again.
+            raise ProviderUnavailableError(
+                f"{path!r}: {error}", provider=provider.name, sandbox_id=sandbox_id
+            ) from error
     if returncode == _NOT_FOUND:
         raise SandboxFileNotFoundError(
             f"no file {path!r} in the sandbox",

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import socket
 import threading
 from typing import Any
+
+from sandboxkit import _forks
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -21,9 +24,15 @@ def get() -> asyncio.AbstractEventLoop:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             _loop.set_exception_handler(_report)
-            _thread = threading.Thread(target=_loop.run_forever, name="sandboxkit", daemon=True)
+            _thread = threading.Thread(target=_run, args=[_loop], name="sandboxkit", daemon=True)
             _thread.start()
         return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    # With a task of its own at the root anyio keeps its threads from one operation to the next, and
+    # does not look through all tasks for one at each use of a thread.
+    loop.run_until_complete(asyncio.Event().wait())
 
 
 # Any: asyncio's own type for what it reports.
@@ -42,7 +51,25 @@ def is_current() -> bool:
 def _forget() -> None:
     # A forked child (DataLoader worker, torchrun) inherits the loop object but not its thread.
     global _lock, _loop, _thread
+    if _loop is not None:
+        _parents.append((_loop, asyncio.all_tasks(_loop)))
+        _close(_loop)
     _lock, _loop, _thread = threading.Lock(), None, None
+
+
+# Any: the results of tasks, which nobody looks at.
+_parents: list[tuple[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]]] = []
+"""Kept: collected, they would run the `finally` of the parent's work in the child."""
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    # By number alone. loop.close() would unregister from the epoll set, which is the parent's.
+    for name in ("_ssock", "_csock"):
+        if isinstance(sock := getattr(loop, name, None), socket.socket):
+            _forks.close(sock)
+    epoll = getattr(getattr(loop, "_selector", None), "_selector", None)
+    if epoll is not None:
+        epoll.close()
 
 
 os.register_at_fork(after_in_child=_forget)

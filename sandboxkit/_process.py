@@ -8,36 +8,11 @@ import anyio
 
 from sandboxkit._operation import Operation
 from sandboxkit._streams import NoStdin, OutputStream, Stdin
-from sandboxkit.errors import CommandFailedError, CommandTimeoutError
-from sandboxkit.provider import Output, StreamName
+from sandboxkit.errors import CommandFailedError, CommandTimeoutError, OutcomeUnknownError
+from sandboxkit.types import Ending, Exit, Output, ProcessResult, StreamName
 
 OUTPUT_LIMIT = 10 * 1024 * 1024
-_KILLED = 137  # 128 + SIGKILL
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessResult:
-    """What a command left behind. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""
-
-    argv: tuple[str, ...]
-    returncode: int
-    """0 to 255; 128 + n when signal n killed the command."""
-    stdout_bytes: bytes
-    stderr_bytes: bytes
-    truncated: bool
-    """Whether the middle of a stream was dropped because it was over the output limit."""
-    duration: float
-    """Seconds from the start of the command to its end."""
-
-    @property
-    def stdout(self) -> str:
-        """Standard output decoded as UTF-8, with U+FFFD for what is not."""
-        return self.stdout_bytes.decode(errors="replace")
-
-    @property
-    def stderr(self) -> str:
-        """Standard error decoded as UTF-8, with U+FFFD for what is not."""
-        return self.stderr_bytes.decode(errors="replace")
+_KILLED = Exit(137, Ending.KILLED)  # 128 + SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +24,7 @@ class Limits:
     output: int | None = OUTPUT_LIMIT
 
 
-Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[int]]]]
+Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[Exit]]]]
 """Prepares a command (starts its sandbox); what it returns runs the command."""
 
 
@@ -58,7 +33,8 @@ class Process(Operation[ProcessResult]):
 
     A non-zero exit is a result unless `check=True` was given. Running past the timeout kills
     the whole process tree and raises CommandTimeoutError with the output so far. Cancelling
-    kills the tree too.
+    kills the tree too. Where nobody can say whether it was killed, or how it ended, that is an
+    OutcomeUnknownError, and never one of these.
     """
 
     def __init__(
@@ -69,8 +45,8 @@ class Process(Operation[ProcessResult]):
         stdin: Stdin | None = None,
     ) -> None:
         self.argv = argv
-        self.stdout = OutputStream(limits.output)
-        self.stderr = OutputStream(limits.output)
+        self.stdout = OutputStream(limits.output, self._ended_if_interrupted)
+        self.stderr = OutputStream(limits.output, self._ended_if_interrupted)
         self.stdin: Stdin | NoStdin = stdin or NoStdin()
         self._limits = limits
         self._returncode: int | None = None
@@ -80,15 +56,22 @@ class Process(Operation[ProcessResult]):
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, or None while the command runs or where it did not come to an end."""
+        """The exit status, 137 after a kill or a timeout.
+
+        None while the command runs, and for good where it was not started, was cancelled, or
+        ended in a way that nobody can say: the result then raises.
+        """
         return self._returncode
 
     def poll(self) -> int | None:
-        """Return the exit status if the command has ended, else None."""
+        """Return `returncode` as it is now, without waiting."""
         return self._returncode
 
     def kill(self) -> None:
-        """Kill the command's whole process tree; the result then has returncode 137."""
+        """Kill the command's whole process tree and return at once.
+
+        The result then has returncode 137 and `Ending.KILLED`, unless the command ended first.
+        """
         self._background.call_soon_threadsafe(self._kill)
 
     def _kill(self) -> None:
@@ -101,7 +84,7 @@ class Process(Operation[ProcessResult]):
             await (self.stdout if stream == "stdout" else self.stderr)._feed(chunk)
 
         started = time.monotonic()
-        returncode, timed_out = _KILLED, False
+        end, timed_out = _KILLED, False
         try:
             with anyio.CancelScope() as self._kill_scope:
                 if self._kill_requested:
@@ -109,13 +92,17 @@ class Process(Operation[ProcessResult]):
                 run = await ready()
                 started = time.monotonic()
                 with anyio.move_on_after(self._limits.timeout) as timer:
-                    returncode = await run(output)
+                    end = await run(output)
                 timed_out = timer.cancelled_caught
+        except OutcomeUnknownError as error:
+            error.stdout_bytes, error.stderr_bytes = self.stdout._value(), self.stderr._value()
+            raise
         finally:
             self.stdout._end()
             self.stderr._end()
             if isinstance(self.stdin, Stdin):
                 self.stdin._end()
+        returncode = end.status
         result = ProcessResult(
             self.argv,
             returncode,
@@ -123,6 +110,8 @@ class Process(Operation[ProcessResult]):
             self.stderr._value(),
             self.stdout.truncated or self.stderr.truncated,
             time.monotonic() - started,
+            Ending.TIMED_OUT if timed_out else end.ending,
+            end.usage,
         )
         self._returncode = returncode
         if timed_out:
@@ -130,9 +119,21 @@ class Process(Operation[ProcessResult]):
             raise CommandTimeoutError(message, result=result)
         if self._limits.check and returncode:
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]
-            message = f"{_shown(self.argv)} exited with status {returncode}"
+            message = f"{_shown(self.argv)} {_ended(end)}"
             raise CommandFailedError(f"{message}: {tail}" if tail else message, result=result)
         return result
+
+
+def _ended(end: Exit) -> str:
+    match end.ending:
+        case Ending.SIGNAL:
+            return f"was killed by signal {end.status - 128} (status {end.status})"
+        case Ending.OUT_OF_MEMORY:
+            return f"ran out of the sandbox's memory and was killed (status {end.status})"
+        case Ending.KILLED:
+            return f"was killed by kill() (status {end.status})"
+        case _:
+            return f"exited with status {end.status}"
 
 
 def _shown(argv: tuple[str, ...]) -> str:

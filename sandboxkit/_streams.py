@@ -2,18 +2,23 @@
 
 import builtins
 import codecs
-from collections import deque
+import io
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, NoReturn, TypeVar
 
 import anyio
 
+from sandboxkit import _arguments, _forks
 from sandboxkit._operation import Operation
+from sandboxkit._pieces import Pieces
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.types import PtySize, StdinItem
 
 T = TypeVar("T")
 
+LINE_LIMIT = 1 << 20  # characters
 _UNREAD_LIMIT = 1 << 20  # bytes a live reader may lag behind before the command is held up
 
 
@@ -27,7 +32,8 @@ class Chunks(Generic[T]):
         stream = self._stream
         try:
             while True:
-                chunk = Operation(stream._next()).result()
+                with stream._waiting():
+                    chunk = Operation(stream._next()).result()
                 yield from self._convert(chunk)
                 if chunk is None:
                     return
@@ -52,18 +58,22 @@ class OutputStream:
 
     Iterating gives text as it arrives, decoded as UTF-8 with U+FFFD for what is not;
     `lines()` gives whole lines, `bytes()` the exact bytes. While somebody iterates, a command
-    that writes faster is held up; otherwise output beyond the limit drops its middle.
+    that writes faster is held up; otherwise output beyond the limit drops its middle. Ctrl-C while
+    waiting for more in a `for` kills the command.
     """
 
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._head: list[builtins.bytes] = []
-        self._tail: deque[builtins.bytes] = deque()
-        self._head_size = self._tail_size = 0
-        self._unread: deque[builtins.bytes] = deque()
-        self._unread_size = 0
-        self._attached = self._ended = False
+    def __init__(
+        self, limit: int | None, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """`waiting` surrounds each wait of a thread for more."""
+        self._waiting = waiting
+        self._tail_limit = 0 if limit is None else limit // 2
+        self._head_limit = None if limit is None else limit - self._tail_limit
+        self._head, self._tail, self._unread = Pieces(), Pieces(), Pieces()
+        self._attached = False  # somebody iterates
+        self._ended = False
         self._changed: anyio.Event | None = None
+        self._pid = os.getpid()
         self.truncated = False
 
     def __iter__(self) -> Iterator[str]:
@@ -72,16 +82,27 @@ class OutputStream:
     def __aiter__(self) -> AsyncIterator[str]:
         return Chunks(self, _text()).__aiter__()
 
-    def lines(self) -> Chunks[str]:
-        """Whole lines of text, without their line ends."""
-        return Chunks(self, _lines())
+    def read(self, *size: object) -> NoReturn:
+        """Raise ConfigurationError: it is not a file."""
+        raise ConfigurationError(
+            "a command's output has no read(): iterate over it as it arrives, or take all of it "
+            "from the command's result(), as .stdout and .stderr"
+        )
+
+    def lines(self, *, max_length: int = LINE_LIMIT) -> Chunks[str]:
+        """Lines of text, without their line ends.
+
+        One of more than `max_length` characters comes in pieces of that many and a last one, so
+        that a program that ends no line cannot fill this machine's memory.
+        """
+        return Chunks(self, _lines(_arguments.whole("max_length", max_length)))
 
     def bytes(self) -> Chunks[builtins.bytes]:
-        """The exact bytes, in the pieces they arrived in."""
+        """The exact bytes, as they arrive; small pieces may come joined."""
         return Chunks(self, lambda chunk: [] if chunk is None else [chunk])
 
     def _value(self) -> builtins.bytes:
-        return b"".join([*self._head, *self._tail])
+        return b"".join([*self._head, *self._tail.last(self._tail_limit)])
 
     # Everything below runs on the background loop only.
 
@@ -90,9 +111,8 @@ class OutputStream:
         if not self._attached:
             return
         self._unread.append(chunk)
-        self._unread_size += len(chunk)
         self._notify()
-        while self._attached and self._unread_size > _UNREAD_LIMIT:
+        while self._attached and self._unread.size > _UNREAD_LIMIT:
             await self._change()
 
     def _end(self) -> None:
@@ -100,47 +120,41 @@ class OutputStream:
         self._notify()
 
     async def _next(self) -> builtins.bytes | None:
+        if not self._ended:
+            _forks.refuse(self._pid, "this output", "read it there")
         if not self._attached:
             self._attached = True
-            self._unread.extend([*self._head, *self._tail])
-            self._unread_size = self._head_size + self._tail_size
-        while not self._unread and not self._ended:
+            for piece in (*self._head, *self._tail.last(self._tail_limit)):
+                self._unread.append(piece)
+        while not self._unread.size and not self._ended:
             await self._change()
-        if not self._unread:
+        if not self._unread.size:
             return None
         chunk = self._unread.popleft()
-        self._unread_size -= len(chunk)
         self._notify()
         return chunk
 
     def _background_detach(self) -> None:
         async def detach() -> None:
-            self._attached, self._unread_size = False, 0
-            self._unread.clear()
+            self._attached, self._unread = False, Pieces()
             self._notify()
 
         Operation(detach())
 
     def _keep(self, chunk: builtins.bytes) -> None:
-        if self._limit is None:
+        if self._head_limit is None:
             self._head.append(chunk)
-            self._head_size += len(chunk)
             return
-        room = self._limit - self._limit // 2 - self._head_size
+        room = self._head_limit - self._head.size
         if room > 0:
             self._head.append(chunk[:room])
-            self._head_size += len(chunk[:room])
             chunk = chunk[room:]
         if not chunk:
             return
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while (excess := self._tail_size - self._limit // 2) > 0:
-            self.truncated = True
-            first = self._tail.popleft()
-            if len(first) > excess:
-                self._tail.appendleft(first[excess:])
-            self._tail_size -= min(len(first), excess)
+        self.truncated = self.truncated or self._tail.size + len(chunk) > self._tail_limit
+        if self._tail_limit:
+            self._tail.append(chunk[-self._tail_limit :])
+            self._tail.keep_last(self._tail_limit)
 
     def _notify(self) -> None:
         if self._changed is not None:
@@ -158,18 +172,25 @@ class Stdin:
 
     def __init__(self) -> None:
         self._send, self._receive = anyio.create_memory_object_stream[StdinItem](16)
+        self._pid = os.getpid()
 
-    def write(self, data: "bytes | str") -> Operation[None]:
+    def write(self, data: _arguments.Content) -> Operation[None]:
         """Send data; done when it is on its way. Raises BrokenPipeError after the command's end."""
-        return Operation(self._put(data.encode() if isinstance(data, str) else data))
+        self._refuse_fork()
+        return Operation(self._put(_arguments.content("data", data)))
 
     def resize(self, size: PtySize) -> Operation[None]:
         """Tell the command's terminal its new size."""
-        return Operation(self._put(size))
+        self._refuse_fork()
+        return Operation(self._put(_arguments.pty_size("size", size)))
 
     def close(self) -> Operation[None]:
         """Close the command's stdin; it then reads end of file."""
+        self._refuse_fork()
         return Operation(self._send.aclose())
+
+    def _refuse_fork(self) -> None:
+        _forks.refuse(self._pid, "this command's stdin", "write to it there")
 
     async def _put(self, item: StdinItem) -> None:
         try:
@@ -189,7 +210,7 @@ class Stdin:
 class NoStdin:
     """Stands where a command has no open stdin; using it says how to open one."""
 
-    def write(self, data: "bytes | str") -> Operation[None]:
+    def write(self, data: _arguments.Content) -> Operation[None]:
         """Raise ConfigurationError: stdin was not opened."""
         raise ConfigurationError("this command's stdin is not open; pass stdin=True to exec()")
 
@@ -212,15 +233,41 @@ def _text() -> Callable[[bytes | None], list[str]]:
     return convert
 
 
-def _lines() -> Callable[[bytes | None], list[str]]:
-    decode, rest = _text(), ""
+def _lines(max_length: int) -> Callable[[bytes | None], list[str]]:
+    decode = _text()
+    line, cut = io.StringIO(), False  # what has come of a line, but for the pieces cut off it
+
+    def add(text: str, found: list[str]) -> None:
+        nonlocal cut
+        line.write(text)
+        if line.tell() > max_length:
+            whole = line.getvalue()
+            # The last piece waits: it may end with half a line end, which is no part of the line.
+            kept = (len(whole) - 1) // max_length * max_length
+            found += [whole[at : at + max_length] for at in range(0, kept, max_length)]
+            line.seek(0)
+            line.truncate()
+            line.write(whole[kept:])
+            cut = True
+
+    def end(found: list[str]) -> None:
+        nonlocal cut
+        text = line.getvalue().removesuffix("\r")
+        if text or not cut:
+            found.append(text)
+        line.seek(0)
+        line.truncate()
+        cut = False
 
     def convert(chunk: bytes | None) -> list[str]:
-        nonlocal rest
-        parts = (rest + "".join(decode(chunk))).split("\n")
-        rest = parts.pop()
-        if chunk is None and rest:
-            parts, rest = [*parts, rest], ""
-        return [part.removesuffix("\r") for part in parts]
+        found: list[str] = []
+        *ended, rest = "".join(decode(chunk)).split("\n")
+        for text in ended:
+            add(text, found)
+            end(found)
+        add(rest, found)
+        if chunk is None and line.tell():
+            end(found)
+        return found
 
     return convert

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from sandboxkit import _arguments
 from sandboxkit.errors import ConfigurationError
 
 Tags = str | Iterable[str] | Mapping[str, str]
@@ -12,6 +13,7 @@ SESSION = "sandboxkit.session"
 OWNER = "sandboxkit.owner"
 DETACH = "sandboxkit.detach"
 EXPIRES = "sandboxkit.expires"
+BIRTH = "sandboxkit.birth"
 
 _KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _MAX_VALUE = 256
@@ -24,6 +26,8 @@ def parse(tags: Tags | None) -> dict[str, str]:
     """
     if tags is None:
         return {}
+    if not isinstance(tags, Iterable):
+        _arguments.refuse("tags", tags, "'run:42', a list of such strings or a mapping")
     if isinstance(tags, Mapping):
         pairs = list(tags.items())
     else:
@@ -44,7 +48,9 @@ def public(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _split(text: str) -> tuple[str, str]:
     if not isinstance(text, str):
-        raise ConfigurationError(f"a tag is a string such as 'run:42', not {text!r}")
+        raise ConfigurationError(
+            f"a tag is a string such as 'run:42', not {_arguments.shown(text)}"
+        )
     match = re.search("[:=]", text)
     return (text[: match.start()], text[match.end() :]) if match else (text, "")
 
@@ -52,12 +58,12 @@ def _split(text: str) -> tuple[str, str]:
 def _check(key: object, value: object) -> None:
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ConfigurationError(
-            f"bad tag key {key!r}: use 1 to 63 letters, digits, '.', '_', '/' or '-', "
+            f"bad tag key {_arguments.shown(key)}: use 1 to 63 letters, digits, '.', '_', '/' or '-', "
             "beginning and ending with a letter or digit"
         )
     if key.startswith(RESERVED):
         raise ConfigurationError(f"bad tag key {key!r}: {RESERVED!r} is reserved; choose another")
     if not isinstance(value, str) or len(value) > _MAX_VALUE or not value.isprintable():
         raise ConfigurationError(
-            f"bad value {value!r} of tag {key!r}: use a printable string of at most {_MAX_VALUE} characters"
+            f"bad value {_arguments.shown(value)} of tag {key!r}: use a printable string of at most {_MAX_VALUE} characters"
         )

@@ -6,7 +6,8 @@ methods run on sandboxkit's background event loop. `sandboxkit.testing.ProviderC
 checks the contract.
 
 Providers implement no timeouts: the core cancels `exec`. They do not retry, do not keep count
-of what they created, and raise only errors of `sandboxkit.errors`.
+of what they created, and raise only errors of `sandboxkit.errors`. A connection whose end tells
+the backend that this process is gone is named to `close_in_forks`, else a forked child keeps it.
 """
 
 import builtins
@@ -15,22 +16,29 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Mapping,
 )
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from sandboxkit import _exec_files
+from sandboxkit._forks import close_in_forks
+from sandboxkit._threads import no_thread
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError
-from sandboxkit.types import Command, Diagnosis, FileInfo, SandboxInfo, SandboxSpec, Usage
+from sandboxkit.types import (
+    Command,
+    Diagnosis,
+    Exit,
+    FileInfo,
+    Interpreter,
+    Output,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxState,
+    StreamName,
+    Usage,
+)
 
-__all__ = ["Output", "Provider", "StreamName"]
-
-StreamName = Literal["stdout", "stderr"]
-
-Output = Callable[[StreamName, bytes], Awaitable[None]]
-"""Where `exec` delivers output; awaiting it is the backpressure."""
+__all__ = ["Output", "Provider", "StreamName", "close_in_forks", "no_thread"]
 
 
 class Provider(ABC):
@@ -38,6 +46,10 @@ class Provider(ABC):
 
     name: ClassVar[str]
     """The entry point's name, such as "docker"."""
+
+    on_this_machine: ClassVar[bool] = False
+    """Whether the sandboxes use this machine's processors and memory: `max_live` is for these,
+    and what is left over of them is swept when the first one of a session starts."""
 
     def check(self, spec: SandboxSpec) -> None:
         """Refuse a spec that this backend cannot honour, before any I/O.
@@ -61,20 +73,25 @@ class Provider(ABC):
         """
 
     @abstractmethod
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        """Run a command and return its exit status: 0 to 255, 128 + n when signal n killed it.
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        """Run a command and say how it ended.
 
-        Returned: any exit status. 127 when `argv[0]` does not exist, 126 when it cannot be
-        executed or `cwd` cannot be entered, with one line on stderr that says so.
-        Raised: `SandboxNotFoundError` if there is no such sandbox, `SandboxTerminatedError` if
+        Returned: the end of a command that was started, and never a guess: `ending` and each
+        figure of `usage` are None where this backend cannot know them.
+        Raised: `CommandStartError` when it was not started: no such program, one that cannot be
+        executed, a `cwd` that cannot be entered, no room for another process.
+        `SandboxNotFoundError` if there is no such sandbox, `SandboxTerminatedError` if
         it ends meanwhile, `ConfigurationError` for an option that cannot be honoured,
-        `ProviderUnavailableError` if the way to it breaks. Never for the program's own failure.
+        `ProviderUnavailableError` if the way to it breaks before the command can have started,
+        `OutcomeUnknownError` if it breaks or falls silent later. Never for the program's own
+        failure, and never a status for a command that was not started.
+        Started: at most once, whatever breaks.
         Output is delivered exactly, in order per stream, while the command runs; all of it has
         been delivered when the call returns. A background child that holds stdout open does
         not hold up the return once the command itself has exited.
         Cancelled: the command's whole process tree is dead when the call returns, children
         that called setsid or were orphaned included, and other commands of the same sandbox
-        are untouched.
+        are untouched. Where that cannot be made sure of, `OutcomeUnknownError` is raised instead.
         """
 
     @abstractmethod
@@ -95,6 +112,14 @@ class Provider(ABC):
             provider=self.name,
             sandbox_id=sandbox_id,
         )
+
+    async def ready(self, sandbox_id: str) -> bool:
+        """Whether a sandbox that was kept idle can be given to somebody: it lives, as far as can be
+        said at once. Asked once for each that is taken from a pool, so a call of a vendor's is dear."""
+        try:
+            return (await self.get(sandbox_id)).state is SandboxState.RUNNING
+        except SandboxNotFoundError:
+            return False
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
         """Read a whole regular file, links followed.
@@ -158,6 +183,38 @@ class Provider(ABC):
         Raises `SandboxNotFoundError`, `SandboxTerminatedError`, `ProviderUnavailableError`.
         """
         return None
+
+    async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
+        """Start what `run_python` forks, in a sandbox in which nothing has run yet.
+
+        Raises `CommandStartError` where there is no such program or it is no Python that can be
+        forked, `ConfigurationError` for a module that cannot be imported.
+        """
+        raise ConfigurationError(
+            f"provider {self.name!r} keeps no interpreter: run [{interpreter.program!r}, '-I', "
+            "'-c', code] with exec()"
+        )
+
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        """Run code in a fork of the sandbox's interpreter, as `exec` runs `python -I -c code`.
+
+        `command.argv` is `sys.argv`. At most one such job runs in a sandbox at a time. What is
+        returned and raised is that of `exec`; `CommandStartError` with errno EBUSY while another
+        job runs. `SandboxTerminatedError` with `by_command` when the job has ended the interpreter.
+        """
+        raise ConfigurationError(f"provider {self.name!r} keeps no interpreter")
+
+    async def reset(self, sandbox_id: str) -> None:
+        """Make the sandbox as it was when this was called first, and prove it.
+
+        The first call, before any command, only takes down what there is. Each further one ends
+        every process, empties every writable place, removes what outlives processes, and gives
+        commands another user where the sandbox has several. The interpreter stays.
+        Raises `SandboxNotCleanError`, naming what is left: the sandbox is then to be deleted.
+        """
+        raise ConfigurationError(f"provider {self.name!r} cannot reset a sandbox")
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,19 @@ def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
             return left
         time.sleep(0.1)
     return set()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:  # Any: xdist's own
+    """Whole files for each process; one for all of the cluster's, which wait for each other."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # ships none
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # as its import
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "tests/kubernetes" if "kubernetes" in file else file
+
+    return Scheduling(config, log)
 
 
 def pytest_report_header() -> str:

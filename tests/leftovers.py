@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,11 @@ def _states(foreign: set[str]) -> Iterator[str]:
 def _cgroups(foreign: set[str]) -> Iterator[str]:
     for parent in [_CGROUPS / "sandboxkit", *_CGROUPS.glob("*/sandboxkit")]:
         for path in parent.iterdir() if parent.is_dir() else ():
-            if path.is_dir() and path.name not in foreign:
+            maker = re.match(r"(?:detached-)?(\d+)-(\d+)-", path.name)
+            theirs = path.name[-len("local-0123456789abcdef") :] in foreign or (
+                maker is not None and _is_foreign(f"..{maker[1]}.{maker[2]}")
+            )
+            if path.is_dir() and not theirs:
                 yield f"cgroup {path}"
 
 
@@ -121,8 +126,8 @@ def _name(pid: int) -> str:
 
 
 def _is_foreign(owner: str) -> bool:
-    """Whether an owner tag, HOST:PID:START, names a living process outside this test run."""
-    pid = owner.rpartition(":")[0].rpartition(":")[2]
+    """Whether an owner tag, BOOT.NAMESPACE.PID.START, names a living process not of this run."""
+    pid = owner.rpartition(".")[0].rpartition(".")[2]
     if not pid.isdigit() or int(pid) == os.getpid():
         return False
     try:

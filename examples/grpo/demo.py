@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from toys import compose, repair
+
 from sandboxkit.integrations.grpo import program
-from sandboxkit.integrations.grpo.toys import compose, repair
 
 TASKS: dict[str, Callable[[Path], None]] = {"compose": compose.write, "repair": repair.write}
 

@@ -3,12 +3,14 @@
     python mbpp_rollouts.py --dry-run
     python mbpp_rollouts.py --base-url http://localhost:8000/v1 --model my-model
 
-With `--dry-run` a script plays the model: it forgets the return, sees the error, and edits.
+With `--dry-run` a script plays the model: it forgets the return, sees the error, and edits. Else
+`--base-url` names a server with the API of OpenAI, such as vLLM's.
 """
 
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -40,11 +42,13 @@ async def main() -> None:
     """Make the rollouts and print one line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="a script instead of a model")
-    parser.add_argument("--base-url", default="http://localhost:8000/v1")
+    parser.add_argument("--base-url", help="such as http://localhost:8000/v1")
     parser.add_argument("--model", default="default")
     parser.add_argument("--problems", type=int, default=2)
     parser.add_argument("--group", type=int, default=2, help="rollouts of each problem")
     args = parser.parse_args()
+    if args.dry_run == bool(args.base_url):
+        parser.error("who plays the model? --dry-run for a script, or --base-url URL for a server")
     tasks = problems(args.problems)
     policy = scripted(tasks) if args.dry_run else EndpointPolicy(args.base_url, args.model)
     tags = ("rl-training", "wandb-run:none", "slurm-job:none", f"model:{args.model}")
@@ -55,6 +59,8 @@ async def main() -> None:
             turns = len(trajectory.messages_and_choices)
             print(f"{trajectory.metadata['task_id']}: {turns} turns, reward {trajectory.reward}")
     kept = [each.art() for group in groups for each in group if each.reward is not None]
+    if not kept:
+        sys.exit(f"no rollout has a reward; the first: {groups[0][0].detail}")
     print(f"{len(kept)} trajectories to train on")  # art.Trajectory(**kept[0]), ...
 
 

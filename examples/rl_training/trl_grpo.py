@@ -5,13 +5,15 @@
     python trl_grpo.py --tiny --steps 2
 
 The reward is the share of a task's tests that pass, 0 for code that uses a banned name. Each
-test has a sandbox of its own, at most `--sandboxes` of them at a time. `metrics.jsonl` in the
-folder `--out` has a line a step, `reward.svg` shows the mean reward. With `--tiny` a model of a
-few hundred weights, made here, chooses among given answers: no download, and it does learn.
+test is a run of its own, in one of `--sandboxes` sandboxes that are reset between two.
+`metrics.jsonl` in the folder `--out` has a line a step, `reward.svg` shows the mean reward. Training
+ends after `--steps`, or when the mean reward of four steps reaches `--until`. With `--tiny` a model
+of a few hundred weights, made here, chooses among given answers: no download, and it does learn.
 """
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +96,11 @@ def tiny() -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
 
 
 class Record(TrainerCallback):  # type: ignore[misc] # their types are not followed
-    """Writes a line of metrics a step, and draws the mean reward in the end."""
+    """Writes a line of metrics a step, ends when it has learned, and draws the mean reward."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, until: float) -> None:
         self.rewards: list[float] = []
-        self._out = out
+        self._out, self._until = out, until
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "reward" not in logs:
@@ -106,6 +108,9 @@ class Record(TrainerCallback):  # type: ignore[misc] # their types are not follo
         self.rewards.append(logs["reward"])
         with (self._out / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+        latest = self.rewards[-4:]
+        if len(latest) == 4 and sum(latest) / 4 >= self._until:
+            control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         last = max(len(self.rewards) - 1, 1)
@@ -122,12 +127,17 @@ class Record(TrainerCallback):  # type: ignore[misc] # their types are not follo
 
 def main() -> None:
     """Train, and say how it went."""
+    # TRL calls transformers by names that are about to change, at every step.
+    warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="Qwen/Qwen3-1.7B")
     parser.add_argument("--tiny", action="store_true", help="a model made here, on the CPU")
     parser.add_argument("--provider", help="the default is SANDBOXKIT_PROVIDER")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--sandboxes", type=int, default=16, help="at a time")
+    parser.add_argument("--steps", type=int, default=100, help="at most")
+    parser.add_argument("--until", type=float, help="mean reward; default: 1, with --tiny 0.9")
+    parser.add_argument(
+        "--sandboxes", type=int, default=16, help="in all, in which cases take turns"
+    )
     parser.add_argument("--out", type=Path, default=Path("trl_grpo"))
     args = parser.parse_args()
     model, words = tiny() if args.tiny else (args.model, None)
@@ -139,7 +149,8 @@ def main() -> None:
     own: dict[str, Any] = {"max_completion_length": 512, "learning_rate": 1e-6}
     if args.tiny:
         own = {"max_completion_length": 1, "learning_rate": 0.1, "use_cpu": True, "bf16": False}
-    record = Record(args.out)
+    until = (0.9 if args.tiny else 1.0) if args.until is None else args.until
+    record = Record(args.out, until)
     reward = SandboxReward(
         HostCompare(Limits(timeout=10), partial=True),
         name="pass_rate",
@@ -170,7 +181,9 @@ def main() -> None:
         trainer.train()
     finally:
         reward.close()
-    print(f"{len(record.rewards)} steps; see metrics.jsonl and reward.svg")
+    steps, first, last = len(record.rewards), record.rewards[0], record.rewards[-1]
+    print(f"{steps} steps, mean reward from {first:.2f} to {last:.2f}")
+    print(f"see {args.out}/metrics.jsonl and {args.out}/reward.svg")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._editor import Editor
 from sandboxkit.integrations._tools._result import ToolError, ToolResult
 from sandboxkit.integrations._tools._schemas import BASH, EDITOR, SCHEMAS, SUBMIT
-from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox
+from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox, told
 from sandboxkit.integrations._tools._truncate import truncate_middle
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "told",
     "truncate_middle",
 ]

@@ -1,31 +1,61 @@
-"""The bash tool: scripts one after another, with the directory and environment kept."""
+"""The bash tool: scripts one after another in one terminal, where what they leave lasts."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandboxkit import ConfigurationError, Sandbox
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    Operation,
+    Sandbox,
+    TerminalError,
+)
 from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._result import ToolError
+from sandboxkit.integrations._tools._truncate import truncate_middle
+from sandboxkit.terminal import Terminal, TerminalResult
+
+INTERRUPT, END_OF_INPUT = "C-c", "C-d"
+"""What a model writes instead of a script, to stop what runs or to end its input."""
 
 _OUTPUT_LIMIT = 1024 * 1024
-_KILL_SECONDS = 30.0
+_INTERRUPT_SECONDS = 5.0
+_QUIET_SECONDS = 1.0
+"""Without output, after which an answer to some input is taken for whole."""
+_LEAST_WAIT = 0.02
+_BUSY = (
+    "not run: the script before this one still runs. Wait for it with an empty command, stop it "
+    "with the command C-c, or type this into it with as_input"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BashResult:
-    """What a script printed and how it ended."""
+    """What a script printed and how it stands."""
 
     output: str
-    """Standard output and standard error, in the order they came."""
-    returncode: int
-    timed_out: bool = False
+    """Standard output and standard error, in the order they came, without colours and the like."""
+    returncode: int | None
+    """None: it still runs."""
+    ended: bool = False
+    """Whether the script ended the shell as well; the next one has a new shell."""
+    restarted: bool = False
+    """Whether the shell had ended since the script before, so that this one had a new shell."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its time was over first. It goes on; the next call is about it."""
+        return self.returncode is None
 
 
 class Bash:
-    """A shell of one sandbox. The directory and exported variables last from script to script.
+    """A terminal of one sandbox; directory, variables, functions and jobs last.
 
-    A script that runs past its time is killed with all it started; the sandbox lives on, with
-    the directory and variables as they were before the script.
+    A script that runs past its time goes on. While it does, `run` takes the empty script, which
+    waits for more, and "C-c", which stops it: by Ctrl-C, then by a kill, then with the shell.
+    A shell that ends, which only what ran in it can bring about, is replaced by a new one.
     """
 
     def __init__(
@@ -39,26 +69,124 @@ class Bash:
     ) -> None:
         if timeout <= 0:
             raise ConfigurationError(f"timeout={timeout!r} is not a positive number of seconds")
-        self._sandbox = sandbox
-        self._shell = sandbox.shell(cwd=cwd, env=env)
+        self._sandbox, self._cwd, self._env = sandbox, cwd, env
         self._timeout = timeout
         self._clock = clock or Clock()
+        self._terminal: Terminal | None = self._open()
+        self._running = False
 
-    async def run(self, script: str) -> BashResult:
-        """Run a script. Raises ToolError where it cannot be run, else the infrastructure's errors."""
+    async def run(self, script: str, *, as_input: bool = False) -> BashResult:
+        """Run a script, or type it into the one that runs.
+
+        Raises ToolError where that cannot be done, else the infrastructure's errors.
+        """
         if "\0" in script:
             raise ToolError("the command contains a NUL character")
+        try:
+            script.encode()
+        except UnicodeEncodeError as error:
+            raise ToolError(str(error)) from None
         await self._sandbox.start()  # its own time, not the script's
         try:
-            process = self._shell.run(f"exec 2>&1\n{script}", output_limit=_OUTPUT_LIMIT)
-        except (ConfigurationError, UnicodeEncodeError) as error:
-            raise ToolError(str(error)) from None
-        timed_out = False
+            return await self._run(script, as_input)
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+        except (CommandStartError, CommandTimeoutError) as error:
+            # Its directory or its bash is gone, or its processes leave no room: its own doing.
+            raise ToolError(f"the command was not started: {error}") from None
+        except TerminalError as error:
+            self._drop()
+            raise ToolError(f"the command was not started: {error}") from None
+
+    async def close(self) -> None:
+        """End the shell and what runs in it."""
+        terminal, self._terminal, self._running = self._terminal, None, False
+        if terminal is not None:
+            await terminal.close()
+
+    async def _run(self, script: str, as_input: bool) -> BashResult:
+        word = "" if as_input else script.strip()
+        terminal = self._terminal
+        if not self._running or terminal is None:
+            if as_input or word in (INTERRUPT, END_OF_INPUT):
+                raise ToolError("no script runs that could take it")
+            return await self._begin(script)
+        if word == INTERRUPT:
+            return await self._stop(terminal)
+        if word not in ("", END_OF_INPUT):
+            if terminal.running:
+                raise ToolError(_BUSY)
+            return await self._begin(script)
+        if not terminal.running or not (as_input or word):
+            return self._result(await self._follow(terminal))
+        await terminal.send("\x04" if word else script.removesuffix("\n") + "\n")
+        return self._result(await self._follow(terminal, quiet=_QUIET_SECONDS))
+
+    async def _begin(self, script: str) -> BashResult:
+        if self._terminal is None:
+            self._terminal = self._open()
         try:
-            result = await self._clock.wait_for(process, self._timeout)
-        except TimeoutError:
-            timed_out = True
-            process.kill()
-            result = await Clock().wait_for(process, _KILL_SECONDS)
-        # What the shell itself says, such as of a syntax error, comes on stderr.
-        return BashResult(result.stdout + result.stderr, result.returncode, timed_out)
+            return self._result(await self._first(self._terminal, script))
+        except TerminalError as error:
+            if not error.ended:
+                raise
+        self._drop()
+        self._terminal = self._open()
+        return self._result(await self._first(self._terminal, script), restarted=True)
+
+    def _open(self) -> Terminal:
+        return self._sandbox.terminal(cwd=self._cwd, env=self._env, output_limit=_OUTPUT_LIMIT)
+
+    async def _first(self, terminal: Terminal, script: str) -> list[TerminalResult]:
+        await terminal.start()  # its own time too
+        return await self._until(terminal, terminal.run(script, timeout=self._timeout))
+
+    async def _follow(
+        self, terminal: Terminal, *, quiet: float | None = None
+    ) -> list[TerminalResult]:
+        patience = self._timeout if quiet is None else min(quiet, self._timeout)
+        return await self._until(terminal, terminal.wait(timeout=patience), quiet=quiet)
+
+    async def _until(
+        self,
+        terminal: Terminal,
+        operation: Operation[TerminalResult],
+        *,
+        quiet: float | None = None,
+    ) -> list[TerminalResult]:
+        """Its results until it ends, is quiet, or its time on the clock is over."""
+        deadline = self._clock.time() + self._timeout
+        results = [await operation]
+        while results[-1].running and (left := deadline - self._clock.time()) > 0:
+            if quiet is not None and not results[-1].output_bytes:
+                break
+            patience = left if quiet is None else min(quiet, left)
+            results.append(await terminal.wait(timeout=max(patience, _LEAST_WAIT)))
+        return results
+
+    async def _stop(self, terminal: Terminal) -> BashResult:
+        results = [await terminal.interrupt(timeout=_INTERRUPT_SECONDS)]
+        if results[-1].running:
+            results.append(await terminal.kill(timeout=_INTERRUPT_SECONDS))
+        if results[-1].running:
+            await self.close()
+            return BashResult(_joined(results), 137, ended=True)
+        return self._result(results)
+
+    def _result(self, results: list[TerminalResult], *, restarted: bool = False) -> BashResult:
+        last = results[-1]
+        self._running = last.running
+        if last.ended:
+            self._drop()
+        return BashResult(_joined(results), last.returncode, last.ended, restarted)
+
+    def _drop(self) -> None:
+        """Without waiting; a sandbox that stops meanwhile takes it along."""
+        terminal, self._terminal, self._running = self._terminal, None, False
+        if terminal is not None:
+            terminal.close()
+
+
+def _joined(results: list[TerminalResult]) -> str:
+    return truncate_middle("".join(result.plain for result in results), _OUTPUT_LIMIT)

@@ -14,6 +14,6 @@ class ToolResult:
     text: str
     """What the model sees."""
     error: bool = False
-    """Whether the call was refused, timed out or exited with a non-zero status."""
+    """Whether the call was refused, still runs or exited with a non-zero status."""
     submitted: bool = False
     """Whether the model declared that it is done."""

@@ -24,9 +24,17 @@ def _function(name: str, description: str, properties: Schema, required: list[st
 
 BASH: Schema = _function(
     "bash",
-    "Run a bash script. The working directory and exported variables last from call to call. "
-    "Output is cut in the middle when it is long; a script that runs too long is killed.",
-    {"command": {"type": "string", "description": "The script to run."}},
+    "Run a bash script in a shell that lasts: its directory, variables, functions and jobs are "
+    "there in the next call. Long output is cut in the middle. A script that is not done when its "
+    "time is over goes on, and you get its output so far. Then an empty command waits for more, the "
+    "command C-c stops it, and as_input types the command into it.",
+    {
+        "command": {"type": "string", "description": "The script to run."},
+        "as_input": {
+            "type": "boolean",
+            "description": "Whether the command is input for the script that still runs.",
+        },
+    },
     ["command"],
 )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxkit import ConfigurationError, Sandbox
-from sandboxkit.integrations._tools._bash import Bash
+from sandboxkit.integrations._tools._bash import INTERRUPT, Bash, BashResult
 from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._editor import Editor
 from sandboxkit.integrations._tools._result import ToolError, ToolResult
@@ -20,6 +20,7 @@ _LARGE = 1 << 63
 _TYPES: Mapping[str, tuple[Any, str]] = {
     "string": (str, "a string"),
     "integer": (int, "an integer"),
+    "boolean": (bool, "true or false"),
     "array": (list, "a list"),
 }
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -34,7 +35,8 @@ _COMMANDS: Mapping[str, tuple[str, ...]] = {
 class Toolbox:
     """bash, str_replace_editor and submit in one sandbox.
 
-    `timeout` bounds each call, in seconds on `clock`; `observation_limit` is in characters.
+    `timeout` bounds each call, in seconds on `clock`; a script goes on past it. `observation_limit`
+    is in characters.
     """
 
     def __init__(
@@ -55,6 +57,10 @@ class Toolbox:
         self.editor = Editor(sandbox, timeout=timeout, clock=clock)
         self._timeout, self._limit = timeout, observation_limit
 
+    async def close(self) -> None:
+        """End the shell and what runs in it."""
+        await self.bash.close()
+
     # Any: what a model wrote.
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
         """Make a call; `arguments` are a JSON object as text, or one read already.
@@ -73,21 +79,15 @@ class Toolbox:
         if name == "submit":
             return ToolResult("submitted", submitted=True)
         if name == "bash":
-            return await self._bash(arguments["command"])
+            return await self._bash(arguments["command"], arguments.get("as_input", False))
         return ToolResult(await self._edit(**arguments))
 
-    async def _bash(self, command: str) -> ToolResult:
-        result = await self.bash.run(command)
-        if result.timed_out:
-            note = f"ERROR: killed after {self._timeout:g} s; what it printed until then:\n"
-            return ToolResult(note + truncate_middle(result.output, self._limit), error=True)
+    async def _bash(self, command: str, as_input: bool) -> ToolResult:
+        result = await self.bash.run(command, as_input=as_input)
         first, _, rest = result.output.lstrip().partition("\n")
         if result.returncode == 0 and first.strip() == MARKER:
             return ToolResult(rest or "submitted", submitted=True)
-        if result.returncode == 0:
-            return ToolResult(result.output or "(no output)")
-        output = truncate_middle(result.output, self._limit)
-        return ToolResult(f"{output}\n[exit status {result.returncode}]".lstrip(), error=True)
+        return told(result, self._timeout, self._limit)
 
     async def _edit(self, command: str, path: str, **given: Any) -> str:
         command = "undo_edit" if command == "undo" else command
@@ -107,6 +107,27 @@ class Toolbox:
                 return await self.editor.insert(path, given["insert_line"], given["new_str"])
             case _:
                 return await self.editor.undo_edit(path)
+
+
+def told(result: BashResult, timeout: float, limit: int) -> ToolResult:
+    """A script's output in `limit` characters, and how it stands unless it succeeded."""
+    notes: list[str] = []
+    if result.running:
+        notes.append(
+            f"still running; a call waits up to {timeout:g} s: an empty command waits for "
+            f"more, the command {INTERRUPT} stops it, as_input types a command into it"
+        )
+    elif result.returncode:
+        notes.append(f"exit status {result.returncode}")
+    if result.ended:
+        notes.append("the shell has ended: the next command has a new one")
+    if result.restarted:
+        notes.append("the shell had ended before: this was a new one")
+    if not notes:
+        return ToolResult(result.output or "(no output)")
+    note = f"[{'; '.join(notes)}]"
+    output = truncate_middle(result.output, max(1, limit - len(note) - 1)) + "\n"
+    return ToolResult(f"{output}{note}".lstrip(), error=result.returncode != 0)
 
 
 def _checked(name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +158,7 @@ def _check(tool: str, key: str, value: Any, properties: Mapping[str, Any]) -> No
         raise ToolError(f"{tool} has no argument {str(key)[:80]!r}; it takes {known}")
     schema = properties[key]
     kind, called = _TYPES[schema["type"]]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise ToolError(f"{key} of {tool} is not {called}")
     integers = value if kind is list else [value] if kind is int else []
     if not all(type(item) is int and abs(item) < _LARGE for item in integers):

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxkit import CommandTimeoutError, ConfigurationError, Sandbox, SandboxError, Session
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    Sandbox,
+    SandboxError,
+    Session,
+)
 from sandboxkit.integrations.art._policy import Message, Policy, PolicyError
 from sandboxkit.integrations.art._trajectory import Trajectory
 from sandboxkit.integrations.rewards import Grader, HostCompare, extract_code
@@ -114,6 +121,8 @@ class Rollouts:
             )
         except CommandTimeoutError as error:
             return False, f"It ran past {self.timeout:g} s.\n{self._cut(error.result.stderr)}"
+        except CommandStartError as error:
+            return False, f"It was not started: {self._cut(str(error))}"
         output = self._cut(result.stdout + result.stderr)
         return result.returncode == 0, f"exit status {result.returncode}\n{output}"
 

@@ -2,6 +2,7 @@
 
 import sys
 
+from sandboxkit.integrations.grpo import parent  # noqa: F401 - notes who began this process
 from sandboxkit.integrations.grpo.program import main
 
 sys.exit(main())

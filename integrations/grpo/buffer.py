@@ -33,7 +33,8 @@ class Buffer:
 
     For the step of version v at most (v + lag + 1) x prompts_per_step groups, and the refills,
     have been started: with lag 0 none before the last step's weights are there. Runs on one
-    event loop. `position` is the number of the next group to start.
+    event loop. `position` is the number of the next group to start; `finished` are the groups that
+    came to their end for the last batch, also where there was none.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Buffer:
         self._running: set[asyncio.Task[Group]] = set()
         self._ready: list[Group] = []
         self.position = position
+        self.finished: list[Group] = []
 
     async def take(self, version: int, last: int) -> Batch:
         """The batch for the step of this version; `last` is the version of the run's last step.
@@ -55,6 +57,7 @@ class Buffer:
         had no verdict.
         """
         batch, refills = Batch(), self._refills
+        self.finished = batch.finished
         ahead = min(self._lag, last - version)
         while True:
             usable = []
@@ -75,6 +78,10 @@ class Buffer:
                 break
             enough = asyncio.FIRST_COMPLETED if self._lag else asyncio.ALL_COMPLETED
             done, self._running = await asyncio.wait(self._running, return_when=enough)
+            # Of all of them: one that nobody looks at is written to standard error by asyncio.
+            failures = [error for task in done if (error := task.exception())]
+            if failures:
+                raise failures[0]
             groups = sorted([task.result() for task in done], key=lambda group: group.number)
             batch.finished += groups
             self._ready += groups

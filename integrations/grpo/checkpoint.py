@@ -1,9 +1,10 @@
 """Checkpoints: written whole or not at all, and resumed from bit for bit.
 
 A run's folder has `checkpoints/step-000010/`, each with the shards of model and optimizer as
-torch.distributed.checkpoint (DCP) writes them, a `state.pt` for each rank's random numbers and
-`run.json` for what the loop needs. It is written beside its place and renamed into it, after
-everything has reached the disk: a name that is there is a whole checkpoint.
+torch.distributed.checkpoint (DCP) writes them, `random.pt` with every rank's random numbers, and
+`run.json` with what the loop needs and the size and CRC-32 of each other file. It is written beside
+its place and renamed into it, after everything has reached the disk; what is damaged later is found
+before it is used.
 """
 
 import json
@@ -11,12 +12,15 @@ import os
 import random
 import re
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -25,15 +29,22 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo import lora
-from sandboxkit.integrations.grpo.ranks import barrier, rank_count, this_rank
+from sandboxkit.integrations.grpo.errors import CheckpointError, RankError
+from sandboxkit.integrations.grpo.ranks import (
+    barrier,
+    gathered,
+    rank_count,
+    shared,
+    this_rank,
+)
 
-__all__ = ["export", "latest", "restore", "save"]
+__all__ = ["export", "newest", "read", "restore", "save"]
 
 JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 
 _NAME = re.compile(r"step-(\d{6,})")
+_STATE = "run.json"
 
 
 def save(
@@ -47,29 +58,21 @@ def save(
 ) -> Path:
     """Write the checkpoint after `step`, on all ranks together, and return its folder.
 
-    Only the newest `keep` stay. `state` is the loop's own, JSON, from rank 0.
+    Only the newest `keep` stay. `state` is the loop's own, JSON, from rank 0. Raises
+    CheckpointError, on all ranks, where there is no room for it.
     """
     folder = run / "checkpoints" / f"step-{step:06}"
     partial = folder.with_name(f".{folder.name}")
-    if this_rank() == 0:
+
+    def begin() -> None:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed while writing
         partial.mkdir(parents=True)
-    barrier()
-    weights, moments = get_state_dict(model, optimizer)
-    dcp.save(
-        {"model": weights, "optimizer": moments},
-        checkpoint_id=partial / "shards",
-        no_dist=not dist.is_initialized(),
-    )
-    torch.save(
-        {"torch": torch.get_rng_state(), "python": random.getstate()},
-        partial / f"random-{this_rank()}.pt",
-    )
-    barrier()
-    if this_rank() == 0:
-        (partial / "run.json").write_text(
-            json.dumps({"step": step, "ranks": rank_count(), **state})
-        )
+
+    def finish() -> None:
+        torch.save(numbers, partial / "random.pt")
+        files = {name: _digest(partial / name) for name in _files(partial)}
+        about = {"step": step, "ranks": rank_count(), "files": files, **state}
+        (partial / _STATE).write_text(json.dumps(about))
         for path in partial.rglob("*"):
             if path.is_file():
                 _sync(path)
@@ -78,30 +81,52 @@ def save(
         _sync(folder.parent)
         for old in _all(run)[:-keep]:
             shutil.rmtree(old)
-    barrier()
+
+    try:
+        shared(begin)
+        weights, moments = get_state_dict(model, optimizer)
+        dcp.save(
+            {"model": weights, "optimizer": moments},
+            checkpoint_id=partial / "shards",
+            no_dist=not dist.is_initialized(),
+        )
+        numbers = gathered({"torch": torch.get_rng_state(), "python": random.getstate()})
+        shared(finish)
+    except (OSError, RuntimeError, RankError, CheckpointException) as error:
+        if this_rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"checkpoint {folder} could not be written: {error}") from error
     return folder
 
 
-def latest(run: Path) -> Path | None:
-    """The newest whole checkpoint of a run, or None."""
-    found = _all(run)
-    return found[-1] if found else None
+def newest(run: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of a run, or None, and what is wrong with those after it.
 
-
-def restore(
-    folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-) -> dict[str, JSON]:
-    """Load a checkpoint into model, optimizer and random numbers; returns the loop's state.
-
-    Raises ConfigurationError when it was written by another number of ranks: the random numbers,
-    and so the curve, would not be the same.
+    Those are put aside, under a name that begins with a dot. On rank 0.
     """
-    state: dict[str, JSON] = json.loads((folder / "run.json").read_text())
-    if state["ranks"] != rank_count():
-        raise ConfigurationError(
-            f"checkpoint {folder} is of {state['ranks']} ranks, this run has {rank_count()}: "
-            "start as many, or start a new run from its export"
-        )
+    damaged: list[str] = []
+    for folder in reversed(_all(run)):
+        wrong = _damage(folder)
+        if not wrong:
+            return folder, damaged
+        damaged.append(f"checkpoint {folder} is damaged and left out: {wrong}")
+        aside = folder.with_name(f".damaged-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    return None, damaged
+
+
+def read(folder: Path) -> dict[str, Any]:  # Any: what a run's state has
+    """The loop's state as it was saved."""
+    state: dict[str, Any] = json.loads((folder / _STATE).read_text())
+    return state
+
+
+def restore(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Load a checkpoint into model, optimizer and random numbers, on all ranks together.
+
+    On another number of ranks than wrote it the random numbers begin anew.
+    """
     weights, moments = get_state_dict(model, optimizer)
     loaded = {"model": weights, "optimizer": moments}
     dcp.load(loaded, checkpoint_id=folder / "shards", no_dist=not dist.is_initialized())
@@ -111,10 +136,10 @@ def restore(
         model_state_dict=loaded["model"],
         optim_state_dict=loaded["optimizer"],
     )
-    numbers = torch.load(folder / f"random-{this_rank()}.pt", weights_only=False)
-    torch.set_rng_state(numbers["torch"])
-    random.setstate(numbers["python"])
-    return state
+    numbers = torch.load(folder / "random.pt", weights_only=False)
+    if len(numbers) == rank_count():
+        torch.set_rng_state(numbers[this_rank()]["torch"])
+        random.setstate(numbers[this_rank()]["python"])
 
 
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
@@ -127,6 +152,33 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
     barrier()
+
+
+def _damage(folder: Path) -> str:
+    """What is wrong with a checkpoint, "" for nothing."""
+    try:
+        files: dict[str, list[int]] = read(folder)["files"]
+        for name, (size, crc) in files.items():
+            found, its_crc = _digest(folder / name)
+            if found != size:
+                return f"{name} has {found} bytes and not {size}"
+            if its_crc != crc:
+                return f"{name} has another content than was written"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> tuple[int, int]:
+    size = crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
+    return size, crc
 
 
 def _all(run: Path) -> list[Path]:

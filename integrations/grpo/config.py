@@ -30,6 +30,8 @@ class Run:
     seed: int = 0
     checkpoint_every: int = 20
     """Steps; one is also written at the end and on SIGTERM."""
+    export_every: int = 0
+    """Steps between copies of the model in Hugging Face's format; 0 for only after the last."""
     evaluate_every: int = 0
     """Steps between passes over the held-out rows; 0 for only before the first and after the last."""
     timeout: float = 1800.0
@@ -49,7 +51,7 @@ class Model:
     name: str = ""
     """A folder or a hub's name, in Hugging Face's format."""
     bf16: bool = False
-    """Compute in bfloat16, reduce in float32; needs more than one rank."""
+    """Compute in bfloat16; weights, gradients and the optimizer stay float32."""
     checkpointing: bool = False
     """Activation checkpointing."""
     lora_rank: int = 0
@@ -84,7 +86,7 @@ class Engine:
     max_model_tokens: int = 2048
     """Prompt and completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What vllm computes in, and what is sent to a vllm_server."""
+    """What hf and vllm compute in, and what is sent to a vllm_server."""
     cache_gb: float = 1.0
     """GiB for the keys and values of vllm."""
     urls: Sequence[str] = ()
@@ -92,12 +94,15 @@ class Engine:
     timeout: float = 600.0
     """Seconds that a vllm_server may take for one completion, or one part of an update; or vllm
     for one token."""
-    transfer: Literal["gloo", "nccl", "disk"] = "gloo"
-    """How weights get to a vllm_server: through memory, between GPUs, or as files in `folder`."""
+    patience: float = 300.0
+    """Seconds without any vllm_server that answers, at the start too, after which the run stops."""
+    transfer: Literal["gloo", "nccl", "disk", "adapter"] = "gloo"
+    """How weights get to a vllm_server: through memory, between GPUs, or as files in `folder`;
+    `adapter` writes those of `model.lora_rank` alone there, and the server keeps the model's own."""
     address: str = "127.0.0.1"
     """Of this machine, as a vllm_server sees it."""
     folder: str = ""
-    """Seen by this machine and every vllm_server under the same path; for disk."""
+    """Seen by this machine and every vllm_server under the same path; for disk and adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,9 @@ class Optimizer:
 
     lr: float = 1e-6
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    decay_ratio: float = 1.0
+    """The share of the steps, the last ones, over which `linear` and `cosine` fall to 0; with less than 1
+    the rate is constant before (warmup, stable, decay: arXiv:2404.06395)."""
     warmup: int = 0
     """Steps."""
     betas: Sequence[float] = (0.9, 0.95)
@@ -230,9 +238,49 @@ class Config:
             )
         self._check_data()
         self._check_engine()
+        self.objective.under(off_policy=self.off_policy)
+        if self.optimizer.warmup > self.run.steps:
+            raise ConfigurationError(
+                f"optimizer.warmup={self.optimizer.warmup} is more than run.steps={self.run.steps}: "
+                "its learning rate would never be reached"
+            )
+        if self.optimizer.decay_ratio > 1:
+            raise ConfigurationError(
+                f"optimizer.decay_ratio={self.optimizer.decay_ratio!r}: give a share of the steps, 1 "
+                "for all of them"
+            )
+        if self.optimizer.decay_ratio < 1 and self.optimizer.schedule == "constant":
+            raise ConfigurationError(
+                f"optimizer.decay_ratio={self.optimizer.decay_ratio!r} does nothing with "
+                "optimizer.schedule='constant': use linear or cosine"
+            )
         if len(self.optimizer.betas) != 2 or not all(0 <= b < 1 for b in self.optimizer.betas):
             raise ConfigurationError(
                 f"optimizer.betas={self.optimizer.betas!r}: give two numbers from 0 to below 1"
+            )
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether a batch may be of other weights than those that are trained on it."""
+        return self.buffer.lag > 0 or self.objective.epochs > 1
+
+    def refuse_changes(self, before: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run that was begun otherwise, `to_json` decoded.
+
+        What may change: run but for its seed, engine, where sandboxes come from, times and limits.
+        """
+        now = json.loads(self.to_json())
+        changed = [
+            f"{section}.{key}={value!r} (was {before[section][key]!r})"
+            for section, fields in now.items()
+            for key, value in fields.items()
+            if key in before.get(section, {}) and before[section][key] != value
+            if not _may_change(section, key)
+        ]
+        if changed:
+            raise ConfigurationError(
+                f"run.folder={self.run.folder!r} was begun otherwise: {', '.join(changed)}; set them "
+                "back, or start a new run, with the export of this one as its model"
             )
 
     def _check_data(self) -> None:
@@ -258,10 +306,16 @@ class Config:
         if len(set(urls)) < len(urls):
             raise ConfigurationError(f"engine.urls={list(urls)!r} has one of them twice")
         folder = self.engine.folder
-        by_disk = bool(urls) and self.engine.transfer == "disk"
-        if by_disk and not (folder and Path(folder).is_dir()):
+        transfer = self.engine.transfer
+        if transfer == "adapter" and not (urls and self.model.lora_rank):
             raise ConfigurationError(
-                f"engine.folder={folder!r} is no folder: engine.transfer='disk' needs "
+                f"engine.transfer='adapter' with engine.kind={self.engine.kind!r}, model.lora_rank="
+                f"{self.model.lora_rank}: it is for adapters that a vllm_server gets; give another"
+            )
+        by_files = bool(urls) and transfer in ("disk", "adapter")
+        if by_files and not (folder and Path(folder).is_dir()):
+            raise ConfigurationError(
+                f"engine.folder={folder!r} is no folder: engine.transfer={transfer!r} needs "
                 "one that the servers see, too"
             )
 
@@ -291,11 +345,39 @@ class Config:
         return getattr(getattr(self, section), key)
 
 
+def _may_change(section: str, key: str) -> bool:
+    return section == "engine" or f"{section}.{key}" in _MAY_CHANGE
+
+
+_MAY_CHANGE = frozenset(
+    {
+        "run.folder",
+        "run.steps",
+        "run.checkpoint_every",
+        "run.evaluate_every",
+        "run.export_every",
+        "run.timeout",
+        "run.device",
+        "run.threads",
+        "run.wandb",
+        "model.checkpointing",
+        "data.held_out",
+        "rollout.tool_timeout",
+        "rollout.deadline",
+        "grading.remember",
+        "grading.provider",
+        "grading.image",
+        "grading.max_concurrency",
+        "grading.max_infra_failed_rate",
+        "optimizer.max_tokens_per_row",
+    }
+)
 _URL = re.compile(r"https?://[^/?#\s]+")
 _LEAST = {
     "run.steps": 1,
     "run.checkpoint_every": 1,
     "run.evaluate_every": 0,
+    "run.export_every": 0,
     "run.threads": 0,
     "model.lora_rank": 0,
     "engine.max_batch": 1,
@@ -319,7 +401,9 @@ _POSITIVE = (
     "rollout.deadline",
     "engine.cache_gb",
     "engine.timeout",
+    "engine.patience",
     "optimizer.lr",
+    "optimizer.decay_ratio",
     "optimizer.max_grad_norm",
 )
 _NEEDED = {
@@ -375,10 +459,12 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
         if value not in choices:
             raise ConfigurationError(f"{name}={value!r}: use one of {_list(choices)}")
         return value
-    if origin is types.UnionType:  # X | None
-        hint = choices[0]
+    if origin in (types.UnionType, typing.Union):  # X | None
+        return _checked(choices[0], value, name)
     if hint is float and type(value) is int:
         return float(value)
+    if hint is float and type(value) is float and not math.isfinite(value):
+        raise ConfigurationError(f"{name}={value!r}: give a finite number")
     wanted = {Mapping: dict, Sequence: list}.get(origin or hint, hint)
     if type(value) is not wanted:
         raise ConfigurationError(

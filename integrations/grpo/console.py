@@ -1,4 +1,4 @@
-"""What a person sees of a run, and what it leaves in its folder: metrics, samples, a plot."""
+"""What a person sees of a run, and what it leaves in its folder: metrics, rollouts, a plot."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo import plot, records
 from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.show import safe
 
 __all__ = ["Console"]
-
-Sample = Mapping[str, str | float | None]
 
 _SHOWN = (
     ("reward", "reward {:.3f}"),
@@ -30,9 +29,11 @@ _SHOWN = (
     ("tokens_per_second", "{:.0f} tok/s"),
     ("wait_seconds", "wait {:.2f}s"),
     ("train_seconds", "train {:.2f}s"),
-    ("sync_seconds", "sync {:.2f}s"),
+    ("weights_seconds", "weights {:.2f}s"),
+    ("sandbox_wait_share", "for sandboxes {:.0%}"),
     ("staleness", "stale {:.1f}"),
     ("clip_fraction", "clip {:.1%}"),
+    ("truncated", "cut off {:.0%}"),
     ("off_policy", "dlogp {:.1e}"),
     ("infra_failed_rate", "infra {:.1%}"),
     ("sandbox_p50", "sandbox p50 {:.2f}s"),
@@ -42,7 +43,7 @@ _WIDEST = 60
 
 
 class Console:
-    """Writes metrics.jsonl and samples.jsonl step by step, and shows a progress bar on a terminal.
+    """Writes metrics.jsonl and rollouts/ step by step, and shows a progress bar on a terminal.
 
     Of a run that goes on from step `first`, what was written for later steps is taken out.
     """
@@ -60,12 +61,12 @@ class Console:
             disable=not self._terminal.is_terminal,
         )
         self._bar = self._progress.add_task("", total=config.run.steps, completed=first, shown="")
-        self._last: list[Sample] = []
+        self._last: list[dict[str, Any]] = []  # Any: JSON
         self._begun = time.monotonic()
         self._config, self._wandb = config, None
         (self._run / "config.json").write_text(config.to_json())
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            _cut(self._run / name, first)
+        _cut(self._run / "metrics.jsonl", first)
+        records.cut(self._run, first)
         place = f"goes on after step {first}" if first else f"{config.run.steps} steps"
         seed = f"seed {config.run.seed}"
         self._say(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
@@ -92,16 +93,34 @@ class Console:
         if not self._terminal.is_terminal:
             self._say(f"step {metrics['step']:.0f}  {shown}")
 
-    def samples(self, step: int, rows: Iterable[Sample]) -> None:
-        """Some of a step's rollouts."""
-        self._last = list(rows)
-        for row in self._last:
-            _append(self._run / "samples.jsonl", {"step": step, **row})
+    def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
+        """All of a step's, as record.py makes them. A disk without room for them is noted."""
+        self._last = []
+
+        def numbered() -> Iterator[dict[str, Any]]:
+            for row in rows:
+                if not self._last or row["group"] == self._last[0]["group"]:
+                    self._last.append(row)
+                yield {"step": step, **row}
+
+        try:
+            records.write(self._run, step, numbered())
+        except OSError as error:
+            self.note(f"the rollouts of step {step} cannot be written: {error}")
+
+    def note(self, text: str) -> None:
+        """Something that went wrong, and that the run outlives."""
+        self._say(f"warning: {text}")
 
     def held_out(self, step: int, rate: float) -> None:
         """After a pass over the held-out rows."""
         self._record({"step": step, "held_out": rate})
         self._say(f"step {step}  held-out pass rate {rate:.3f}")
+
+    def has_held_out(self, step: int) -> bool:
+        """Whether there was such a pass after a step."""
+        rows = plot.rows(self._run / "metrics.jsonl")
+        return any("held_out" in row and row["step"] == step for row in rows)
 
     def end(self, signalled: int) -> None:
         """The last rollouts as a table, and the plot."""
@@ -109,11 +128,12 @@ class Console:
         table = Table(title="samples of the last step")
         for name in ("prompt", "completion", "reward", "outcome"):
             table.add_column(name, overflow="fold")
-        distinct = {(row["prompt"], row["completion"]): row for row in self._last}
-        for row in list(distinct.values())[:6]:
-            table.add_row(
-                *(_safe(row[name]) for name in ("prompt", "completion", "reward", "outcome"))
-            )
+        distinct = {}
+        for row in self._last:
+            completion = "".join(turn["text"] for turn in row["turns"])
+            distinct[completion] = (row["prompt"], completion, row["reward"], row["outcome"])
+        for shown in list(distinct.values())[:6]:
+            table.add_row(*(_safe(each) for each in shown))
         if self._last:
             self._terminal.print(table)
         text = plot.draw(self._run)
@@ -179,4 +199,4 @@ def _safe(value: object) -> Text:
     """Of text that a model wrote: cut short, and no control character reaches the terminal."""
     shown = f"{value:.2f}" if isinstance(value, float) else str(value)
     shown = shown if len(shown) <= _WIDEST * 4 else shown[: _WIDEST * 4] + "..."
-    return Text("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in shown))
+    return Text(safe(shown))

@@ -3,33 +3,44 @@
 rank 0    Sampling.take --- batch ---> broadcast
 all       train_step (FSDP2) on the batch
 all       whole weights, gathered one by one; rank 0 hands them to the engine
-rank 0    metrics.jsonl, samples.jsonl, console; all: checkpoint
+rank 0    metrics.jsonl, rollouts/, console; all: checkpoint
 """
 
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from sandboxkit.errors import SandboxError
 from sandboxkit.integrations.grpo import checkpoint, lora
 from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.buffer import Batch
+from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
-from sandboxkit.integrations.grpo.engines import Weights
-from sandboxkit.integrations.grpo.ranks import shared
-from sandboxkit.integrations.grpo.sampling import Sampling, Stopped, batch_metrics
+from sandboxkit.integrations.grpo.engines import EngineError, Weights
+from sandboxkit.integrations.grpo.errors import CheckpointError, DivergedError, TrainingError
+from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
+from sandboxkit.integrations.grpo.ranks import rank_count, shared
+from sandboxkit.integrations.grpo.sampling import Sampling, Stopped
 from sandboxkit.integrations.grpo.training import Sample, train_step
 
-__all__ = ["First", "Learner", "Loop", "learning_rate"]
+__all__ = ["First", "Learner", "Loop", "handed", "learning_rate"]
 
 T = TypeVar("T")
+
+_PATIENCE = 3
+"""Optimizer steps in a row that may come to nothing."""
+_ON_ALL = (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup)
+"""What every rank is told of, in one form or another, and so can write a checkpoint after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +70,65 @@ class Loop:
         self._config, self._learner, self._first = config, learner, first
         self._run = Path(config.run.folder)
         self._done = self._saved = done
+        self._unsaved = False
         self._position = first.sampling.position if first else 0
-        self._objective = config.objective
+        self._skipped = 0
+        self._objective = config.objective.under(off_policy=config.off_policy)
         if self._objective.max_completion_tokens is None:
             most = config.rollout.max_completion_tokens
             self._objective = replace(self._objective, max_completion_tokens=most)
 
     def run(self) -> None:
-        """To the last step, or until a signal came: then a checkpoint is the last thing."""
+        """To the last step, or until a signal came: then a checkpoint is the last thing.
+
+        So it is where the engine, the sandboxes or the training fail, which is raised after it.
+        """
+        try:
+            self._run_steps()
+        except Exception as error:
+            if self._saved != self._done and (rank_count() == 1 or isinstance(error, _ON_ALL)):
+                try:
+                    self._save()
+                except CheckpointError as second:
+                    error.add_note(str(second))
+                else:
+                    error.add_note(f"a checkpoint was written after step {self._done}")
+            raise
+
+    def _run_steps(self) -> None:
         run = self._config.run
         self._hand_over(self._done)
-        going = self._done > 0 or self._evaluate()
+        going = self._evaluate_if_due()
         while going and self._done < run.steps:
             going = self._step()
             if not going:
                 break
             last = self._done == run.steps
-            if last or (run.evaluate_every and self._done % run.evaluate_every == 0):
-                going = self._evaluate()
-            if last or self._done % run.checkpoint_every == 0:
-                self._save()
+            going = self._evaluate_if_due()
+            if self._unsaved or last or self._done % run.checkpoint_every == 0:
+                self._try_to_save()
+            if run.export_every and self._done % run.export_every == 0:
+                self._export(f"export-{self._done:06}")
         if self._saved != self._done:
             self._save()
         if self._done == run.steps:
-            checkpoint.export(self._learner.model, self._learner.tokenizer, self._run / "export")
+            self._export("export")
 
     def _step(self) -> bool:
         """False where a signal came before there was a batch."""
         begun = time.monotonic()
-        batch = Batch()
+        batch, parts = Batch(), dict[Part, float]()
 
         def take() -> list[Sample]:
-            nonlocal batch
+            nonlocal batch, parts
             assert self._first is not None
-            batch = self._first.sampling.take(self._done)
+            sampling, console = self._first.sampling, self._first.console
+            before = sampling.spent()
+            try:
+                batch = sampling.take(self._done)
+                parts = {part: spent - before[part] for part, spent in sampling.spent().items()}
+            finally:
+                console.rollouts(self._done + 1, sampling.finished())
             return _samples(batch, self._config)
 
         samples = _unless_stopped(take)
@@ -108,16 +144,13 @@ class Loop:
             self._position = self._first.sampling.position
             sampled = batch_metrics(batch, self._done)
             times = {
-                "wait_seconds": taken - begun,
-                "train_seconds": trained - taken,
-                "sync_seconds": handed - trained,
-                "step_seconds": handed - begun,
+                **step_times(
+                    parts, wait=taken - begun, train=trained - taken, weights=handed - trained
+                ),
                 "tokens_per_second": sampled["completion_tokens"] / (handed - begun),
             }
             console = self._first.console
             console.step({"step": self._done + 1, **sampled, **report, "lr": rate, **times})
-            for finished in batch.finished[:1]:
-                console.samples(self._done + 1, self._first.sampling.samples(finished))
         self._done += 1
         return True
 
@@ -125,49 +158,91 @@ class Loop:
         learner, config = self._learner, self._config
         for group in learner.optimizer.param_groups:
             group["lr"] = rate
-        report = train_step(
-            learner.model,
-            learner.optimizer,
-            samples,
-            self._objective,
-            max_tokens_per_row=config.optimizer.max_tokens_per_row,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            temperature=config.rollout.temperature,
-            reference=learner.reference,
-        )
+        for _ in range(self._objective.epochs):
+            report = train_step(
+                learner.model,
+                learner.optimizer,
+                samples,
+                self._objective,
+                max_tokens_per_row=config.optimizer.max_tokens_per_row,
+                max_grad_norm=config.optimizer.max_grad_norm,
+                temperature=config.rollout.temperature,
+                reference=learner.reference,
+                off_policy=config.off_policy,
+                autocast=config.model.bf16 and not dist.is_initialized(),
+            )
+            self._skipped = self._skipped + 1 if report.skipped else 0
+            if self._skipped == _PATIENCE:
+                raise DivergedError(
+                    f"{_PATIENCE} optimizer steps in a row were not finite and changed nothing; of "
+                    f"the last, loss {report.loss}, gradient norm {report.grad_norm}, distance to "
+                    f"the sampler {report.off_policy}: if that distance is not finite, the engine "
+                    "gave log-probabilities that are none; else lower optimizer.lr"
+                )
         return asdict(report)
+
+    def _evaluate_if_due(self) -> bool:
+        """False where a signal came meanwhile: it is due until it was done, also for who goes on."""
+        run, done = self._config.run, self._done
+        due = done in (0, run.steps) or (run.evaluate_every and done % run.evaluate_every == 0)
+        return not due or self._evaluate()
 
     def _evaluate(self) -> bool:
         """False where a signal came meanwhile."""
 
         def evaluate() -> bool:
             assert self._first is not None
-            if self._config.data.held_out:
-                self._first.console.held_out(self._done, self._first.sampling.evaluate())
+            console = self._first.console
+            if self._config.data.held_out and not console.has_held_out(self._done):
+                console.held_out(self._done, self._first.sampling.evaluate())
             return True
 
         return bool(_unless_stopped(evaluate))
 
     def _hand_over(self, version: int) -> None:
         """Give the engine the weights; every rank takes part in gathering each of them."""
-        weights = lora.merged(self._learner.model, _whole(self._learner.model))
+        weights = handed(self._learner.model, self._config)
+        failure: list[Exception] = []
         if self._first:
-            self._first.sampling.update(weights, version)
-        for _ in weights:  # the ranks without an engine
+            try:
+                self._first.sampling.update(weights, version)
+            except Exception as error:  # noqa: BLE001 - raised below, once all ranks are there
+                failure.append(error)
+        for _ in weights:  # the ranks without an engine, and what one that failed has left
             pass
 
+        def raise_it() -> None:
+            if failure:
+                raise failure[0]
+
+        shared(raise_it)
+
     def _save(self) -> None:
-        learner, state = self._learner, {"position": self._position}
+        learner = self._learner
+        state = {"position": self._position, "config": json.loads(self._config.to_json())}
         checkpoint.save(self._run, self._done, learner.model, learner.optimizer, state)
-        self._saved = self._done
+        self._saved, self._unsaved = self._done, False
+
+    def _try_to_save(self) -> None:
+        """One that cannot be written is tried again after the next step."""
+        try:
+            self._save()
+        except CheckpointError as error:
+            self._unsaved = True
+            if self._first:
+                self._first.console.note(str(error))
+
+    def _export(self, name: str) -> None:
+        checkpoint.export(self._learner.model, self._learner.tokenizer, self._run / name)
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """That of a step, counted from 0: warmed up from lr / warmup, then down to 0 or constant."""
+    """That of a step, counted from 0: warmed up from lr / warmup, then constant, or down to 0."""
     optimizer = config.optimizer
     if step < optimizer.warmup:
         return optimizer.lr * (step + 1) / optimizer.warmup
-    past = (step - optimizer.warmup) / max(1, config.run.steps - optimizer.warmup)
+    falls = optimizer.decay_ratio * (config.run.steps - optimizer.warmup)
+    past = max(0.0, 1 - (config.run.steps - step) / max(1.0, falls))
     match optimizer.schedule:
         case "linear":
             return optimizer.lr * (1 - past)
@@ -198,6 +273,7 @@ def _samples(batch: Batch, config: Config) -> list[Sample]:
         for group, row in zip(batch.groups, advantages.tolist(), strict=True)
         for rollout, advantage in zip(group.rollouts, row, strict=True)
         if rollout.verdict.reward is not None
+        and not (config.objective.mask_truncated and rollout.truncated)
     ]
 
 
@@ -213,6 +289,20 @@ def _unless_stopped(make: Callable[[], T]) -> T | None:
     return shared(attempt)
 
 
-def _whole(model: PreTrainedModel) -> Weights:
-    for name, value in model.state_dict().items():
-        yield name, value.full_tensor() if isinstance(value, DTensor) else value
+def handed(model: PreTrainedModel, config: Config) -> Weights:
+    """What the engine takes, whole and gathered one by one: adapters merged, or alone.
+
+    It is cast to what is sent before it is gathered, but for adapters that are merged after it.
+    """
+    state = model.state_dict()
+    dtype = torch.float32 if config.engine.kind == "hf" else getattr(torch, config.engine.dtype)
+    if config.engine.transfer == "adapter":
+        return _whole(dict(lora.alone(state.items())), dtype)
+    return lora.merged(model, _whole(state, dtype))
+
+
+def _whole(state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Weights:
+    for name, value in state.items():
+        cast = value.is_floating_point() and not lora.is_adapter(name)
+        sent = value.to(dtype) if cast else value
+        yield name, sent.full_tensor() if isinstance(sent, DTensor) else sent

@@ -1,6 +1,7 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685), by peft: they alone are trained and kept by the optimizer.
 
-Whoever takes the weights from the trainer, the engine and the export, gets them merged.
+Whoever takes the weights from the trainer, the engine and the export, gets them merged; vLLM servers
+can have the adapters alone.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import Weights
 
-__all__ = ["add", "merged"]
+__all__ = ["add", "alone", "is_adapter", "merged"]
 
 _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
 
@@ -25,7 +26,9 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ConfigurationError(f"model.lora_rank={rank} needs peft: pip install peft") from error
+        raise ConfigurationError(
+            f"model.lora_rank={rank} needs peft: pip install 'sandboxkit-sdk[grpo]'"
+        ) from error
     wanted = list(targets) or "all-linear"
     # The type annotation of peft says int; a share of the rank is as good.
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=wanted)  # type: ignore[arg-type]
@@ -33,6 +36,18 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
         inject_adapter_in_model(config, model)
     except ValueError as error:
         raise ConfigurationError(f"model.lora_targets={wanted!r}: {error}") from error
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a name of the state_dict is that of a part of an adapter."""
+    return name.endswith((_DOWN, _UP))
+
+
+def alone(weights: Weights) -> Weights:
+    """Those of the adapters, named as peft does in its files."""
+    for name, value in weights:
+        if is_adapter(name):
+            yield f"base_model.model.{name.replace('.default.weight', '.weight')}", value
 
 
 def merged(model: PreTrainedModel, weights: Weights) -> Weights:

@@ -4,17 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, shares
 
 __all__ = ["Sequences", "load", "logp_of"]
 
-# Families whose layers carry state along the row (state space, linear attention, convolution):
-# they would leak one packed sequence into the next.
+# Families whose layers carry state along the row (state space, linear attention, convolution), or
+# choose what they attend to from all of it: they would leak one packed sequence into the next.
 _RECURRENT = (
     "bamba",
+    "doge",
     "falcon_mamba",
     "granitemoehybrid",
     "jamba",
@@ -28,6 +38,8 @@ _RECURRENT = (
     "zamba",
     "zamba2",
 )
+_KEPT_APART = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers that do not."""
 
 _PIECE = 512
 """Tokens whose float32 log-probabilities of the whole vocabulary exist at a time."""
@@ -43,17 +55,18 @@ class Sequences:
 
 
 def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreTrainedModel:
-    """Load a causal language model from a folder or a hub, on the CPU, in training mode.
+    """Load a causal language model from a folder or a hub, on the CPU, in training mode and without dropout.
 
     The weights are kept in float32; mixed precision casts when computing. One that is to be
     `empty` has none, on the meta device. Raises ConfigurationError when there is none, or it is
-    of a family that cannot be packed.
+    of a family that cannot be packed. From then on transformers shows no progress bars.
     """
     model: PreTrainedModel
+    logging.disable_progress_bar()
     kept = {"dtype": torch.float32, "attn_implementation": "sdpa"}
     try:
         config = AutoConfig.from_pretrained(name)
-        if config.model_type in _RECURRENT:
+        if _leaks(config):
             raise ConfigurationError(
                 f"model {name!r} is a {config.model_type}: its layers would leak one packed "
                 "sequence into the next; use a model with attention only"
@@ -69,7 +82,25 @@ def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreT
         raise ConfigurationError(f"model {name!r} cannot be loaded: {error}") from error
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    _without_dropout(model)
+    keep_apart(model)
     return model.train()
+
+
+def _leaks(config: PreTrainedConfig) -> bool:
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    stateful = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "_is_stateful", False)
+    return config.model_type in _RECURRENT or stateful or not kinds <= _KEPT_APART
+
+
+def _without_dropout(model: PreTrainedModel) -> None:
+    """The policy that is trained is the one that was sampled, which had none."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def logp_of(
@@ -78,30 +109,53 @@ def logp_of(
     """Log-probabilities and entropies, in nats, of all completion tokens of a packed row.
 
     Both are flat, [completion tokens of the row], float32, one sequence after the other; the
-    entropies have no gradient. Logits are only made where a completion token is predicted; what is
+    entropies have no gradient. A prompt that sequences next to each other have in common is computed
+    once, where the model's attention allows it. Logits are only made where a completion token is predicted; what is
     computed from them is made in pieces, and again in the backward pass, for a row's
     log-probabilities of a large vocabulary are larger than the rest of it.
     """
-    device = model.device
-    flat = torch.tensor([token for ids in row.ids for token in ids], device=device)
-    positions = torch.cat([torch.arange(len(ids), device=device) for ids in row.ids])
-    predicted, offset = [], 0
-    for ids, start in zip(row.ids, row.starts, strict=True):
-        predicted.append(torch.arange(offset + start, offset + len(ids), device=device))
-        offset += len(ids)
-    targets = torch.cat(predicted)
+    flat, positions, predicting, trees = list[int](), list[int](), list[int](), list[Tree]()
+    for members in _alike(row, shares(model, max(map(len, row.ids)))):
+        ids, begun = row.ids[members[0]], len(flat)
+        stem = row.starts[members[0]] if len(members) > 1 else len(ids)
+        trees.append(Tree(stem, tuple(len(row.ids[i]) - stem for i in members if len(members) > 1)))
+        flat += ids[:stem]
+        positions += range(stem)
+        if len(members) == 1:
+            predicting += range(begun + row.starts[members[0]] - 1, begun + stem - 1)
+        for i, size in zip(members, trees[-1].branches, strict=False):
+            predicting += [begun + stem - 1, *range(len(flat), len(flat) + size)][:size]
+            flat += row.ids[i][stem:]
+            positions += range(stem, stem + size)
+    chosen = [
+        token for ids, start in zip(row.ids, row.starts, strict=True) for token in ids[start:]
+    ]
+    targets = torch.tensor(chosen, device=model.device)
     output = model(
-        input_ids=flat[None],
-        position_ids=positions[None],
+        input_ids=torch.tensor([flat], device=model.device),
+        position_ids=torch.tensor([positions], device=model.device),
         use_cache=False,
-        logits_to_keep=targets - 1,
+        logits_to_keep=torch.tensor(predicting, device=model.device),
+        **apart(model, trees),
     )
-    pieces = zip(output.logits[0].split(_PIECE), flat[targets].split(_PIECE), strict=True)
+    pieces = zip(output.logits[0].split(_PIECE), targets.split(_PIECE), strict=True)
     parts = [
         checkpoint(_chosen, *each, temperature, use_reentrant=False, preserve_rng_state=False)
         for each in pieces
     ]
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _alike(row: Sequences, share: bool) -> list[list[int]]:
+    """Numbers of sequences next to each other that have one prompt; or each alone."""
+    found: list[list[int]] = []
+    for number, (ids, start) in enumerate(zip(row.ids, row.starts, strict=True)):
+        before = found[-1][0] if found and share else None
+        if before is not None and ids[:start] == row.ids[before][: row.starts[before]]:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
 
 
 def _chosen(

@@ -1,7 +1,8 @@
 """Packing: completions of unequal lengths into rows of a token budget, evenly over ranks.
 
 A packed row is several sequences one after the other, with position ids that start again at 0 for
-each and no attention mask: the model's attention keeps them apart by their positions.
+each and no attention mask: the model's attention keeps them apart by their positions, and attention.py
+by computing nothing else.
 """
 
 import heapq
@@ -9,7 +10,29 @@ from collections.abc import Sequence
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["pack", "spread"]
+__all__ = ["alike", "pack", "spread"]
+
+
+def alike(
+    prompts: Sequence[tuple[int, ...]], lengths: Sequence[int], budget: int
+) -> tuple[list[list[int]], list[int]]:
+    """Indices of sequences that have one prompt, and what they cost when that is there once.
+
+    As many together as cost at most `budget`, or one that costs more alone.
+    """
+    units: list[list[int]] = []
+    costs: list[int] = []
+    last: dict[tuple[int, ...], int] = {}
+    for index, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        unit, own = last.get(prompt), length - len(prompt)
+        if unit is not None and costs[unit] + own <= budget:
+            units[unit].append(index)
+            costs[unit] += own
+        else:
+            last[prompt] = len(units)
+            units.append([index])
+            costs.append(length)
+    return units, costs
 
 
 def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:

@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from sandboxkit import SandboxError
+from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import EngineError
+from sandboxkit.integrations.grpo.errors import TrainingError
 
 __all__ = ["main"]
 
@@ -29,18 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = read(given.config, given.set)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        from transformers.utils import logging
+        with needs("grpo-cpu"):
+            from sandboxkit.integrations.grpo.trainer import train
 
-        from sandboxkit.integrations.grpo.trainer import train
-
-        logging.disable_progress_bar()
         # What torch says of every checkpoint that is written by one process.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         signalled = train(config)
-    except (SandboxError, EngineError, TimeoutError, ExceptionGroup) as error:
+    except (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup) as error:
         errors = list(_flat(error))
-        for each in errors:
-            sys.stderr.write(f"error: {type(each).__name__}: {each}\n")
+        # Of the many rollouts that one failure ended, each has said it.
+        for said in dict.fromkeys(f"error: {type(each).__name__}: {each}\n" for each in errors):
+            sys.stderr.write(said)
+        for note in getattr(error, "__notes__", ()):
+            sys.stderr.write(f"{note}\n")
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
     return 128 + signalled if signalled else 0
 

@@ -9,17 +9,33 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 
-__all__ = ["barrier", "joined", "on_first", "rank_count", "shared", "this_rank"]
+from sandboxkit.integrations.grpo.errors import RankError
+from sandboxkit.integrations.grpo.parent import end_with_parent
+
+__all__ = [
+    "barrier",
+    "gathered",
+    "joined",
+    "on_first",
+    "rank_count",
+    "shared",
+    "this_rank",
+]
 
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def joined(device: Literal["cpu", "cuda"], timeout: float) -> Iterator[None]:
-    """In the process group, under torchrun; a rank that waits longer than `timeout` s gives up."""
+    """In the process group, under torchrun; a rank that waits longer than `timeout` s gives up.
+
+    SIGTERM comes to it where torchrun is killed.
+    """
     if "WORLD_SIZE" not in os.environ:
         yield
         return
+    if dist.is_torchelastic_launched():
+        end_with_parent()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
@@ -49,7 +65,7 @@ def barrier() -> None:
 def shared(make: Callable[[], T]) -> T:
     """Call on rank 0 and give every rank what it returned.
 
-    Where it raises there the others raise RuntimeError instead of waiting.
+    Where it raises there the others raise RankError instead of waiting.
     """
     if not dist.is_initialized():
         return make()
@@ -62,9 +78,18 @@ def shared(make: Callable[[], T]) -> T:
             raise
     dist.broadcast_object_list(message, 0)
     if message[1]:
-        raise RuntimeError(f"rank 0 stopped: {message[1]}")
+        raise RankError(f"rank 0 stopped: {message[1]}")
     result: T = message[0]
     return result
+
+
+def gathered(value: T) -> list[T]:
+    """Every rank's value, on every rank."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()  # Any: as torch has it
+    dist.all_gather_object(values, value)
+    return values
 
 
 def on_first(make: Callable[[], T]) -> T | None:

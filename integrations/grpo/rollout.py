@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, SandboxError, Session
 from sandboxkit.integrations._tools import ToolResult
+from sandboxkit.integrations.grpo.clock import Clock, Part, Timer
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, Request
@@ -26,9 +27,20 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.swe import Task
 
-__all__ = ["Group", "Rollout", "Rollouts"]
+__all__ = ["Group", "Rollout", "Rollouts", "ToolCall"]
 
 _UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One of a rollout's."""
+
+    turn: int
+    """Of the rollout's turns, those of the tools included, counted from 0."""
+    written: str
+    result: ToolResult
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -44,16 +56,27 @@ class Rollout:
     """Of the oldest weights that wrote a part; None until one has."""
     verdict: Verdict = _UNGRADED
     grader_raised: bool = False
-    tool_calls: int = 0
-    sandbox_seconds: float = 0.0
-    """Spent on tools and grading, with all waiting."""
+    calls: list[ToolCall] = field(default_factory=list)
+    seconds: dict[Part, float] = field(default_factory=dict)
+    """Its whole time, by what it went into; the start of a sandbox while it wrote is in sampling."""
     used_sandbox: bool = False
     """For a tool call, for its work or for its grade; an equal one's grade takes none."""
+    truncated: bool = False
+    """Whether it was cut off for its length, in the middle of a turn."""
+    remembered: bool = False
+    """Whether its verdict is that of an equal one, for which it may have waited."""
+    server: str = ""
+    """Of the engine's, the one that wrote the last turn."""
 
     @property
     def needed_sandbox(self) -> bool:
         """Whether it tells how the infrastructure is: it had a sandbox, or could not have one."""
         return self.used_sandbox or self.verdict.reward is None
+
+    @property
+    def tool_calls(self) -> int:
+        """How many there were, mistaken ones included."""
+        return len(self.calls)
 
     def wrote(self, ids: tuple[int, ...], logp: tuple[float, ...], version: int) -> None:
         """The policy's tokens."""
@@ -114,10 +137,13 @@ class Rollouts:
         self._config, self._tokenizer, self._stop = config.rollout, tokenizer, stop
         self._seed, self._remember = config.run.seed, config.grading.remember
         self._engine, self._session, self._tasks = engine, session, tasks or {}
+        self.clock = Clock()
         self._room = asyncio.Semaphore(config.grading.max_concurrency)
         self._grader: Grader = config.grader()
         self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
-        self._graded: dict[tuple[int, str], asyncio.Task[tuple[Verdict, bool]]] = {}
+        self._graded: dict[tuple[int, str], _Grading] = {}
+        self.judging: set[asyncio.Task[tuple[Verdict, bool]]] = set()
+        """What is being graded; not all of it is in `_graded`, which forgets the oldest."""
 
     async def group(self, row: Row, number: int) -> Group:
         """The group at a position of the stream of prompts, all its rollouts at once."""
@@ -132,57 +158,63 @@ class Rollouts:
         """One rollout; sampling depends on `seed` and the weights alone."""
         rollout = Rollout(row)
         numbers = random.Random(seed)
-        if self._answers is None:
-            await self._turn(rollout, numbers)
-            submission: str | Verdict | None = self._submission(rollout)
-        else:
-            submission = await self._episode(rollout, numbers)
-        if submission is None:
-            rollout.verdict = Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
-        elif isinstance(submission, Verdict):
-            rollout.verdict = submission
-        else:
-            begun = time.monotonic()
-            rollout.verdict, rollout.grader_raised, own = await self._grade(row, submission)
-            rollout.used_sandbox |= own
-            rollout.sandbox_seconds += time.monotonic() - begun
+        with Timer(self.clock, rollout.seconds) as timer:
+            if self._answers is None:
+                await self._turn(rollout, numbers, timer)
+                submission: str | Verdict | None = self._submission(rollout)
+            else:
+                submission = await self._episode(rollout, numbers, timer)
+            if submission is None:
+                detail = "no code in the completion"
+                rollout.verdict = Verdict(Outcome.FAILED, 0.0, "policy", detail)
+            elif isinstance(submission, Verdict):
+                rollout.verdict = submission
+            else:
+                await self._grade(rollout, submission, timer)
         return rollout
 
-    def text(self, rollout: Rollout) -> str:
-        """What was written and heard, as text."""
-        return str(self._tokenizer.decode(rollout.completion, skip_special_tokens=True))
+    def text(self, ids: Sequence[int]) -> str:
+        """Tokens as text, special ones and all."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def close(self) -> None:
         """Cancel what is still being graded. On the loop that runs it."""
-        for task in self._graded.values():
+        for task in tuple(self.judging):
             task.cancel()
 
-    async def _turn(self, rollout: Rollout, numbers: random.Random) -> str:
-        """Sample one turn and return its text, special tokens and all."""
+    async def _turn(
+        self, rollout: Rollout, numbers: random.Random, timer: Timer
+    ) -> tuple[int, ...]:
+        """Sample one turn and return its tokens."""
+        timer.enter("sampling")
         done = await self._engine.generate(
             Request(
                 rollout.row.prompt + tuple(rollout.completion),
                 self._config.max_completion_tokens - len(rollout.completion),
                 self._config.temperature,
                 numbers.getrandbits(63),
+                rollout.server,
             )
         )
+        rollout.server = done.server
         rollout.wrote(done.ids, done.logp, done.version)
-        return str(self._tokenizer.decode(done.ids, skip_special_tokens=False))
+        rollout.truncated = not done.ids or done.ids[-1] not in self._stop
+        return done.ids
 
-    async def _episode(self, rollout: Rollout, numbers: random.Random) -> str | Verdict | None:
+    async def _episode(
+        self, rollout: Rollout, numbers: random.Random, timer: Timer
+    ) -> str | Verdict | None:
         """All turns at a workplace of the rollout's own; it is gone before its work is graded."""
         try:
             async with self._workplace(rollout.row) as place:
-                await self._turns(rollout, place, numbers)
+                await self._turns(rollout, place, numbers, timer)
+                timer.enter("tools")
                 if not place.leaves_work:
                     return self._submission(rollout)
-                begun, rollout.used_sandbox = time.monotonic(), True
-                await place.ready()
+                rollout.used_sandbox = True
+                await place.ready(timer)
                 async with asyncio.timeout(place.deadline):
-                    work = await place.work()
-                rollout.sandbox_seconds += time.monotonic() - begun
-                return work
+                    return await place.work()
         except TimeoutError:
             detail = (
                 "a sandbox or a tool was not done in time, with "
@@ -199,27 +231,31 @@ class Rollouts:
             return swe_task(self._session, self._tasks, row, self._config, self._room)
         return own_sandbox(self._session, row, self._config, self._room)
 
-    async def _turns(self, rollout: Rollout, place: Workplace, numbers: random.Random) -> None:
+    async def _turns(
+        self, rollout: Rollout, place: Workplace, numbers: random.Random, timer: Timer
+    ) -> None:
         assert self._answers is not None
         for turn in range(self._config.max_turns):
-            written = calls_in(await self._turn(rollout, numbers))
+            written = calls_in(self.text(await self._turn(rollout, numbers, timer)))
             if not written:
                 return
-            begun, rollout.used_sandbox = time.monotonic(), True
-            await place.ready()
+            rollout.used_sandbox = True
+            await place.ready(timer)
             results: list[ToolResult] = []
             over = time.monotonic() + place.deadline
             for each in written:
                 if time.monotonic() > over:
                     results.append(ToolResult("ERROR: not made: a turn's time is over", error=True))
+                    rollout.calls.append(ToolCall(2 * turn, each, results[-1], 0.0))
                     break
+                begun = time.monotonic()
                 # For each call alone, which ends it itself long before: many are the policy's.
                 async with asyncio.timeout(place.deadline):
                     results += await call(place, [each])
+                took = time.monotonic() - begun
+                rollout.calls.append(ToolCall(2 * turn, each, results[-1], took))
                 if results[-1].submitted:
                     break
-            rollout.sandbox_seconds += time.monotonic() - begun
-            rollout.tool_calls += len(results)
             if results[-1].submitted or turn + 1 == self._config.max_turns:
                 return
             answer = self._answers.ids(results)
@@ -235,18 +271,26 @@ class Rollouts:
             rollout.row.prefix + text if self._config.submission == "text" else extract_code(text)
         )
 
-    async def _grade(self, row: Row, submission: str) -> tuple[Verdict, bool, bool]:
-        """As `judge`, and whether it was asked for this one."""
+    async def _grade(self, rollout: Rollout, submission: str, timer: Timer) -> None:
+        """Its verdict, asked for or that of an equal submission for an equal row."""
+        timer.enter("queue")
+        row, begun = rollout.row, time.monotonic()
         if not self._remember:
-            return *await self.judge(row, submission), True
-        key, begun = (row.number, submission), time.monotonic()
+            rollout.used_sandbox = True
+            judged = await self.judge(row, submission, lambda: timer.enter("grading"))
+            rollout.verdict, rollout.grader_raised = judged
+            return
+        key = row.number, submission
         while True:
-            task = self._graded.get(key)
-            own = task is None
-            if task is None:
-                task = self._graded[key] = asyncio.create_task(self.judge(row, submission))
-            verdict, raised = await asyncio.shield(task)
-            if verdict.reward is None and self._graded.get(key) is task:
+            grading = self._graded.get(key)
+            own = grading is None
+            if grading is None:
+                grading = self._graded[key] = _Grading(self, row, submission)
+            await grading.begun.wait()
+            timer.enter("grading")
+            verdict, raised = await asyncio.shield(grading.task)
+            timer.enter("queue")
+            if verdict.reward is None and self._graded.get(key) is grading:
                 del self._graded[key]
             # A failure is of one rollout alone: the next equal one has it graded again. Together
             # they may be most of a group, whose baseline would be that of the others.
@@ -255,27 +299,48 @@ class Rollouts:
                 break
         if len(self._graded) > self._remember:
             del self._graded[next(iter(self._graded))]
-        return verdict, raised, own
+        rollout.verdict, rollout.grader_raised, rollout.remembered = verdict, raised, not own
+        rollout.used_sandbox |= own
 
     async def check(self, row: Row) -> Verdict:
         """Grade what was there before: sandboxes and grader work if there is a reward."""
         if not self._tasks:
             verdict, _ = await self.judge(row, row.prefix)
             return verdict
-        async with self._workplace(row) as place:
-            await place.ready()
-            work = await place.work()
+        with Timer(self.clock, {}) as timer:
+            async with self._workplace(row) as place:
+                await place.ready(timer)
+                work = await place.work()
         assert isinstance(work, Verdict)
         return work
 
-    async def judge(self, row: Row, submission: str) -> tuple[Verdict, bool]:
-        """The verdict, and whether the grader raised instead of giving one."""
+    async def judge(
+        self, row: Row, submission: str, begins: Callable[[], None] = lambda: None
+    ) -> tuple[Verdict, bool]:
+        """The verdict, and whether the grader raised instead of giving one.
+
+        `begins` is called once there is room for it.
+        """
         try:
-            async with self._room, asyncio.timeout(self._config.deadline):
-                return await self._grader.grade(self._session, submission, row.task), False
+            async with self._room:
+                begins()
+                async with asyncio.timeout(self._config.deadline):
+                    return await self._grader.grade(self._session, submission, row.task), False
         except TimeoutError:
             detail = f"not graded within rollout.deadline={self._config.deadline:g} s"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), False
         except Exception as error:  # noqa: BLE001 - somebody's grader: masked, counted and shown
             detail = f"the grader raised {type(error).__name__}: {error}"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), True
+
+
+class _Grading:
+    """Of one submission, for all equal ones."""
+
+    def __init__(self, rollouts: Rollouts, row: Row, submission: str) -> None:
+        self.begun = asyncio.Event()
+        """Set when it no longer waits for room."""
+        self.task = asyncio.create_task(rollouts.judge(row, submission, self.begun.set))
+        self.task.add_done_callback(lambda _: self.begun.set())
+        rollouts.judging.add(self.task)
+        self.task.add_done_callback(rollouts.judging.discard)

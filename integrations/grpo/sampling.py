@@ -5,7 +5,7 @@ import concurrent.futures
 import math
 import signal
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -15,17 +15,20 @@ from transformers import PreTrainedTokenizerBase
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
+from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Engine, Weights
+from sandboxkit.integrations.grpo.record import record
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
 
-__all__ = ["Sampling", "Stop", "Stopped", "batch_metrics"]
+__all__ = ["Sampling", "Stop", "Stopped"]
 
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
 """Seconds between looks at whether to stop, while waiting."""
+_AT_ONCE = 3.0
 
 
 class Stopped(Exception):
@@ -34,9 +37,14 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Stop:
-    """Notes SIGTERM and SIGINT while its context lasts; a second one is the usual end."""
+    """Notes SIGTERM and SIGINT while its context lasts; a second one is the usual end.
+
+    One that comes at once is the same again: a terminal, or a scheduler, sends it to every process,
+    and torchrun to its own.
+    """
 
     signal: int = 0
+    _noted: float = 0.0
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -48,9 +56,18 @@ class Stop:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type] # what signal() gave back
 
+    def check(self) -> None:
+        """Raises Stopped once one was noted."""
+        if self.signal:
+            raise Stopped
+
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.signal = number
-        self.__exit__()
+        now = time.monotonic()
+        if not self.signal:
+            self.signal, self._noted = number, now
+        elif now - self._noted > _AT_ONCE:
+            self.__exit__()
+            signal.raise_signal(number)
 
 
 class Sampling:
@@ -126,16 +143,15 @@ class Sampling:
         finally:
             self._engine.resume()
 
-    def samples(self, group: Group) -> Iterator[Mapping[str, str | float | None]]:
-        """What a table of samples shows of a group."""
-        for rollout in group.rollouts:
-            yield {
-                "prompt": rollout.row.text,
-                "completion": self._rollouts.text(rollout),
-                "reward": rollout.verdict.reward,
-                "outcome": str(rollout.verdict.outcome),
-                "detail": rollout.verdict.detail,
-            }
+    def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, as record.py says
+        """The rollouts that ended for the last `take`, also where that raised."""
+        for group in tuple(self._buffer.finished):
+            for member, rollout in enumerate(group.rollouts):
+                yield record(group.number, member, rollout, self._rollouts.text)
+
+    def spent(self) -> dict[Part, float]:
+        """Seconds since the beginning in which rollouts were under way, as Clock has them."""
+        return self._rollouts.clock.spent()
 
     def close(self) -> None:
         """Give up all rollouts and close the engine; the session is the caller's."""
@@ -158,8 +174,7 @@ class Sampling:
         try:
             while not running.done():
                 concurrent.futures.wait([running], timeout=_LOOK_EVERY)
-                if self._stop.signal:
-                    raise Stopped
+                self._stop.check()
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"{what} took longer than run.timeout={self._config.run.timeout:g} s"
@@ -167,33 +182,3 @@ class Sampling:
             return running.result()
         finally:
             running.cancel()
-
-
-def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
-    """Means and shares over all that finished for a step; NaN where there was nothing."""
-    rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
-    known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
-    needed = [rollout.verdict for rollout in rollouts if rollout.needed_sandbox]
-    graded = [verdict for verdict in needed if verdict.reward is not None]
-    seconds = sorted(rollout.sandbox_seconds for rollout in rollouts)
-    ages = [version - group.version for group in batch.groups if group.version is not None]
-    return {
-        "reward": _mean(known),
-        "pass_rate": _mean([float(reward == 1) for reward in known]),
-        "rollouts": len(rollouts),
-        "infra_failed_rate": (len(needed) - len(graded)) / max(len(needed), 1),
-        "trust/shared": _mean([float(verdict.trust == "shared") for verdict in graded]),
-        "grader_raised": sum(rollout.grader_raised for rollout in rollouts),
-        "completion_tokens": sum(sum(rollout.mask) for rollout in rollouts),
-        "tool_calls": sum(rollout.tool_calls for rollout in rollouts),
-        "groups": len(batch.groups),
-        "equal_groups": batch.equal,
-        "stale_groups": batch.stale,
-        "staleness": _mean(ages),
-        "sandbox_p50": seconds[len(seconds) // 2] if seconds else math.nan,
-        "sandbox_p99": seconds[len(seconds) * 99 // 100] if seconds else math.nan,
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -1,8 +1,7 @@
 """A run, from its configuration to its end: what it needs is opened here, and loop.py runs it.
 
-It is GRPO with one optimizer step a batch, on a batch of the current weights (buffer.lag=0) or of
-weights up to `lag` steps older, corrected by truncated importance sampling. It is not PPO: there is
-no value model, and no second epoch over a batch.
+It is GRPO on a batch of the current weights, or off policy: of weights up to `buffer.lag` steps older,
+or with `objective.epochs` optimizer steps on it; see objective.py. There is no value model.
 """
 
 import contextlib
@@ -25,8 +24,9 @@ from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.loop import First, Learner, Loop
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
-from sandboxkit.integrations.grpo.sampling import Sampling, Stop
+from sandboxkit.integrations.grpo.sampling import Sampling, Stop, Stopped
 from sandboxkit.integrations.grpo.sharding import sharded
+from sandboxkit.integrations.rewards import grading_session
 from sandboxkit.provider import Provider
 
 __all__ = ["train"]
@@ -38,9 +38,12 @@ def train(config: Config, provider: Provider | None = None) -> int:
     Returns the number of the signal that ended it early, after a checkpoint, or 0. `provider`
     takes the place of the configured one. Raises ConfigurationError before anything starts, and
     there what a provider raises that cannot start a sandbox; ProviderUnavailableError when too many
-    rollouts fail, EngineError, TimeoutError.
+    rollouts fail, EngineError, TimeoutError, DivergedError, CheckpointError; before each of these a
+    checkpoint of what was learned is written.
     """
     run = Path(config.run.folder)
+    if config.run.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("run.device='cuda': torch finds no GPU here; set run.device=cpu")
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(Stop())
         # Rank 0 gives up first, and says for what it waited.
@@ -53,20 +56,33 @@ def train(config: Config, provider: Provider | None = None) -> int:
         # Before the model, which takes longer.
         session = on_first(lambda: _sandboxes(config, provider, stack))
         learner = _learner(config)
-        newest = checkpoint.latest(run)
-        state = (
-            {} if newest is None else checkpoint.restore(newest, learner.model, learner.optimizer)
-        )
-        done, position = int(str(state.get("step", 0))), int(str(state.get("position", 0)))
+        newest, notes = shared(lambda: checkpoint.newest(run))
+        done = position = 0
+        if newest is not None:
+            state = checkpoint.read(newest)
+            config.refuse_changes(state["config"])
+            checkpoint.restore(newest, learner.model, learner.optimizer)
+            done, position = state["step"], state["position"]
 
-        def open_first() -> First:
+        opened: list[First] = []
+
+        def open_first() -> bool:
+            """False where a signal came meanwhile."""
             assert session is not None
-            return _first(config, learner, session, stop, stack, done=done, position=position)
+            try:
+                first = _first(config, learner, session, stop, stack, done=done, position=position)
+            except Stopped:
+                return False
+            for note in notes:
+                first.console.note(note)
+            opened.append(first)
+            return True
 
-        first = on_first(open_first)
-        Loop(config, learner, first, done).run()
-        if first:
-            first.console.end(stop.signal)
+        if shared(open_first):
+            first = opened[0] if opened else None
+            Loop(config, learner, first, done).run()
+            if first:
+                first.console.end(stop.signal)
         return int(shared(lambda: stop.signal))
 
 
@@ -101,10 +117,6 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
 
     if dist.is_initialized():
         return sharded(make, device=config.run.device, bf16=config.model.bf16)
-    if config.model.bf16:
-        raise ConfigurationError(
-            "model.bf16=True is FSDP's mixed precision: start it with torchrun"
-        )
     moved: PreTrainedModel = make(False).to(config.run.device)
     return moved
 
@@ -112,12 +124,16 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
 def _sandboxes(config: Config, provider: Provider | None, stack: contextlib.ExitStack) -> Session:
     """Of a provider that has shown that it can start one."""
     options = {"image": config.grading.image} if config.grading.image else {}
+    # Where rollouts have sandboxes of their own, these are not of the kind that graders use.
+    works = config.rollout.max_turns > 1
     session = stack.enter_context(
-        Session(
+        grading_session(
+            config.grader(),
             provider or config.grading.provider or None,
             max_concurrency=config.grading.max_concurrency,
+            pool=0 if works else None,
             tags=("grpo", f"run:{_tag(config.run.folder)}"),
-            **options,  # type: ignore[arg-type] # of SandboxSpec
+            **options,
         )
     )
     Operation(require_working(session, config.rollout.deadline)).result()
@@ -141,7 +157,9 @@ def _first(
         generation = None
     stops = stop_ids(learner.tokenizer, generation)
     vocabulary = learner.model.config.vocab_size
-    engine = start(config, stop=stops, vocabulary=vocabulary, ranks=rank_count())
+    engine = start(
+        config, stop=stops, vocabulary=vocabulary, ranks=rank_count(), waiting=stop.check
+    )
     stack.callback(engine.close)
     sampling = Sampling(config, learner.tokenizer, stops, engine, session, stop, position)
     stack.callback(sampling.close)
@@ -157,8 +175,12 @@ def _tag(folder: str) -> str:
 @contextlib.contextmanager
 def _alone(run: Path) -> Iterator[None]:
     """The run's folder for this process only."""
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / "lock").open("w") as file:
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        lock = (run / "lock").open("w")
+    except OSError as error:
+        raise ConfigurationError(f"run.folder={str(run)!r} cannot be made: {error}") from error
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

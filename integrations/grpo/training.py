@@ -1,5 +1,6 @@
 """One optimizer step on a batch of rollouts, on one process or on many with FSDP2."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,12 +10,16 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.attention import shares
 from sandboxkit.integrations.grpo.model import Sequences, logp_of
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
-from sandboxkit.integrations.grpo.packing import pack, spread
+from sandboxkit.integrations.grpo.packing import alike, pack, spread
 from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
 
 __all__ = ["Sample", "StepReport", "train_step"]
+
+_SUMS = 8
+"""Figures of a step that are added up over its passes and ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,10 @@ class StepReport:
     """Mean of |trainer's logp - sampler's logp| a token."""
     weight: float
     """Mean importance weight a token."""
+    masked: float
+    """Share of tokens that the weighting left out."""
+    skipped: bool = False
+    """Whether the model was left as it is, because the loss or the gradient was not finite."""
 
 
 def train_step(
@@ -72,88 +81,140 @@ def train_step(
     max_grad_norm: float = 1.0,
     temperature: float = 1.0,
     reference: PreTrainedModel | None = None,
+    off_policy: bool = False,
+    autocast: bool = False,
 ) -> StepReport:
     """Update the model once from `samples`, the same list on every rank.
 
-    Each rank takes its share of them, in packed rows. All ranks do as many passes as the busiest
-    one, for FSDP's collectives are matched: who has no row left repeats one without a loss.
-    `reference` is the model of the KL term, sharded as the other is.
+    Equal sequences are computed once, and so is a prompt that several of a row have where the model's
+    attention allows it. Each rank takes its share, in packed rows. All ranks do as many passes as the
+    busiest one, for FSDP's collectives are matched: who has no row left repeats one without a loss.
+    `reference` is the model of the KL term, sharded as the other is. `off_policy` makes the ratio
+    one against the sampler, `autocast` computes in bfloat16 where FSDP does not. A step whose loss or gradient is not finite changes nothing.
     A batch with no sample, or none of whose tokens carries a loss, is refused with
     ConfigurationError.
     """
     ranks, rank = rank_count(), this_rank()
-    lengths = [len(sample) for sample in samples]
-    rows = [pack(lengths, max_tokens_per_row, mine) for mine in spread(lengths, ranks)]
+    different = _different(samples)
+    lengths = [len(equal[0]) for equal in different]
+    units, costs = [[index] for index in range(len(different))], lengths
+    if shares(model, max(lengths, default=0)):
+        # Of several ranks each has its part, so no unit may be large.
+        most = max_tokens_per_row if ranks == 1 else sum(lengths) // (4 * ranks)
+        prompts = [equal[0].prompt for equal in different]
+        units, costs = alike(prompts, lengths, min(most, max_tokens_per_row))
+    rows = [
+        [[index for unit in row for index in units[unit]] for row in packed]
+        for packed in (pack(costs, max_tokens_per_row, mine) for mine in spread(costs, ranks))
+    ]
     passes = max(map(len, rows))
     written = sum(sum(sample.mask) for sample in samples)
     if not written:
         raise ConfigurationError("no token of the batch carries a loss: nothing to train on")
-    totals = Totals(len(samples), written, passes)
-    sums = torch.zeros(7, dtype=torch.float64, device=model.device)
+    totals = Totals(len(samples), written, sum(map(len, rows)))
+    sums = torch.zeros(_SUMS, dtype=torch.float64, device=model.device)
     for number in range(passes):
         idle = number >= len(rows[rank])
-        row = [samples[index] for index in ([0] if idle else rows[rank][number])]
-        sums += _backward(model, row, objective, totals, ranks, temperature, idle, reference)
+        row = [different[index] for index in ([0] if idle else rows[rank][number])]
+        pass_ = _Pass(objective, totals, ranks, temperature, idle, off_policy, autocast)
+        sums += _backward(model, row, pass_, reference)
     if ranks > 1:
         dist.all_reduce(sums)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-    optimizer.step()
+    length = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+    share, tokens, clipped, kl, distance, weight, masked, entropy = sums.tolist()
+    finite = math.isfinite(share) and math.isfinite(length)
+    if finite:
+        optimizer.step()
     optimizer.zero_grad()
-    share, tokens, clipped, kl, off_policy, weight, entropy = sums.tolist()
     return StepReport(
         loss=share,
-        grad_norm=(norm.full_tensor() if isinstance(norm, DTensor) else norm).item(),
+        grad_norm=length,
         tokens=round(tokens),
         clip_fraction=clipped / tokens,
         entropy=entropy / tokens,
         kl=kl / tokens,
-        off_policy=off_policy / tokens,
+        off_policy=distance / tokens,
         weight=weight / tokens,
+        masked=masked / tokens,
+        skipped=not finite,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    objective: Objective
+    totals: Totals
+    ranks: int
+    temperature: float
+    idle: bool
+    off_policy: bool
+    autocast: bool
+
+
+def _different(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of each sequence that there is, in the order of their first."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sample]] = {}
+    for sample in samples:
+        found.setdefault((sample.prompt, sample.completion), []).append(sample)
+    return list(found.values())
 
 
 def _backward(
     model: PreTrainedModel,
-    row: Sequence[Sample],
-    objective: Objective,
-    totals: Totals,
-    ranks: int,
-    temperature: float,
-    idle: bool,
+    row: Sequence[Sequence[Sample]],
+    step: _Pass,
     reference: PreTrainedModel | None,
 ) -> torch.Tensor:
     """Accumulate one row's gradient; returns its sums in the order `train_step` takes them apart."""
     packed = Sequences(
-        [sample.prompt + sample.completion for sample in row],
-        [len(sample.prompt) for sample in row],
+        [equal[0].prompt + equal[0].completion for equal in row],
+        [len(equal[0].prompt) for equal in row],
     )
-    logp, entropy = logp_of(model, packed, temperature=temperature)
     known = None
-    if reference is not None:
-        with torch.no_grad():
-            known, _ = logp_of(reference, packed, temperature=temperature)
-    tokens = _tokens(row, logp, known)
-    value, seen = loss(objective, tokens, totals)
-    if idle:
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=step.autocast):
+        logp, entropy = logp_of(model, packed, temperature=step.temperature)
+        if reference is not None:
+            with torch.no_grad():
+                known, _ = logp_of(reference, packed, temperature=step.temperature)
+    copies = _copies(row).to(logp.device)
+    logp, entropy = logp[copies], entropy[copies]
+    known = None if known is None else known[copies]
+    tokens = _tokens([sample for equal in row for sample in equal], logp, known, step.off_policy)
+    value, seen = loss(step.objective, tokens, step.totals)
+    if step.idle:
         (value * 0.0).backward()
-        return torch.zeros(7, dtype=torch.float64, device=logp.device)
+        return torch.zeros(_SUMS, dtype=torch.float64, device=logp.device)
     # FSDP averages gradients over its ranks; the totals are already those of all.
-    (value * ranks).backward()
+    (value * step.ranks).backward()
     written = (entropy.double() * tokens.mask).sum().item()
-    sums = [value.item(), seen.tokens, seen.clipped, seen.kl, seen.off_policy, seen.weight, written]
-    return torch.tensor(sums, dtype=torch.float64, device=logp.device)
+    sums = [value.item(), seen.tokens, seen.clipped, seen.kl, seen.off_policy, seen.weight]
+    return torch.tensor([*sums, seen.masked, written], dtype=torch.float64, device=logp.device)
 
 
-def _tokens(row: Sequence[Sample], logp: torch.Tensor, reference: torch.Tensor | None) -> Tokens:
+def _copies(row: Sequence[Sequence[Sample]]) -> torch.Tensor:
+    """Where each sample's tokens are among those of the different completions, [tokens]."""
+    places, offset = list[torch.Tensor](), 0
+    for equal in row:
+        end = offset + len(equal[0].completion)
+        places += [torch.arange(offset, end)] * len(equal)
+        offset = end
+    return torch.cat(places)
+
+
+def _tokens(
+    row: Sequence[Sample], logp: torch.Tensor, reference: torch.Tensor | None, off_policy: bool
+) -> Tokens:
     def flat(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logp.device)
 
     sizes = [len(sample.completion) for sample in row]
     numbers = torch.arange(len(row), device=logp.device)
+    sampler = flat([value for sample in row for value in sample.sampler_logp])
     return Tokens(
         logp=logp,
-        old=logp.detach(),
-        sampler=flat([value for sample in row for value in sample.sampler_logp]),
+        old=sampler if off_policy else logp.detach(),
+        sampler=sampler,
         advantages=flat(
             [s.advantage for s, size in zip(row, sizes, strict=True) for _ in range(size)]
         ),
@@ -161,4 +222,5 @@ def _tokens(row: Sequence[Sample], logp: torch.Tensor, reference: torch.Tensor |
         sequence=numbers.repeat_interleave(torch.tensor(sizes, device=logp.device)),
         sequences=len(row),
         reference=reference,
+        off_policy=off_policy,
     )

@@ -7,10 +7,12 @@ ends. `room` bounds how many there are, so that nobody's deadline runs while the
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from sandboxkit import Sandbox, SandboxFileError, Session
 from sandboxkit.integrations._tools import Toolbox, ToolResult
+from sandboxkit.integrations.grpo.clock import Timer
 from sandboxkit.integrations.grpo.config import Rollout as Settings
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.rewards import Phase, Verdict, verdict_of
@@ -31,8 +33,8 @@ class Workplace(Protocol):
     deadline: float
     """Seconds past which a call or the work is a failure of the infrastructure."""
 
-    async def ready(self) -> None:
-        """Return once it has started; before any other call."""
+    async def ready(self, timer: Timer) -> None:
+        """Return once it has started; before any other call. It keeps the timer, and tells it."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:  # Any: JSON
@@ -86,19 +88,22 @@ async def _meanwhile(
     begin: Callable[[], Awaitable[T]],
     end: Callable[[], Awaitable[None]],
     room: asyncio.Semaphore,
-) -> AsyncIterator["asyncio.Task[T]"]:
+) -> AsyncIterator["_Started[T]"]:
     """`begin` on a task of its own once there is room, which is held until `end` has returned."""
-    held = False
+    held, over = False, asyncio.Event()
 
     async def run() -> T:
         nonlocal held
-        await room.acquire()
-        held = True
+        try:
+            await room.acquire()
+            held = True
+        finally:
+            over.set()
         return await begin()
 
     begun = asyncio.create_task(run())
     try:
-        yield begun
+        yield _Started(begun, over)
     finally:
         begun.cancel()
         try:
@@ -111,14 +116,30 @@ async def _meanwhile(
                     room.release()
 
 
+@dataclass(frozen=True, slots=True)
+class _Started(Generic[T]):
+    task: "asyncio.Task[T]"
+    over: asyncio.Event
+    """Set when it no longer waits for room."""
+
+    async def ready(self, timer: Timer) -> T:
+        if not self.task.done():
+            timer.enter("queue")
+            await self.over.wait()
+            timer.enter("start")
+        made = await self.task
+        timer.enter("tools")
+        return made
+
+
 class _OwnSandbox:
-    def __init__(self, sandbox: Sandbox, settings: Settings, started: "asyncio.Task[None]") -> None:
+    def __init__(self, sandbox: Sandbox, settings: Settings, started: _Started[None]) -> None:
         self._sandbox, self._artefact, self._started = sandbox, settings.artefact, started
         self._toolbox = Toolbox(sandbox, timeout=settings.tool_timeout)
         self.leaves_work, self.deadline = bool(settings.artefact), settings.deadline
 
-    async def ready(self) -> None:
-        await self._started
+    async def ready(self, timer: Timer) -> None:
+        await self._started.ready(timer)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._toolbox.call(name, arguments)
@@ -132,24 +153,34 @@ class _OwnSandbox:
 
 
 class _SweTask:
+    """Its tests are timed as grading, but for those that a call sets off as the last allowed one."""
+
     leaves_work = True
 
-    def __init__(self, env: SweEnv, first: "asyncio.Task[Step]", deadline: float) -> None:
+    def __init__(self, env: SweEnv, first: _Started[Step], deadline: float) -> None:
         self._env, self._first, self.deadline = env, first, deadline
         self._last: Step | None = None
+        self._timer: Timer | None = None
 
-    async def ready(self) -> None:
-        self._last = self._last or await self._first
+    async def ready(self, timer: Timer) -> None:
+        self._timer, first = timer, await self._first.ready(timer)
+        self._last = self._last or first
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         assert self._last is not None
+        assert self._timer is not None
         if not self._last.done:
+            if name == "submit":
+                self._timer.enter("grading")
             self._last = await self._env.step(name, arguments)
         return ToolResult(self._last.observation, self._last.error, submitted=self._last.done)
 
     async def work(self) -> str | Verdict:
         assert self._last is not None
+        assert self._timer is not None
         if not self._last.done:
+            self._timer.enter("grading")
             self._last = await self._env.finish()
+            self._timer.enter("tools")
         assert self._last.verdict is not None
         return self._last.verdict

@@ -1,5 +1,6 @@
 """The `sandboxenv` that Inspect finds under the name "sandboxkit"."""
 
+import errno
 import posixpath
 import secrets
 import shlex
@@ -20,16 +21,16 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from sandboxkit import (
+    CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
     Operation,
-    ProcessResult,
     Sandbox,
     SandboxFileError,
     SandboxFileNotFoundError,
     Session,
 )
-from sandboxkit.integrations.inspect._config import SandboxkitConfig
+from sandboxkit.integrations.inspect._config import FILES, SandboxkitConfig, read
 
 T = TypeVar("T")
 _WORKDIR = "/workspace"
@@ -41,6 +42,7 @@ _WHY_NOT_READ = (
 _MAY_WRITE = (
     f'[ -d "$1" ] && exit {_IS_DIRECTORY}; [ ! -e "$1" ] || [ -w "$1" ] || exit {_NOT_ALLOWED}'
 )
+_NOT_FOUND = 127
 _PROBE_SECONDS = 60.0
 _MAX_ARGV = 1024 * 1024
 """Bytes that sandboxkit takes as one command; Linux itself takes about twice that."""
@@ -63,6 +65,11 @@ class SandboxkitEnvironment(SandboxEnvironment):
 
     @classmethod
     @override
+    def config_files(cls) -> list[str]:
+        return list(FILES)
+
+    @classmethod
+    @override
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
         return SandboxkitConfig.model_validate(config)
 
@@ -74,13 +81,8 @@ class SandboxkitEnvironment(SandboxEnvironment):
         config: SandboxEnvironmentConfigType | None,
         metadata: dict[str, str],
     ) -> dict[str, SandboxEnvironment]:
-        if config is not None and not isinstance(config, SandboxkitConfig):
-            raise ConfigurationError(
-                f"sandbox config {config!r} is not a SandboxkitConfig; "
-                'use SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(...))'
-            )
-        config = config or SandboxkitConfig()
-        session = Session(config.provider, tags="inspect", **config.options())
+        given = read(config)
+        session = Session(given.provider, tags="inspect", **given.options())
         try:
             sandbox = await session.sandbox().start()
         except BaseException:
@@ -130,6 +132,12 @@ class SandboxkitEnvironment(SandboxEnvironment):
             result = await process
         except CommandTimeoutError as error:
             raise TimeoutError(str(error)) from error
+        except CommandStartError as error:
+            if error.errno == errno.EACCES or "permission denied" in str(error).lower():
+                raise PermissionError(str(error)) from error
+            if error.retryable:
+                raise
+            return ExecResult(False, _NOT_FOUND, "", str(error))
         except ConfigurationError as error:
             if user is None:
                 raise
@@ -138,8 +146,6 @@ class SandboxkitEnvironment(SandboxEnvironment):
             raise OutputLimitExceededError(
                 SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, result.stdout + result.stderr
             )
-        if _refused(result):
-            raise PermissionError(result.stderr.strip())
         return ExecResult(result.returncode == 0, result.returncode, result.stdout, result.stderr)
 
     @override
@@ -206,9 +212,3 @@ class SandboxkitEnvironment(SandboxEnvironment):
         if result.returncode == _NOT_ALLOWED:
             raise PermissionError(f"no permission for {path}")
         return result.returncode
-
-
-def _refused(result: ProcessResult) -> bool:
-    """Whether the program could not be executed at all."""
-    said = result.stderr.lower()
-    return result.returncode == 126 and not result.stdout and "permission denied" in said

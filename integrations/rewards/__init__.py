@@ -9,6 +9,7 @@ from sandboxkit.integrations.rewards._host_compare import HostCompare
 from sandboxkit.integrations.rewards._isolated import Limits
 from sandboxkit.integrations.rewards._judged import judge_folder
 from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
+from sandboxkit.integrations.rewards._sessions import grading_session
 from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "banned_patterns",
     "extract_code",
     "grade_in_fresh",
+    "grading_session",
     "judge_folder",
     "verdict_of",
 ]

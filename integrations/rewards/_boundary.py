@@ -4,13 +4,17 @@ from enum import StrEnum
 
 from sandboxkit import (
     CommandError,
+    CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
+    KernelError,
+    OutcomeUnknownError,
     SandboxError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
     SandboxTerminatedError,
+    TerminalError,
 )
 from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict
 
@@ -18,6 +22,7 @@ TROUBLE = (SandboxError, OSError, UnicodeError)
 """What `verdict_of` answers. OSError has TimeoutError in it, and this machine's full disk."""
 
 _MAX_DETAIL = 500
+_ENDED = (CommandError, CommandStartError, KernelError, TerminalError, UnicodeError)
 
 
 class Phase(StrEnum):
@@ -37,9 +42,10 @@ def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> 
     """The verdict for an error of `TROUBLE`, by what it is and when it was raised.
 
     A file call that is refused after the start is the policy's: what it left is not there, too
-    much, of the wrong kind or in the way. So is a command's end while it is graded, and a sandbox
-    that ran out of the memory it has. All else is the infrastructure's. Raises a ConfigurationError again, but for a tool's: whoever wrote the
-    task asked for what cannot be.
+    much, of the wrong kind or in the way. So is a command's end while it is graded, a command that
+    cannot be started then, a kernel or a terminal that was ended there, and a sandbox that ran out of the memory it has, or that what ran in it
+    ended. All else is the infrastructure's. Raises a ConfigurationError again, but for a tool's:
+    whoever wrote the task asked for what cannot be.
     """
     if isinstance(error, ConfigurationError) and phase is not Phase.WORKED_IN:
         raise error
@@ -54,6 +60,8 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
         return Outcome.INFRA_ERROR
     if isinstance(error, SandboxTerminatedError) and error.out_of_memory:
         return Outcome.OOM
+    if isinstance(error, SandboxTerminatedError) and error.by_command:
+        return Outcome.FAILED
     if phase is Phase.WORKED_IN:
         return Outcome.INFRA_ERROR
     if isinstance(error, SandboxFileNotFoundError):
@@ -63,16 +71,24 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
     if phase is Phase.GRADED:
         if isinstance(error, CommandTimeoutError):
             return Outcome.TIMEOUT
-        if isinstance(error, CommandError | UnicodeError):
+        if isinstance(error, _ENDED):
             return Outcome.FAILED
     return Outcome.INFRA_ERROR
 
 
+def brought_on(error: Exception) -> bool:
+    """Whether what ran in a sandbox has ended it: it used up its memory, or killed its agent."""
+    return isinstance(error, SandboxTerminatedError) and (error.out_of_memory or error.by_command)
+
+
 def may_pass(error: Exception) -> bool:
-    """Whether another sandbox may do what this one failed to do."""
+    """Whether another sandbox may do what this one failed to do.
+
+    What nobody knows the outcome of can be done again there: it left no trace outside its own.
+    """
     if isinstance(error, SandboxError):
-        gone = isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
-        return error.retryable or gone
+        gone = SandboxTerminatedError | SandboxNotFoundError | OutcomeUnknownError
+        return error.retryable or isinstance(error, gone)
     return False
 
 

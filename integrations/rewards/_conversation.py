@@ -1,10 +1,12 @@
 """What a grading with two sandboxes is made of: processes that answer lines, and a machine's files."""
 
 import asyncio
+import errno
 import json
 from typing import Any
 
 from sandboxkit import (
+    CommandStartError,
     ConfigurationError,
     Operation,
     Process,
@@ -13,7 +15,8 @@ from sandboxkit import (
     SandboxFileError,
     SandboxFileNotFoundError,
 )
-from sandboxkit.integrations.rewards._isolated import Limits, limited, watched
+from sandboxkit.integrations.rewards._isolated import Limits, begin, limited, watched
+from sandboxkit.integrations.rewards._programs import Program
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 
 _CHUNK_LIMIT = 64 * 1024  # of what a result keeps; lines are read as they come
@@ -36,9 +39,9 @@ class Ended(Exception):
 class Lines:
     """A process that answers lines with lines."""
 
-    def __init__(self, sandbox: Sandbox, argv: list[str], first: Any, limit: int) -> None:
+    def __init__(self, sandbox: Sandbox, program: Program, first: Any, limit: int) -> None:
         """Start it; `first` is its job, in JSON. A line it writes has at most `limit` bytes."""
-        self._process: Process = sandbox.exec(argv, stdin=True, output_limit=_CHUNK_LIMIT)
+        self._process: Process = begin(sandbox, program, stdin=True, output_limit=_CHUNK_LIMIT)
         self._chunks = self._process.stdout.bytes().__aiter__()
         self._unread, self._searched = bytearray(), 0
         self._first = self._write(json.dumps(first).encode())
@@ -103,6 +106,9 @@ async def _done(sandbox: Sandbox, request: Any) -> list[Any]:
                 await _remove(sandbox, path)
             case _:
                 raise ConfigurationError(f"the judge asked for {str(request)[:80]}")
+    except CommandStartError as error:
+        missing = error.errno == errno.ENOENT
+        return ["error", "FileNotFoundError" if missing else "OSError", str(error)]
     except SandboxFileNotFoundError as error:
         return ["error", "FileNotFoundError", str(error)]
     except SandboxFileError as error:

@@ -1,13 +1,16 @@
 """Running cases over a submission, each in a sandbox of its own, and comparing on the host."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
-from sandboxkit.integrations.rewards._isolated import Limits, ended, limited, processor_seconds, run
+from sandboxkit.integrations.rewards._isolated import Limits, ended, processor_seconds, run
+from sandboxkit.integrations.rewards._lanes import lanes
 from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, may_equal, shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
@@ -55,8 +58,8 @@ async def _run_function(
         "expression": case.expression,
         "seconds": processor_seconds(limits),
     }
-    argv = _programs.evaluate(limits.python)
-    result = await run(session, argv, limits, stdin=json.dumps(job).encode())
+    program = _programs.evaluate(limits.python)
+    result = await run(session, program, limits, stdin=json.dumps(job).encode())
     return result if isinstance(result, Verdict) else claimed(result, case.expected)
 
 
@@ -86,7 +89,7 @@ async def _run_program(
 ) -> Verdict | None:
     result = await run(
         session,
-        limited([limits.python, "-I", _SOLUTION], limits),
+        _programs.whole(_SOLUTION, limits),
         limits,
         stdin=case.stdin.encode(),
         files={_SOLUTION: submission.code.encode(errors="surrogatepass")},
@@ -134,22 +137,24 @@ async def evaluate_all(
     partial: bool = False,
     judge: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
 ) -> Verdict:
-    """Run cases one after another: to the first that fails or, with `partial`, all of them.
+    """Run cases to the first that fails or, with `partial`, all of them.
 
     The score is 1 for all passed; else 0 or, with `partial`, the share that passed. One that
-    the infrastructure failed masks the whole.
+    the infrastructure failed masks the whole. Which case is the first does not depend on time.
     """
     passed, first = 0, None
-    for case in cases:
-        verdict = await evaluate(session, submission, case, limits)
-        if verdict is None:
-            passed += 1
-            continue
-        if verdict.outcome is Outcome.INFRA_ERROR:
-            return verdict
-        first = first or judge(case, verdict)
-        if not partial:
-            break
+    runs = [functools.partial(evaluate, session, submission, case, limits) for case in cases]
+    async with aclosing(lanes(session).in_order(runs)) as verdicts:
+        for case in cases:
+            verdict = await anext(verdicts)
+            if verdict is None:
+                passed += 1
+                continue
+            if verdict.outcome is Outcome.INFRA_ERROR:
+                return verdict
+            first = first or judge(case, verdict)
+            if not partial:
+                break
     if first is None:
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{passed} of {passed} cases")
     score = passed / len(cases) if partial else 0.0

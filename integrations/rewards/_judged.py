@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import (
-    ConfigurationError,
+    CommandStartError,
     ProviderUnavailableError,
     Sandbox,
     SandboxTerminatedError,
     Session,
 )
 from sandboxkit.integrations.rewards import _programs
+from sandboxkit.integrations.rewards._boundary import brought_on
 from sandboxkit.integrations.rewards._conversation import Ended, Lines, LineTooLong, machine
 from sandboxkit.integrations.rewards._isolated import (
     Limits,
@@ -61,7 +62,7 @@ async def judged(session: Session, submission: str, tests: Tests, limits: Limits
         except JudgeKilled as error:
             return _killed(error)
 
-    return await retried(limits, attempt)
+    return await retried(session, limits, attempt)
 
 
 async def _apart(
@@ -115,6 +116,8 @@ class _Grading:
     _watch: Watch | None = field(default=None, init=False)
     _subject: Lines | None = field(default=None, init=False)
     _heard: bool = field(default=False, init=False)
+    _touched: bool = field(default=False, init=False)
+    """Whether tests had something done in the subject's sandbox before."""
     _judge_waited: float = field(default=0.0, init=False)
     _starved: float | None = field(default=None, init=False)
     _excused: float = field(default=0.0, init=False)
@@ -131,7 +134,7 @@ class _Grading:
         except Ended as end:
             return self._without_judge(end.result.returncode)
         except SandboxTerminatedError as error:
-            if error.out_of_memory and error.sandbox_id == self.judge.id:
+            if brought_on(error) and error.sandbox_id == self.judge.id:
                 raise JudgeKilled(str(error), sandbox_id=self.judge.id) from error
             raise
         except LineTooLong:
@@ -152,6 +155,7 @@ class _Grading:
             if kind == b"D":
                 return self._verdict(json.loads(content))
             if kind == b"H":
+                self._touched = True
                 told = await self._in_time(machine(self.sandbox, json.loads(content)))
             else:
                 told = await self._asked(content)
@@ -187,6 +191,10 @@ class _Grading:
         """The submission's answer, or why there is none."""
         try:
             return await self._in_time(self._started().ask(request))
+        except CommandStartError as error:
+            if self._touched and not error.retryable:
+                return failed(f"the submission's own process: {shown(error)}")
+            raise
         except LineTooLong:
             text = f"more than {self.limits.output_limit} bytes in one answer"
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
@@ -223,8 +231,8 @@ class _Grading:
                 "module": self.tests.module,
                 "seconds": processor_seconds(self._budget()),
             }
-            argv = _programs.subject(self.limits.python)
-            self._subject = Lines(self.sandbox, argv, job, self.limits.output_limit)
+            program = _programs.subject(self.limits.python)
+            self._subject = Lines(self.sandbox, program, job, self.limits.output_limit)
         return self._subject
 
     def _verdict(self, results: Any) -> Verdict:
@@ -237,11 +245,6 @@ class _Grading:
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{self.tests.count} tests")
 
     def _without_judge(self, returncode: int) -> Verdict:
-        if returncode in (126, 127) and not self._heard:
-            raise ConfigurationError(
-                f"the judge's sandbox has no {self.limits.python!r}: judges need Python 3.10 in the "
-                "session's image, or Limits(python=...)"
-            )
         if returncode == _OUT_OF_TIME:
             text = "the tests took too long with what the submission returned"
             return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)

@@ -76,6 +76,8 @@ class Judges:
             profile="strict",
             lifetime=_LIFETIME,
             detach=False,
+            reuse="never",
+            interpreter=None,
         )
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.types import Reuse
 
 _WALL_FACTOR = 5
 _WALL_EXTRA = 20.0
@@ -10,7 +11,7 @@ _WALL_EXTRA = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use. Each has a sandbox of its own, without network."""
+    """What one run may use. Each has a sandbox without network that no other run is in."""
 
     timeout: float = 10.0
     """Seconds of processor time, of all its processes and threads together: what others take of
@@ -31,6 +32,12 @@ class Limits:
     from its start, without the time in which others kept the processors from it or the whole
     sandbox stood still; where a backend cannot tell that, without exception. None: five times
     `timeout` and at least 20 s above it, but half-way to the deadline at most."""
+    reuse: Reuse | None = None
+    """`reset`: runs take turns in the sandboxes of the session's pool, each proven between two to be
+    as it was before its first or else thrown away, and fork a Python that is kept there; `never`:
+    each has a fresh one. None is `reset` in a session with a pool, whose provider can: there is no
+    expected value in a submission's sandbox, so what could be left there for the next tells nothing
+    that passes."""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0 or self.output_limit <= 0 or self.retries < 0:
@@ -47,6 +54,10 @@ class Limits:
                 f"wall={self.wall!r} is not between timeout={self.timeout!r} and "
                 f"deadline={self.deadline!r}"
             )
+
+    def resets(self, session: Session) -> bool:
+        """Whether runs take turns in the session's sandboxes."""
+        return self.reuse == "reset" or (self.reuse is None and session.resets)
 
     @property
     def longest(self) -> float:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ConfigurationError, ProcessResult, Session
-from sandboxkit.integrations.rewards._isolated import Limits, limited, run
+from sandboxkit.integrations.rewards import _programs
+from sandboxkit.integrations.rewards._isolated import Limits, run
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _PROGRAM = "/workspace/program.py"
@@ -67,7 +68,7 @@ async def _exit(
     program = f"{submission}\n\n{task.get('test_setup_code', '')}\n{tests}\n"
     result = await run(
         session,
-        limited([limits.python, "-I", _PROGRAM], limits),
+        _programs.whole(_PROGRAM, limits),
         limits,
         files={_PROGRAM: program.encode(errors="surrogatepass")},
     )

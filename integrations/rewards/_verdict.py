@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from sandboxkit import ConfigurationError, Session
+from sandboxkit.display import Shown
+from sandboxkit.display.page import Page
 
 Party = Literal["policy", "infra"]
 Trust = Literal["isolated", "shared"]
@@ -26,7 +28,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Shown):
     """A grade. `attributable_to` "infra" means there is none: leave the sample out.
 
     Raises ConfigurationError for a score that is not a finite number in [0, 1], for a full
@@ -60,6 +62,15 @@ class Verdict:
     def reward(self) -> float | None:
         """The score, or None where the infrastructure failed: a sample to mask, never a 0."""
         return None if self.attributable_to == "infra" else float(self.score)
+
+    def _page(self) -> Page:
+        reward = "none: leave it out" if self.reward is None else f"{self.reward:g}"
+        rows = {"reward": reward, "attributable to": self.attributable_to, "trust": self.trust}
+        moods: dict[float | None, str] = {1.0: "good", None: "open"}
+        mood = moods.get(self.reward, "bad")
+        return Page(
+            "Verdict", self.outcome.value.replace("_", " "), mood, rows, {"detail": self.detail}
+        )
 
 
 class Grader(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sandboxkit import (
+    Ending,
     Process,
     ProcessResult,
     ProviderUnavailableError,
@@ -126,8 +127,13 @@ class Watch:
             killed_late = result.returncode == _KILLED and result.duration >= limits.timeout
             if self._used_up(usage) or (usage is None and killed_late):
                 return _timeout(f"used its {limits.timeout:g} s of processor time")
+        if result.ending is Ending.OUT_OF_MEMORY:
+            detail = "used more memory than its sandbox has"
+            return Verdict(Outcome.OOM, 0.0, "policy", detail)
         if result.returncode == _KILLED:
-            detail = "killed by signal 9, as the memory limit does"
+            detail = "killed by signal 9"
+            if result.ending is None:
+                detail += ", as the memory limit does"
             return Verdict(Outcome.KILLED, 0.0, "policy", detail)
         return result
 

@@ -168,6 +168,7 @@ class SweEnv:
 
     async def _finish(self, episode: _Episode, result: ToolResult) -> Step:
         try:
+            await episode.tools.close()
             verdict = await grade(self.session, episode.task, episode.sandbox)
         except TROUBLE as error:
             verdict = verdict_of(error, Phase.GRADED)

@@ -1,6 +1,13 @@
 """Grading a task: tests reach a sandbox only now, and by default one that the agent never saw."""
 
-from sandboxkit import CommandError, Sandbox, SandboxError, SandboxFileError, Session
+from sandboxkit import (
+    CommandError,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxError,
+    SandboxFileError,
+    Session,
+)
 from sandboxkit.integrations.rewards import (
     TROUBLE,
     Limits,
@@ -11,7 +18,7 @@ from sandboxkit.integrations.rewards import (
     judge_folder,
     verdict_of,
 )
-from sandboxkit.integrations.swe._shared import kill_all, lay_out, run_tests
+from sandboxkit.integrations.swe._shared import NoReward, kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 
 _FILES_SECONDS = 900  # for the sandboxes, and for what is copied from one to the other
@@ -25,26 +32,34 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
     of their own, or for a `test.sh` beside the code: see `Verdict.trust`.
     """
 
+    before: list[NoReward] = []
+
     async def test(sandbox: Sandbox) -> Verdict:
         if task.judged:
             return await _judged(session, sandbox, task)
-        return await _shared(session, sandbox, task)
+        return await _shared(session, sandbox, task, before)
 
     if task.in_place:
         return await _in_place(session, agent, task)
     return await grade_in_fresh(
         agent,
         task.artefacts,
-        lambda: make_sandbox(session, task),
+        lambda: make_sandbox(session, task, tests=True),
         test,
         retries=retries,
-        deadline=_FILES_SECONDS + (retries + 1) * task.test_timeout,
+        deadline=_FILES_SECONDS + (retries + 1 + task.reward_decides) * task.test_timeout,
     )
 
 
-def make_sandbox(session: Session, task: Task) -> Sandbox:
-    """A sandbox of the task's image, not started yet."""
-    limits = {"workdir": task.workdir, "memory_mb": task.memory_mb, "cpus": task.cpus}
+def make_sandbox(session: Session, task: Task, *, tests: bool = False) -> Sandbox:
+    """A sandbox of the task's image, not started yet: the agent's, or that of the tests."""
+    limits = {
+        "workdir": task.workdir,
+        "memory_mb": task.memory_mb,
+        "cpus": task.cpus,
+        "network": task.test_network if tests else task.network,
+        "env": task.env or None,
+    }
     given = {name: value for name, value in limits.items() if value is not None}
     if task.image is not None:
         given["image"] = task.image
@@ -57,19 +72,66 @@ async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
     return await judge_folder(session, subject, task.tests, limits)
 
 
-async def _shared(session: Session, sandbox: Sandbox, task: Task) -> Verdict:
+async def _shared(
+    session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
+) -> Verdict:
     """Grade by `tests/test.sh`, in a sandbox with what the agent left and nothing that it ran."""
     try:
         await lay_out(sandbox, task.tests)
     except (SandboxFileError, CommandError) as error:
         await sandbox.stop()  # its room in the session is the next one's
         return await _whose(session, task, error)
-    return await run_tests(sandbox, task)
+    return await _tested(session, sandbox, task, before)
+
+
+async def _tested(
+    session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
+) -> Verdict:
+    """Tests that leave a reward where nothing was submitted were kept from it by what was.
+
+    A network may have failed them in one sandbox alone. So with one they have to be kept from it
+    twice, before and after they were not: raises ProviderUnavailableError for the first time.
+    """
+    try:
+        return await run_tests(sandbox, task)
+    except NoReward as missing:
+        await sandbox.stop()
+        detail = f"the tests wrote no reward: {missing}"
+        if not before:
+            if (wrong := await _without_submission(session, task, detail)) is not None:
+                return wrong
+            before.append(missing)
+            if sandbox.spec.network == "internet":
+                raise ProviderUnavailableError(detail) from None
+        return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
+
+
+async def _without_submission(session: Session, task: Task, detail: str) -> Verdict | None:
+    """None where the tests leave a reward there, else why there is no verdict."""
+    control = make_sandbox(session, task, tests=True)
+    try:
+        if task.seeds is not None:
+            await control.upload(task.seeds, task.workdir)
+        await lay_out(control, task.tests)
+        verdict = await run_tests(control, task)
+    except NoReward:
+        return _masked(f"{detail}; nor do they without a submission")
+    except TROUBLE as error:
+        return verdict_of(error, Phase.STARTED, trust="shared")
+    finally:
+        await control.stop()
+    if verdict.outcome in (Outcome.PASSED, Outcome.FAILED):
+        return None
+    return _masked(f"{detail}; without a submission: {verdict.detail}")
+
+
+def _masked(detail: str) -> Verdict:
+    return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
 
 
 async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
     """Tests that fit into an empty sandbox were in want of what the policy took, such as room."""
-    control = make_sandbox(session, task)
+    control = make_sandbox(session, task, tests=True)
     try:
         await lay_out(control, task.tests)
     except (SandboxFileError, CommandError) as ours:
@@ -89,7 +151,7 @@ async def _in_place(session: Session, agent: Sandbox, task: Task) -> Verdict:
         except (SandboxFileError, CommandError) as error:
             detail = f"the tests cannot be laid out: {error}"
             return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
-        return await run_tests(agent, task)
+        return await _tested(session, agent, task, [])
     except TROUBLE as error:
         return verdict_of(error, Phase.GRADED, trust="shared")
     finally:

@@ -4,15 +4,17 @@ Whoever shares a user with the tests reaches what they reach, so a verdict from 
 `trust="shared"`. What is done about it: /tests and /logs are made anew before anything of the
 submission can run there; the shell of `test.sh` is an execute-only copy, whose memory and
 descriptors are closed to its own user; all that the tests left alive is dead before the reward is
-read; no link is followed to it; and a reward counts only with exit status 0. What cannot be
-promised is written in SHARED.md; `tests/judge.py` has none of it.
+read; no link is followed to it; and a reward counts only with exit status 0, but for a task whose
+reward decides. What cannot be promised is written in SHARED.md; `tests/judge.py` has none of it.
 """
 
+import json
 import math
 import re
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from sandboxkit import (
     CommandTimeoutError,
@@ -25,8 +27,10 @@ from sandboxkit.integrations.swe._task import Task
 from sandboxkit.types import FileType
 
 _TESTS, _LOGS, _REWARD = "/tests", "/logs/verifier", "/logs/verifier/reward.txt"
+_REWARDS = "/logs/verifier/reward.json"
 _SHELL = "/logs/shell"
 _MAX_REWARD = 100
+_MAX_REWARDS = 64 * 1024
 _KILLED = 128
 _KILL_ALL = "kill -KILL -1; exit 0"  # the status says only whether there was another process
 _SECONDS = 60.0
@@ -45,11 +49,22 @@ while :; do kill -STOP $$; done
 """
 
 
+class NoReward(Exception):
+    """The tests of a task whose reward decides came to their end, and left none in [0, 1]."""
+
+
 async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
-    """Run `test.sh`, laid out before, and read its reward, or else its exit status."""
+    """Run `test.sh`, laid out before, and read its reward, or else its exit status.
+
+    Raises NoReward where there is none and the task says that the exit status is not it.
+    """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
-        [_SHELL, "-c", _RUN], cwd=task.workdir, stdin=f"{nonce}\n", timeout=task.test_timeout
+        [_SHELL, "-c", _RUN],
+        cwd=task.workdir,
+        env=task.test_env,
+        stdin=f"{nonce}\n",
+        timeout=task.test_timeout,
     )
     try:
         said = await anext(aiter(process.stdout.lines()), "")
@@ -63,6 +78,8 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     status = re.fullmatch(rf"{nonce} (\d{{1,3}})", said)
     if status is None:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests' shell was killed: {detail}")
+    if task.reward_decides:
+        return await _read_reward(sandbox, detail)
     return await _read(sandbox, task.tests, int(status[1]), detail)
 
 
@@ -146,6 +163,48 @@ async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verd
     if score > 0 and status != 0:
         return _tampered(f"{_REWARD} says {score:g}, the exit status {status}: {detail}")
     return _verdict(score, detail)
+
+
+async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
+    """The verdict by the reward alone: of `reward.json`, or else of `reward.txt`.
+
+    Raises NoReward for none, and for what is none: tests may write that of themselves.
+    """
+    try:
+        await _folder(sandbox, _LOGS)
+        try:
+            score = _named_score(await _content(sandbox, _REWARDS, _MAX_REWARDS))
+        except SandboxFileNotFoundError:
+            score = _score(await _content(sandbox, _REWARD, _MAX_REWARD))
+    except SandboxFileNotFoundError:
+        raise NoReward(f"neither {_REWARDS} nor {_REWARD}: {detail}") from None
+    except SandboxFileError as error:
+        raise NoReward(f"{_LOGS}: {error}") from None
+    if not 0 <= score <= 1:
+        raise NoReward(f"what is in {_LOGS} is no number in [0, 1]: {detail}")
+    return _verdict(score, detail)
+
+
+async def _content(sandbox: Sandbox, path: str, most: int) -> bytes:
+    """Raises SandboxFileError for a link as well."""
+    kind = (await sandbox.stat(path)).type
+    if kind is not FileType.FILE:
+        raise SandboxFileError(f"{path!r} is a {kind}, not a file", path=path)
+    return await sandbox.read_file(path, max_bytes=most)
+
+
+def _named_score(text: bytes) -> float:
+    """Of an object's numbers the one named "reward", or else the only one."""
+    try:
+        found: Any = json.loads(text)  # Any: whatever the tests wrote
+    except (ValueError, RecursionError):
+        return math.nan
+    if isinstance(found, dict):
+        only = next(iter(found.values())) if len(found) == 1 else None
+        found = found.get("reward", only)
+    if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > 1:
+        return math.nan
+    return float(found)
 
 
 def _score(text: bytes) -> float:

@@ -62,7 +62,7 @@ def _repository(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ConfigurationError(
-            f"{_HF}{name} needs huggingface_hub: pip install huggingface_hub"
+            f"{_HF}{name} needs huggingface_hub: pip install 'sandboxkit-sdk[swe]'"
         ) from None
     repo, _, revision = name.partition("@")
     try:

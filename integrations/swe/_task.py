@@ -1,13 +1,16 @@
 """One task, read from its folder: what to do, where to do it, how it is tested."""
 
 import posixpath
-import re
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.swe.folder import dockerfile, read_settings, read_table
+from sandboxkit.types import Network
+
+_MOST_SECONDS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,32 @@ class Task:
     test_timeout: float = 300.0
     memory_mb: int | None = None
     cpus: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables of the agent's sandbox and of the tests'."""
+    network: Network | None = None
+    """Of the agent's sandbox; None: the session's."""
+    test_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables of `test.sh`."""
+    test_network: Network | None = None
+    """Of the sandbox in which `test.sh` runs, where that is another one."""
+    reward_decides: bool = False
+    """`test.sh` is Harbor's: a reward that it writes counts whatever its exit status, and without
+    one there is no verdict on the submission, unless it is the submission that hinders it."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError for what could only be seen once the agent's work has ended."""
+        for name in ("setup_timeout", "test_timeout"):
+            seconds = getattr(self, name)
+            if not 0 < seconds <= _MOST_SECONDS:
+                raise ConfigurationError(
+                    f"task {self.id!r}: {name}={seconds!r} is not a positive number of seconds"
+                )
+        for path in () if self.in_place else self.artefacts:
+            if not path.startswith("/") or posixpath.normpath(path) in ("/", "//"):
+                raise ConfigurationError(
+                    f"task {self.id!r}: artefact {path!r} is not the absolute path of a file or "
+                    "folder; give a working directory other than '/', or grade with in_place"
+                )
 
 
 def load_task(folder: Path) -> Task:
@@ -57,9 +86,9 @@ def load_task(folder: Path) -> Task:
         raise ConfigurationError(
             f"task {folder.name!r}: there is neither {tests / 'judge.py'} nor {tests / 'test.sh'}"
         )
-    settings = _settings(folder / "task.toml")
-    environment = _table(settings, "environment", folder)
-    own = _table(settings, "sandboxkit", folder)
+    settings = read_settings(folder / "task.toml")
+    environment = read_table(settings, "environment", folder)
+    own = read_table(settings, "sandboxkit", folder)
     image, workdir = _image(folder, environment)
     seeds = folder / "environment" / "seeds"
     try:
@@ -75,7 +104,7 @@ def load_task(folder: Path) -> Task:
             artefacts=_artefacts(own.get("artefacts", (workdir,))),
             in_place=bool(own.get("in_place", False)),
             setup_timeout=float(own.get("setup_timeout", 300.0)),
-            test_timeout=float(_table(settings, "verifier", folder).get("timeout_sec", 300.0)),
+            test_timeout=float(read_table(settings, "verifier", folder).get("timeout_sec", 300.0)),
             memory_mb=environment.get("memory_mb"),
             cpus=environment.get("cpus"),
         )
@@ -92,34 +121,19 @@ def _artefacts(paths: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-
-
-def _table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    table = settings.get(name, {})
-    if not isinstance(table, dict):
-        raise ConfigurationError(f"{folder / 'task.toml'}: [{name}] is not a table")
-    return table
-
-
 def _text(path: Path) -> str | None:
     return path.read_text("utf-8") if path.is_file() else None
 
 
 def _image(folder: Path, environment: dict[str, Any]) -> tuple[str | None, str]:
     """The image and the directory in which the agent works."""
-    dockerfile = _text(folder / "environment" / "Dockerfile")
-    base, workdir, more = _dockerfile(dockerfile or "")
+    written = _text(folder / "environment" / "Dockerfile")
+    base, given, more = dockerfile(written or "")
+    workdir = given or "/workspace"
     named = environment.get("docker_image") or (_text(folder / "image.txt") or "").strip()
     if named:
         return named, workdir
-    if dockerfile is None:
+    if written is None:
         return None, workdir
     if base is None or more:
         raise ConfigurationError(
@@ -127,20 +141,3 @@ def _image(folder: Path, environment: dict[str, Any]) -> tuple[str | None, str]:
             "and name the image as docker_image under [environment] in task.toml, or in image.txt"
         )
     return base, workdir
-
-
-def _dockerfile(text: str) -> tuple[str | None, str, set[str]]:
-    """Its last image, its last working directory, and the instructions that need a build."""
-    base, workdir, more = None, "/workspace", set[str]()
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        word, _, rest = line.strip().partition(" ")
-        match word.upper():
-            case "FROM":
-                base = rest.split()[0] if rest.split() else None
-            case "WORKDIR":
-                workdir = rest.strip()
-            case "" | "CMD" | "ENTRYPOINT" | "LABEL":
-                pass
-            case other if not other.startswith("#"):
-                more.add(other)
-    return base, workdir, more

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
+from sandboxkit.integrations.grpo.clock import PARTS, Part, percentiles
 from sandboxkit.integrations.rewards import Outcome, Verdict
 
 LogMetric = Callable[[str, float], None]
@@ -22,6 +23,9 @@ class Sample:
 
     verdict: Verdict
     graded: bool = True
+    seconds: Mapping[Part, float] = field(default_factory=dict)
+    remembered: bool = False
+    """Whether the verdict, and the time, is that of an equal one."""
 
     @property
     def failed(self) -> bool:
@@ -83,7 +87,7 @@ def log(
     log_metric: LogMetric | None,
     log_extra: LogExtra | None,
 ) -> None:
-    """Tell TRL the outcomes: shares as metrics, each sample's in its table of completions."""
+    """Tell TRL outcomes and times: shares and percentiles as metrics, each sample's in its table."""
     if log_metric is not None:
         log_metric("infra_failed_rate", rate)
         counts = Counter(sample.verdict.outcome for sample in samples)
@@ -93,6 +97,15 @@ def log(
         if graded:
             shared = sum(verdict.trust == "shared" for verdict in graded)
             log_metric("trust/shared", shared / len(graded))
+        own = [sample.seconds for sample in samples if not sample.remembered]
+        for part in PARTS:
+            spent = [seconds[part] for seconds in own if part in seconds]
+            if spent:
+                for name, value in percentiles(f"rollout/{part}_seconds", spent).items():
+                    log_metric(name, value)
     if log_extra is not None:
         log_extra("outcome", [str(sample.verdict.outcome) for sample in samples])
         log_extra("detail", [sample.verdict.detail for sample in samples])
+        for part in PARTS:
+            if any(part in sample.seconds for sample in samples):
+                log_extra(f"{part}_seconds", [sample.seconds.get(part) for sample in samples])

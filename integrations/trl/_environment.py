@@ -1,11 +1,11 @@
 """Environments for `environment_factory`: one sandbox a rollout, with tools to work in it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sandboxkit import (
-    CommandTimeoutError,
     ConfigurationError,
     Operation,
     ProviderUnavailableError,
@@ -13,10 +13,9 @@ from sandboxkit import (
     SandboxFileError,
     Session,
 )
-from sandboxkit.integrations._tools import truncate_middle
+from sandboxkit.integrations._tools import Bash, ToolError, told, truncate_middle
 from sandboxkit.integrations.rewards import TROUBLE, Phase, Verdict, verdict_of
-from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
-from sandboxkit.integrations.trl._told import told, told_killed
+from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
 from sandboxkit.provider import Provider
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
@@ -26,6 +25,9 @@ _MAX_BYTES = 4 * 1024 * 1024
 _FAILED = "error: the sandbox has failed; this rollout does not count"
 _GRACE = 30.0
 """Seconds past its timeout in which a call must have an answer."""
+_SHELL_GRACE = 600.0
+"""The same of a script. What a rollout did to its shell can slow each step up to that step's own
+limit, and is then its error; only what is later than all of them is the infrastructure's."""
 
 
 class SandboxEnvironments(Environments):
@@ -87,8 +89,10 @@ class SandboxEnvironment(RolloutEnvironment):
     """
 
     def __init__(self, owner: SandboxEnvironments) -> None:
+        super().__init__()
         self._owner = owner
         self._sandbox: Sandbox | None = None
+        self._bash: Bash | None = None
         self._row: Mapping[str, Any] = {}
         self._failure: Verdict | None = None
 
@@ -97,27 +101,30 @@ class SandboxEnvironment(RolloutEnvironment):
         """Begin a rollout: the last one's sandbox is stopped, a new one starts. Does not wait."""
         if self._sandbox is not None:
             self._sandbox.stop()
-        self._row, self._failure = row, None
+        self._row, self._failure, self._trace = row, None, Trace()
         files = {path: text.encode() for path, text in (row.get("files") or {}).items()}
-        self._sandbox = self._owner.session.sandbox(files=files)
+        self._sandbox, self._bash = self._owner.session.sandbox(files=files), None
         self._sandbox.start()
 
-    def bash(self, command: str) -> str:
+    def bash(self, command: str, as_input: bool = False) -> str:
         """
-        Run a shell command in the sandbox and see its output and exit status.
+        Run a bash script in a shell that lasts: its directory, variables, functions and jobs are there in the next call. A script that is not done when its time is over goes on; then an empty command waits for more, the command C-c stops it, and as_input types the command into it.
 
         Args:
-            command: The command, as you would type it into bash.
+            command: The script to run.
+            as_input: Whether the command is input for the script that still runs.
         """
 
         async def run(sandbox: Sandbox) -> str:
+            if self._bash is None:
+                self._bash = Bash(sandbox, timeout=self._owner.timeout)
             try:
-                result = await sandbox.exec(["bash", "-c", command], timeout=self._owner.timeout)
-            except CommandTimeoutError as error:
-                return told_killed(error, self._owner.timeout)
-            return told(result)
+                result = await self._bash.run(command, as_input=as_input is True)
+            except ToolError as error:
+                return f"error: {error}"
+            return told(result, self._owner.timeout, self._owner.observation_limit).text
 
-        return self._tool(run, command=command)
+        return self._tool("bash", run, command=command)
 
     def read_file(self, path: str) -> str:
         """
@@ -130,7 +137,7 @@ class SandboxEnvironment(RolloutEnvironment):
         async def run(sandbox: Sandbox) -> str:
             return (await sandbox.read_file(path, max_bytes=_MAX_BYTES)).decode(errors="replace")
 
-        return self._tool(run, path=path)
+        return self._tool("read_file", run, path=path)
 
     def write_file(self, path: str, content: str) -> str:
         """
@@ -145,7 +152,7 @@ class SandboxEnvironment(RolloutEnvironment):
             await sandbox.write_file(path, content)
             return f"wrote {len(content.encode())} bytes to {path}"
 
-        return self._tool(run, path=path, content=content)
+        return self._tool("write_file", run, path=path, content=content)
 
     def edit(self, path: str, old: str, new: str) -> str:
         """
@@ -165,7 +172,7 @@ class SandboxEnvironment(RolloutEnvironment):
             await sandbox.write_file(path, text.replace(old, new))
             return f"edited {path}"
 
-        return self._tool(run, path=path, old=old, new=new)
+        return self._tool("edit", run, path=path, old=old, new=new)
 
     async def _grade(self) -> tuple[Verdict, float | None]:
         verdict = await self._verdict()
@@ -178,9 +185,14 @@ class SandboxEnvironment(RolloutEnvironment):
             return self._failure
         phase = Phase.STARTED
         try:
-            await self._started(self._sandbox)
+            with self._trace.spend("start"):
+                await self._started(self._sandbox)
             phase = Phase.GRADED
-            return await self._owner.judge(self._sandbox, self._row)
+            with self._trace.spend("grading"):
+                if self._bash is not None:
+                    # With what still runs, which could change what is graded.
+                    await self._bash.close()
+                return await self._owner.judge(self._sandbox, self._row)
         except TROUBLE as error:
             # The judge looked at the sandbox in which the rollout could do as it liked.
             return verdict_of(error, phase, trust="shared")
@@ -198,16 +210,21 @@ class SandboxEnvironment(RolloutEnvironment):
             ) from None
 
     # Any: a model wrote the arguments, and TRL does not look at their types.
-    def _tool(self, run: Callable[[Sandbox], Awaitable[str]], **arguments: Any) -> str:
+    def _tool(self, name: str, run: Callable[[Sandbox], Awaitable[str]], **arguments: Any) -> str:
+        trace = self._trace
+        seconds = self._owner.timeout + (_SHELL_GRACE if name == "bash" else _GRACE)
+
         async def call(sandbox: Sandbox) -> str:
             try:
-                await self._started(sandbox)
+                with trace.spend("start"):
+                    await self._started(sandbox)
             except TROUBLE as error:
                 self._failure = verdict_of(error, Phase.STARTED)
                 return _FAILED
             try:
-                async with asyncio.timeout(self._owner.timeout + _GRACE):
-                    return await run(sandbox)
+                async with asyncio.timeout(seconds):
+                    with trace.spend("tools"):
+                        return await run(sandbox)
             except (SandboxFileError, UnicodeError, ConfigurationError) as error:
                 return f"error: {error}"  # such as a path that is not absolute: the model's
             except TROUBLE as error:
@@ -216,11 +233,15 @@ class SandboxEnvironment(RolloutEnvironment):
 
         if self._sandbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
-        wrong = [name for name, value in arguments.items() if not isinstance(value, str)]
+        begun = time.monotonic()
+        wrong = [each for each, value in arguments.items() if not isinstance(value, str)]
         if wrong:
-            return f"error: {wrong[0]} is not a string"
-        said = Operation(call(self._sandbox)).result()
-        return truncate_middle(said, self._owner.observation_limit)
+            said = f"error: {wrong[0]} is not a string"
+        else:
+            said = Operation(call(self._sandbox)).result()
+        said = truncate_middle(said, self._owner.observation_limit)
+        trace.called(name, arguments, said, said.startswith("error: "), begun)
+        return said
 
 
 class RewardedSandboxEnvironment(SandboxEnvironment):

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, Sample, log, refuse_broken
+from sandboxkit.integrations.trl._records import Records
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 
 
@@ -17,6 +19,9 @@ class EnvironmentReward:
     outcomes are logged, and a batch raises ProviderUnavailableError in which a share of
     `max_infra_failed_rate` or more failed, or a whole prompt; here each needed a sandbox, for
     there the work is. A rollout that is not graded after `deadline` seconds has failed so, too.
+    Times and `records` are as with `SandboxReward`: `start` is what a rollout waited for its sandbox,
+    room in the session included, `tools` its calls, and `sampling`, which `SandboxRollouts` knows,
+    the turns of all that were sampled with it.
     """
 
     def __init__(
@@ -25,6 +30,7 @@ class EnvironmentReward:
         name: str = "environment_reward",
         deadline: float = 600.0,
         max_infra_failed_rate: float = 0.5,
+        records: str | Path | None = None,
     ) -> None:
         if deadline <= 0 or not 0 <= max_infra_failed_rate <= 1:
             raise ConfigurationError(
@@ -34,6 +40,7 @@ class EnvironmentReward:
         self.__name__ = name  # what TRL logs it as
         self._deadline = deadline
         self._limit = max_infra_failed_rate
+        self._records = Records(records)
 
     def __call__(
         self,
@@ -57,10 +64,16 @@ class EnvironmentReward:
                 "twice: leave out get_reward=True, or EnvironmentReward"
             )
         graded = Operation(self._all(environments)).result()
-        samples = [Sample(verdict) for verdict, _ in graded]
+        traces = [each._trace for each in environments]
+        samples = [
+            Sample(verdict, seconds=trace.seconds)
+            for (verdict, _), trace in zip(graded, traces, strict=True)
+        ]
+        rewards = [reward for _, reward in graded]
+        self._records.write(prompts, completions, samples, rewards, columns, traces)
         rate = refuse_broken(prompts, samples, self._limit, self.__name__)
         log(samples, rate, log_metric, log_extra)
-        return [reward for _, reward in graded]
+        return rewards
 
     async def _all(
         self, environments: Sequence[RolloutEnvironment]

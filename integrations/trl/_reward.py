@@ -1,21 +1,25 @@
 """Reward functions for `reward_funcs`: completions graded in sandboxes, a batch at a time."""
 
 import asyncio
+import dataclasses
 import inspect
 import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations._outages import require_working
+from sandboxkit.integrations.grpo.clock import Clock, Part, Timer
 from sandboxkit.integrations.rewards import (
     Grader,
     Outcome,
     Verdict,
     banned_patterns,
     extract_code,
+    grading_session,
 )
 from sandboxkit.integrations.trl._batch import (
     LogExtra,
@@ -26,6 +30,7 @@ from sandboxkit.integrations.trl._batch import (
     rows,
     text_of,
 )
+from sandboxkit.integrations.trl._records import Records
 from sandboxkit.provider import Provider
 
 __all__ = ["CombinedReward", "SandboxReward"]
@@ -33,6 +38,8 @@ __all__ = ["CombinedReward", "SandboxReward"]
 Rewards = list[float | None]
 RewardFunction = Callable[..., Any]
 """Any, as TRL has it: a list of numbers and None, or a coroutine of one."""
+_BEGUN = 2
+"""Completions that are being graded at a time, for each sandbox."""
 
 
 class SandboxReward:
@@ -52,10 +59,15 @@ class SandboxReward:
     at the first failure; 1: only where all failed), or where all of one prompt's failed, of two
     at least. `deadline` bounds one sample with all its waiting and retries, in seconds; past it
     the sample has failed so, too. A process's first call starts a sandbox before anything
-    else, and raises what the provider raises if it cannot.
+    else, and raises what the provider raises if it cannot. `pool` is how many sandboxes serve all
+    completions in turn, and with which defaults, see `grading_session`; 0: each run has a fresh one.
 
     Logged: the metrics `infra_failed_rate` as counted above, `outcome/...` and `trust/shared`, the
     share of graded samples whose verdict's trust is "shared"; the columns `outcome` and `detail`.
+    Of the times in which `rollout/PART_seconds_p50` and `_p99` are logged, and each sample's in the
+    columns `PART_seconds`, `queue` is that for its turn and `grading` the rest. `records` is a folder
+    for all rollouts, which `sandboxkit grpo show FOLDER` reads; those of a pass over the evaluation
+    set are there until the next step's take their place.
     It can be pickled if its grader can; each process opens its own session.
     """
 
@@ -67,8 +79,10 @@ class SandboxReward:
         extract: Callable[[str], str | None] = extract_code,
         deadline: float = 600.0,
         max_infra_failed_rate: float = 0.5,
+        records: str | Path | None = None,
         provider: str | Provider | None = None,
         max_concurrency: int | None = None,
+        pool: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
         if deadline <= 0 or not 0 <= max_infra_failed_rate <= 1:
@@ -81,7 +95,13 @@ class SandboxReward:
         self._extract = extract
         self._deadline = deadline
         self._limit = max_infra_failed_rate
-        self._options = {"provider": provider, "max_concurrency": max_concurrency, **options}
+        self._records = Records(records)
+        self._options = {
+            "provider": provider,
+            "max_concurrency": max_concurrency,
+            "pool": pool,
+            **options,
+        }
         self._session: Session | None = None
         self._pid = 0
 
@@ -111,9 +131,13 @@ class SandboxReward:
         """The same as a coroutine: `reward_funcs=[reward.score]` runs beside other async ones."""
         tasks = rows(len(completions), columns)
         samples = await self._samples(await self._opened(), completions, tasks)
+        rewards = [sample.verdict.reward for sample in samples]
+        await asyncio.to_thread(
+            self._records.write, prompts, completions, samples, rewards, columns
+        )
         rate = refuse_broken(prompts, samples, self._limit, self.__name__)
         log(samples, rate, log_metric, log_extra)
-        return [sample.verdict.reward for sample in samples]
+        return rewards
 
     def close(self) -> None:
         """Stop what runs; the next call opens a new session. Also done at the interpreter's end."""
@@ -131,9 +155,12 @@ class SandboxReward:
         twins: dict[tuple[str, str], list[int]] = {}
         for index, key in enumerate(keys):
             twins.setdefault(key, []).append(index)
+        # Few at a time where sandboxes are few: the others would take turns with their cases, and
+        # all be graded last.
+        room = asyncio.Semaphore(_BEGUN * session.pool or len(keys))
         graded = await asyncio.gather(
             *[
-                self._grade_twins(session, text, tasks[same[0]], len(same))
+                self._grade_twins(session, room, text, tasks[same[0]], len(same))
                 for (text, _), same in twins.items()
             ]
         )
@@ -143,21 +170,29 @@ class SandboxReward:
         return [known[index] for index in range(len(keys))]
 
     async def _grade_twins(
-        self, session: Session, text: str, task: Mapping[str, Any], count: int
+        self,
+        session: Session,
+        room: asyncio.Semaphore,
+        text: str,
+        task: Mapping[str, Any],
+        count: int,
     ) -> list[Sample]:
         """Those of `count` equal completions: one for all, unless the infrastructure fails.
 
         A failure is of one of them alone, and the next one is graded again. Together they may be
         most of a group, whose baseline would be that of the others.
         """
-        begun, samples = time.monotonic(), [await self._grade(session, text, task)]
+        begun, samples = time.monotonic(), [await self._grade(session, room, text, task)]
         while samples[-1].failed and len(samples) < count:
             if time.monotonic() - begun > self._deadline:
                 break
-            samples.append(await self._grade(session, text, task))
-        return samples + [samples[-1]] * (count - len(samples))
+            samples.append(await self._grade(session, room, text, task))
+        equal = dataclasses.replace(samples[-1], remembered=True)
+        return samples + [equal] * (count - len(samples))
 
-    async def _grade(self, session: Session, text: str, task: Mapping[str, Any]) -> Sample:
+    async def _grade(
+        self, session: Session, room: asyncio.Semaphore, text: str, task: Mapping[str, Any]
+    ) -> Sample:
         code = self._extract(text)
         if code is None:
             return _refused("no code in the completion")
@@ -165,16 +200,20 @@ class SandboxReward:
         if banned:
             where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
             return _refused(f"banned: {where}")
-        try:
-            async with asyncio.timeout(self._deadline):
-                return Sample(await self._grader.grade(session, code, task))
-        except TimeoutError:
-            detail = f"not graded within deadline={self._deadline:g} s"
-            return Sample(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail))
+        with Timer(Clock(), seconds := dict[Part, float]()) as timer:
+            timer.enter("queue")
+            try:
+                async with asyncio.timeout(self._deadline), room:
+                    timer.enter("grading")
+                    verdict = await self._grader.grade(session, code, task)
+            except TimeoutError:
+                detail = f"not graded within deadline={self._deadline:g} s"
+                verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        return Sample(verdict, seconds=seconds)
 
     async def _opened(self) -> Session:
         if self._session is None or self._pid != os.getpid():
-            session = self._session = Session(**self._options)
+            session = self._session = grading_session(self._grader, **self._options)
             self._pid = os.getpid()
             try:
                 await require_working(session, self._deadline)

@@ -1,17 +1,76 @@
 """What the environments of every kind have in common, whichever way TRL drives them."""
 
+import contextlib
+import dataclasses
 import inspect
+import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from sandboxkit import Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations._kept import Call, Turn
+from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.rewards import Verdict
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a rollout did and how long it took; None and nothing is what TRL does not say."""
+
+    seconds: dict[Part, float] = field(default_factory=dict)
+    """`start` is what its first tool call, or its grade, waited for the sandbox, room included."""
+    turns: list[Turn] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    policy_tokens: int | None = None
+    tool_tokens: int | None = None
+    truncated: bool | None = None
+
+    @contextlib.contextmanager
+    def spend(self, part: Part) -> Iterator[None]:
+        """The context's time is in this part."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - begun
+
+    # Any: what a model wrote.
+    def called(
+        self, name: str, arguments: Mapping[str, Any], answer: str, error: bool, begun: float
+    ) -> None:
+        """A tool call that has ended."""
+        took = time.monotonic() - begun
+        turn = max(len(self.turns) - 1, 0)
+        written = _written(name, arguments)
+        self.calls.append(Call(turn, written, answer, error, name == "submit", took))
+
+    def numbered(self, turns: Iterable[int]) -> list[Call]:
+        """The calls; where nobody told the turns while they were made they are of these."""
+        if self.turns:
+            return self.calls
+        places = iter(turns)
+        return [dataclasses.replace(each, turn=next(places, each.turn)) for each in self.calls]
+
+
+# Any: what a model wrote.
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps({"name": name, "arguments": arguments}, default=str, skipkeys=True)
+    except (RecursionError, ValueError):
+        return json.dumps({"name": name})
 
 
 class RolloutEnvironment(ABC):
     """One rollout at a time, again and again. Public methods are what the model may call."""
+
+    def __init__(self) -> None:
+        self._trace = Trace()
+        """Of the rollout that was begun last; each `reset` makes another."""
 
     # Any: a row of somebody's data set.
     @abstractmethod

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from trl.chat_template_utils import (
 )
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._kept import Turn
 from sandboxkit.integrations._tools import ToolError, truncate_middle
-from sandboxkit.integrations.trl._rollout import RolloutEnvironment, tools_of
+from sandboxkit.integrations.trl._rollout import RolloutEnvironment, Trace, tools_of
 from sandboxkit.integrations.trl._rows import RowsByPrompt
 
 # Any: messages as TRL has them.
@@ -112,11 +114,11 @@ class SandboxRollouts:
 def _act(rollout: _Rollout) -> list[Message]:
     """Make the calls of a rollout's last turn, one after the other."""
     tools = {tool.__name__: tool for tool in tools_of(rollout.environment)}
-    return [_answer(tools, call) for call in rollout.calls]
+    return [_answer(tools, call, rollout.environment._trace) for call in rollout.calls]
 
 
-def _answer(tools: Mapping[str, Callable[..., str]], call: Message) -> Message:
-    name = "?"
+def _answer(tools: Mapping[str, Callable[..., str]], call: Message, trace: Trace) -> Message:
+    name, made, begun = "?", len(trace.calls), time.monotonic()
     try:
         function = call["function"]
         name, arguments = str(function["name"])[:80], function.get("arguments") or {}
@@ -126,6 +128,8 @@ def _answer(tools: Mapping[str, Callable[..., str]], call: Message) -> Message:
         content = tools[name](**given)
     except Exception as error:  # noqa: BLE001 - as TRL does: the model sees what its call raised
         content = truncate_middle(f"error: {error}", _MAX_ERROR)
+        if len(trace.calls) == made:  # no tool was reached
+            trace.called(name, {"call": call}, content, True, begun)
     return {"role": "tool", "name": name, "content": content}
 
 
@@ -157,14 +161,20 @@ class _Dialogue:
         """Let the model go on with each; whether it told the log probabilities."""
         # The one way to generate, with whichever engine TRL has been told to use. It is not
         # public; TRL's examples of rollout_func reach for the engine itself, which is neither.
+        begun = time.monotonic()
         said, logprobs = self._trainer._generate_single_turn(
             [each.prompt_ids + each.ids for each in rollouts], None, {}, num_generations=1
         )
+        took = time.monotonic() - begun
         for number, rollout in enumerate(rollouts):
             room = max(self._limit - len(rollout.ids), 0)
             before = rollout.prompt_ids + rollout.ids
             ids = list(said[number])[:room]
             rollout.add(ids, 1, None if logprobs is None else list(logprobs[number])[:room])
+            self._note(rollout, "assistant", ids)
+            trace = rollout.environment._trace
+            trace.seconds["sampling"] = trace.seconds.get("sampling", 0.0) + took
+            trace.truncated = not ids or ids[-1] != self._words.eos_token_id
             tools = tools_of(rollout.environment)
             message = parse_response(self._words, ids, prefix=before, tools=tools) if ids else {}
             rollout.calls = message.get("tool_calls") or []
@@ -188,7 +198,14 @@ class _Dialogue:
         if length > self._limit or len(rollout.prompt_ids) + length >= self._context:
             return False
         rollout.add(suffix, 0, None)
+        self._note(rollout, "tool", suffix)
         return True
+
+    def _note(self, rollout: _Rollout, role: str, ids: Sequence[int]) -> None:
+        trace = rollout.environment._trace
+        trace.turns.append(Turn(role, self._words.decode(list(ids)), len(ids)))
+        trace.prompt_tokens, trace.policy_tokens = len(rollout.prompt_ids), sum(rollout.mask)
+        trace.tool_tokens = len(rollout.mask) - sum(rollout.mask)
 
     def _render(self, messages: Any, tools: Any, more: bool = True) -> list[int]:
         ids: list[int] = self._words.apply_chat_template(

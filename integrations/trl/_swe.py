@@ -1,12 +1,13 @@
 """SWE tasks as environments: a shell, an editor and submit, graded in a fresh sandbox."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.swe import Metrics, Step, SweConfig, SweEnv, Task
-from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment
+from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
 from sandboxkit.provider import Provider
 
 _OVER = "error: the episode is over"
@@ -62,6 +63,7 @@ class SweEnvironment(RolloutEnvironment):
     """One rollout of a task. `reset` does not wait for the sandbox; the first tool call does."""
 
     def __init__(self, owner: SweEnvironments) -> None:
+        super().__init__()
         self._owner = owner
         self._env = SweEnv(owner.session, owner.tasks, owner.config, metrics=owner.metrics)
         self._first: Operation[Step] | None = None
@@ -75,17 +77,18 @@ class SweEnvironment(RolloutEnvironment):
             raise ConfigurationError(
                 f"a row's task_id={task_id!r} is no task; there are {', '.join(self._owner.tasks)}"
             )
-        self._last, self._submitted = None, False
+        self._last, self._submitted, self._trace = None, False, Trace()
         self._first = Operation(self._begin(self._first, task_id))
 
-    def bash(self, command: str) -> str:
+    def bash(self, command: str, as_input: bool = False) -> str:
         """
-        Run a bash script. The working directory and exported variables last from call to call.
+        Run a bash script in a shell that lasts: its directory, variables, functions and jobs are there in the next call. A script that is not done when its time is over goes on; then an empty command waits for more, the command C-c stops it, and as_input types the command into it.
 
         Args:
             command: The script to run.
+            as_input: Whether the command is input for the script that still runs.
         """
-        return self._tool("bash", command=command)
+        return self._tool("bash", command=command, as_input=as_input)
 
     def str_replace_editor(
         self,
@@ -128,6 +131,7 @@ class SweEnvironment(RolloutEnvironment):
         if self._last is not None or self._submitted:
             return _OVER
         self._submitted = True
+        self._trace.called("submit", {}, "submitted", False, time.monotonic())
         return "submitted"
 
     async def _begin(self, before: Operation[Step] | None, task_id: str) -> Step:
@@ -140,28 +144,37 @@ class SweEnvironment(RolloutEnvironment):
             raise ConfigurationError("the environment was not reset before a tool was called")
         if self._submitted:
             return _OVER
-        return Operation(self._step(self._first, name, arguments)).result()
+        begun = time.monotonic()
+        said, error = Operation(self._step(self._first, name, arguments)).result()
+        self._trace.called(name, arguments, said, error, begun)
+        return said
 
-    async def _step(self, first: Operation[Step], name: str, arguments: dict[str, Any]) -> str:
+    async def _step(
+        self, first: Operation[Step], name: str, arguments: dict[str, Any]
+    ) -> tuple[str, bool]:
         if self._last is None:
-            step = await first
+            with self._trace.spend("start"):
+                step = await first
             if not step.done:
-                step = await self._env.step(name, arguments)
+                with self._trace.spend("tools"):
+                    step = await self._env.step(name, arguments)
             self._last = step if step.done else None
-            return step.observation
-        return _OVER
+            return step.observation, step.error
+        return _OVER, True
 
     async def _grade(self) -> tuple[Verdict, float | None]:
         if self._first is None:
             raise ConfigurationError("the environment was not reset before it was graded")
         if self._last is None:
-            first = await self._first
-            if first.done:
-                self._last = first
-            elif self._submitted:
-                self._last = await self._env.step("submit", {})
-            else:
-                self._last = await self._env.finish()
+            with self._trace.spend("start"):
+                first = await self._first
+            with self._trace.spend("grading"):
+                if first.done:
+                    self._last = first
+                elif self._submitted:
+                    self._last = await self._env.step("submit", {})
+                else:
+                    self._last = await self._env.finish()
         assert self._last.verdict is not None
         return self._last.verdict, self._last.reward
 

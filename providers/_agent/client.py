@@ -2,20 +2,32 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 
 import anyio
 from anyio.abc import ByteStream
 
+from sandboxkit.errors import SandboxError
 from sandboxkit.providers._agent import frames
-from sandboxkit.providers._agent.frames import Fields, Frame, FrameDecoder, Kind, ProtocolError
+from sandboxkit.providers._agent.frames import (
+    Fields,
+    Frame,
+    FrameDecoder,
+    Kind,
+    ProtocolError,
+    Windows,
+)
+from sandboxkit.providers._agent.link import BROKEN, Link, LostSessionError, Reopen
+from sandboxkit.providers._agent.pulse import SILENT_AFTER, Pulse
 
-__all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError"]
+__all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError", "SilentError"]
 
-_RECEIVE_BYTES = 256 << 10
 _QUEUE_BYTES = 1 << 20
 _KILL_PATIENCE = 30.0
-"""Seconds for the agent to answer a kill. Only one that no longer runs at all takes longer."""
+"""Seconds for an agent that is heard of to end a command's tree."""
+_BEGIN_PATIENCE = 60.0
+"""Seconds for an agent that has just been started to say its first word."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
@@ -26,6 +38,13 @@ class ConnectionEndedError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason or "the agent's stream ended")
         self.reason = reason
+
+
+class SilentError(Exception):
+    """The agent was not heard of for so long that a request is given up; it may come back."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or f"no sign of life for {SILENT_AFTER:g} s")
 
 
 class CallError(Exception):
@@ -43,11 +62,13 @@ class AgentStream:
         self.number = number
         self.finished = False
         self.abandoned = False
+        self.silent = False
+        """Whether the agent fell silent meanwhile: the request was given up, and is to be killed."""
         self._client = client
         self._frames: deque[Frame] = deque()
-        self._arrived = anyio.Event()
-        self._room = frames.IN_WINDOW
-        self._more_room = anyio.Event()
+        self._arrived = asyncio.Event()
+        self._room = client.windows.to_agent
+        self._more_room = asyncio.Event()
         self._consumed = 0
 
     def deliver(self, frame: Frame) -> None:
@@ -69,12 +90,23 @@ class AgentStream:
         self._arrived.set()
         self._more_room.set()
 
+    def fall_silent(self) -> None:
+        """Give the request up; called by the connection only."""
+        self.silent = True
+        self._arrived.set()
+        self._more_room.set()
+
+    def _check(self) -> None:
+        if self._client.ended is not None:
+            raise ConnectionEndedError(self._client.ended)
+        if self.silent:
+            raise SilentError
+
     async def receive(self) -> Frame:
-        """The next frame. Raises ConnectionEndedError, and CallError for a refusal."""
+        """The next frame. Raises ConnectionEndedError, SilentError, and CallError for a refusal."""
         while not self._frames:
-            if self._client.ended is not None:
-                raise ConnectionEndedError(self._client.ended)
-            self._arrived = anyio.Event()
+            self._check()
+            self._arrived.clear()
             await self._arrived.wait()
         frame = self._frames.popleft()
         if frame.kind == Kind.FAIL:
@@ -85,7 +117,7 @@ class AgentStream:
     async def consumed(self, size: int) -> None:
         """Let the agent send as much again as the receiver has dealt with."""
         self._consumed += size
-        if self._consumed >= frames.OUT_WINDOW // 4 and not self.finished:
+        if self._consumed >= self._client.windows.from_agent // 2 and not self.finished:
             credit = self._consumed.to_bytes(4, "big")
             self._consumed = 0
             await self._client.send(frames.encode(Kind.CREDIT, self.number, credit))
@@ -97,9 +129,8 @@ class AgentStream:
             while self._room == 0:
                 if self.finished:
                     return
-                if self._client.ended is not None:
-                    raise ConnectionEndedError(self._client.ended)
-                self._more_room = anyio.Event()
+                self._check()
+                self._more_room.clear()
                 await self._more_room.wait()
             size = min(len(view), self._room, frames.CHUNK_BYTES)
             self._room -= size
@@ -115,52 +146,88 @@ class AgentStream:
         await self._client.send(frames.encode(kind, self.number, payload))
 
     async def abandon(self) -> None:
-        """Stop the request, and return when it has: a command's whole tree is dead then."""
+        """Stop the request, and return when it has: a command's whole tree is dead then.
+
+        Raises SilentError where that cannot be known. One that was given up before gets its kill
+        when the agent comes back.
+        """
         if self.finished or self._client.ended is not None:
             return
         self.abandoned = True
         self._frames.clear()
         self._client.post(frames.encode(Kind.KILL, self.number))
+        if self.silent:
+            return
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(_KILL_PATIENCE):
                 while not self.finished and self._client.ended is None:
-                    self._arrived = anyio.Event()
+                    if self.silent:
+                        raise SilentError
+                    self._arrived.clear()
                     await self._arrived.wait()
                 return
-            await self._client.aclose()
+            raise SilentError(f"it could not be killed within {_KILL_PATIENCE:g} s")
 
 
 class AgentClient:
-    """The client end of an agent's stream. `start` makes one; it lives until the stream ends."""
+    """The client end of an agent's link. `start` makes one; it lives until the link ends."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, link: Link, windows: Windows, starved: Callable[[], bool]) -> None:
+        self.windows = windows
         self.ended: str | None = None
         """None while connected; then the agent's last words, or ""."""
-        self._stream = stream
+        self.why_ended: SandboxError | None = None
+        """Why the link could not be carried on, if the backend said it."""
+        self.boot = b""
+        """Tells this agent from one that was started in its place."""
+        self._link = link
+        self._pulse = Pulse(link, self._waits, self._wake, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
         self._next_number = 1
         self._outgoing: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._pending = anyio.Event()
+        self._idle = False
+        """Whether the writing task waits, with nothing before what comes next."""
+        self._pending = asyncio.Event()
         self._written = anyio.Event()
         self._welcomed = anyio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, stream: ByteStream, hello: bytes) -> Self:
+    async def start(
+        cls,
+        stream: ByteStream,
+        hello: bytes,
+        *,
+        patience: float = _BEGIN_PATIENCE,
+        grace: float = 0.0,
+        reopen: Reopen | None = None,
+        windows: Windows = frames.NEAR,
+        starved: Callable[[], bool] = lambda: False,
+    ) -> Self:
         """Shake hands over `stream`, which is closed if that fails.
 
-        Raises ConnectionEndedError when the agent refuses or is not there.
+        With `reopen`, which opens another stream to the same agent, a broken one is replaced for
+        `grace` seconds, and nothing of it is noticed here.
+        `windows` are those that `hello` names.
+        `starved` tells of a silent agent whether it waits for a processor.
+        Raises ConnectionEndedError when the agent refuses or is not there, SilentError when it
+        says nothing for `patience` seconds.
         """
-        self = cls(stream)
+        self = cls(Link(stream, grace=grace, reopen=reopen), windows, starved)
         # A connection outlives the call that made it, so no task group of that call can hold
         # these two tasks.
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
             self.post(frames.encode(Kind.HELLO, 0, hello))
-            await self._welcomed.wait()
+            with anyio.move_on_after(patience) as waited:
+                await self._welcomed.wait()
+            if waited.cancelled_caught:
+                raise SilentError(f"no first word for {patience:g} s")
             if self.ended is not None:
                 raise ConnectionEndedError(self.ended)
+            if self._link.grace:
+                self._pulse.watch()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
@@ -170,6 +237,7 @@ class AgentClient:
     async def aclose(self) -> None:
         """End both tasks and close the stream. Idempotent."""
         self._end("the connection was closed")
+        self._pulse.stop()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
@@ -178,10 +246,16 @@ class AgentClient:
             # descriptor's number, and never watch the next file that gets this number.
             if others:
                 await asyncio.wait(others)
-            await anyio.aclose_forcefully(self._stream)
+            await self._link.aclose()
 
     def post(self, data: bytes) -> None:
-        """Queue bytes without waiting for room."""
+        """Send bytes at once where nothing is before them, or queue them without waiting for room."""
+        if self._idle and not self._outgoing:
+            try:
+                if self._link.send_now(data):
+                    return
+            except BROKEN:
+                pass  # whoever reads or writes next says so
         self._outgoing.append(data)
         self._queued_bytes += len(data)
         self._pending.set()
@@ -189,7 +263,6 @@ class AgentClient:
     async def send(self, data: bytes) -> None:
         """Queue bytes, waiting while too much is queued. Raises ConnectionEndedError."""
         while self._queued_bytes > _QUEUE_BYTES and self.ended is None:
-            self._written = anyio.Event()
             await self._written.wait()
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
@@ -209,7 +282,19 @@ class AgentClient:
         self._next_number = number % 0xFFFFFFFF + 1
         stream = self._streams[number] = AgentStream(self, number)
         self.post(frames.encode(kind, number, payload))
+        self._pulse.watch()
         return stream
+
+    def _waits(self) -> bool:
+        """Whether somebody waits for the agent."""
+        return any(not stream.silent for stream in self._streams.values())
+
+    def _wake(self) -> None:
+        self._pending.set()
+
+    def _fall_silent(self) -> None:
+        for stream in self._streams.values():
+            stream.fall_silent()
 
     def _end(self, reason: str) -> None:
         if self.ended is None:
@@ -225,35 +310,61 @@ class AgentClient:
         reason = ""
         try:
             while True:
-                for frame in decoder.feed(await self._stream.receive(_RECEIVE_BYTES)):
+                data = await self._link.receive()
+                if self._link.owes:
+                    self._pending.set()
+                for frame in decoder.feed(data):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
                     elif frame.kind == Kind.WELCOME:
+                        fields = Fields(frame.payload)
+                        fields.u32()
+                        self.boot = fields.rest()
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
                         if frame.kind in _FINAL:
                             del self._streams[frame.stream]
                         stream.deliver(frame)
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except (*BROKEN, LostSessionError):
             pass
+        except SandboxError as error:
+            self.why_ended = error
         except ProtocolError as error:
             reason = f"protocol error: {error}"
+        except Exception as error:
+            self.why_ended = SandboxError(f"the connection failed: {error!r}")
+            raise
         finally:
             self._end(reason)
             await self.aclose()
 
     async def _write(self) -> None:
         try:
+            await self._link.open()
             while self.ended is None:
+                if self._pulse.due:
+                    self._pulse.due = False
+                    await self._link.ping()
+                if self._link.owes:
+                    await self._link.acknowledge()
                 if not self._outgoing:
-                    self._pending = anyio.Event()
-                    await self._pending.wait()
+                    self._pending.clear()
+                    if not self._pulse.due and not self._link.owes:
+                        self._idle = True
+                        await self._pending.wait()
+                        self._idle = False
                     continue
                 data = b"".join(self._outgoing)
                 self._outgoing.clear()
-                await self._stream.send(data)
+                await self._link.send(data)
                 self._queued_bytes -= len(data)
-                self._written.set()
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                written, self._written = self._written, anyio.Event()
+                written.set()
+        except BROKEN:
             # The reading side ends the connection, after the agent's last words.
             pass
+        except Exception as error:
+            # Else its callers would wait for an agent that was never asked.
+            self.why_ended = SandboxError(f"the connection failed: {error!r}")
+            self._end("")
+            raise

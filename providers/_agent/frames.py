@@ -6,27 +6,39 @@ from enum import IntEnum
 from typing import NamedTuple
 
 __all__ = [
+    "FAR",
     "MAX_PAYLOAD",
+    "NEAR",
     "PROTOCOL_VERSION",
     "Fields",
     "Frame",
     "FrameDecoder",
     "Kind",
     "ProtocolError",
+    "Windows",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAGIC = b"SBXK"
 MAX_PAYLOAD = 4 << 20
 CHUNK_BYTES = 64 << 10
-IN_WINDOW = 256 << 10
-"""What the agent takes on one stream before it grants more."""
-OUT_WINDOW = 1 << 20
-"""What the agent sends on one stream before it is granted more."""
 
 _HEADER = struct.Struct(">IBI")
 _U32 = struct.Struct(">I")
 _INFO = struct.Struct(">BQIq")
+
+
+class Windows(NamedTuple):
+    """What may be sent on one stream before more is granted, in bytes; an agent takes 64 KiB to
+    8 MiB."""
+
+    from_agent: int = 1 << 20
+    to_agent: int = 256 << 10
+
+
+NEAR = Windows()
+FAR = Windows(from_agent=4 << 20, to_agent=2 << 20)
+"""Where an answer takes its time: a window is what can be on its way."""
 
 
 class Kind(IntEnum):
@@ -102,13 +114,17 @@ class Fields:
         """An unsigned 32-bit number."""
         return int.from_bytes(self._take(4), "big")
 
-    def u64(self) -> int:
-        """An unsigned 64-bit number."""
-        return int.from_bytes(self._take(8), "big")
+    def rest(self) -> bytes:
+        """Everything that is left."""
+        return self._take(len(self._payload) - self._at)
 
     def text(self) -> str:
         """A text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
         return self._take(self.u32()).decode("utf-8", "surrogateescape")
+
+    def texts(self) -> list[str]:
+        """Several texts."""
+        return [self.text() for _ in range(self.u32())]
 
     def info(self) -> tuple[int, int, int, int]:
         """What follows the path of a file's description: type, size, mode, mtime in ns."""
@@ -120,26 +136,37 @@ class FrameDecoder:
     """Turns a byte stream, cut anywhere, into frames."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._parts: list[bytes] = []
+        """What has come of a frame that is not complete."""
+        self._size, self._due = 0, _HEADER.size
+        """How much that is, and how much is to be there before it is looked at again."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes. Raises ProtocolError on a malformed one."""
-        buffer = self._buffer
-        buffer += data
-        at = 0
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size < self._due:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        at, self._due = 0, _HEADER.size
         try:
-            while len(buffer) - at >= _HEADER.size:
-                size, code, stream = _HEADER.unpack_from(buffer, at)
+            while len(data) - at >= _HEADER.size:
+                size, code, stream = _HEADER.unpack_from(data, at)
                 kind = _FROM_AGENT.get(code)
                 if kind is None:
                     raise ProtocolError(f"unknown frame type {code}")
                 if size > MAX_PAYLOAD:
                     raise ProtocolError(f"frame of {size} bytes, the limit is {MAX_PAYLOAD}")
                 end = at + _HEADER.size + size
-                if len(buffer) < end:
+                if len(data) < end:
+                    self._due = end - at
                     break
-                payload = bytes(buffer[at + _HEADER.size : end])
+                payload = data[at + _HEADER.size : end]
                 at = end
                 yield Frame(kind, stream, payload)
         finally:
-            del buffer[:at]
+            if at < len(data):
+                self._parts.append(data[at:])
+                self._size = len(data) - at

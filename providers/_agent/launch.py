@@ -31,6 +31,10 @@ def agent_flags(
     user: str | None = None,
     listen_fd: int | None = None,
     listen_path: str | None = None,
+    owner_by_socket: bool = False,
+    lease: float | None = None,
+    no_network: bool = False,
+    drop_env: str = "",
     command_caps: int = 0,
 ) -> list[str]:
     """The agent's arguments after its own path.
@@ -39,6 +43,11 @@ def agent_flags(
     inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
     agent makes, or an abstract one when it begins with "@"; only processes that entered the
     sandbox from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
+    With `owner_by_socket` nobody is on its stdin: the first client that brings a configuration is
+    the owner. With a `lease` it ends the sandbox when it had no client for so many seconds; a
+    client whose stream broke is one for its grace. `no_network` removes all interfaces but the
+    loopback, for which it needs CAP_NET_ADMIN. Inherited variables that begin with `drop_env` are
+    no command's.
     `command_caps` is a mask of capabilities that the agent was given for root's commands.
     """
     flags = [f"--workdir={spec.workdir or DEFAULT_WORKDIR}"]
@@ -52,6 +61,14 @@ def agent_flags(
         flags.append(f"--listen-fd={listen_fd}")
     if command_caps:
         flags.append(f"--command-caps={command_caps}")
+    if owner_by_socket:
+        flags.append("--owner=socket")
+    if lease is not None:
+        flags.append(f"--lease={lease:.3f}")
+    if no_network:
+        flags.append("--no-network")
+    if drop_env:
+        flags.append(f"--drop-env={drop_env}")
     if listen_path is not None:
         flags.append(f"--listen-path={listen_path}")
     return flags

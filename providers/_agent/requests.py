@@ -4,19 +4,32 @@ import errno
 import struct
 from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 import anyio
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.client import AgentClient, AgentStream, CallError
-from sandboxkit.providers._agent.frames import Fields, Kind
+from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
-from sandboxkit.types import Command, FileInfo, FileType, PtySize, StdinItem
+from sandboxkit.types import (
+    Command,
+    CommandUsage,
+    Ending,
+    Exit,
+    FileInfo,
+    FileType,
+    Interpreter,
+    PtySize,
+    StdinItem,
+)
 
 __all__ = [
     "Stats",
+    "Used",
     "execute",
     "get_archive",
     "hello",
@@ -26,22 +39,51 @@ __all__ = [
     "read_file",
     "remove",
     "renew",
+    "reset",
+    "start_interpreter",
     "stat",
     "stats",
     "wait",
     "write_file",
 ]
 
-_FLAG_STDIN, _FLAG_PTY = 1, 2
-_READ, _WRITE, _STAT, _LIST, _REMOVE, _PUT, _GET, _RENEW, _LOGS, _WAIT, _STATS = range(1, 12)
+_FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON = 1, 2, 4
+(
+    _READ,
+    _WRITE,
+    _STAT,
+    _LIST,
+    _REMOVE,
+    _PUT,
+    _GET,
+    _RENEW,
+    _LOGS,
+    _WAIT,
+    _STATS,
+    _RESET,
+    _INTERPRETER,
+) = range(1, 14)
 _KEEP_MODE = 0xFFFFFFFF
-_STATS_ANSWER = struct.Struct(">IQQQ?Q")
-_UNKNOWN = 0xFFFFFFFFFFFFFFFF
+_RUNNING, _USED = struct.Struct(">IQ"), struct.Struct(">QQ?Q")
+_EXIT = struct.Struct(">IBQQQI")
+_ENDINGS = {0: Ending.EXITED, 1: Ending.SIGNAL, 2: Ending.OUT_OF_MEMORY}
+_KILLED = 128 + 9
+_UNKNOWN, _UNKNOWN_32 = 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF
+_REMEDIES = {
+    errno.E2BIG: "its arguments and environment are too long: pass what is long through stdin, "
+    "or in a file",
+    errno.EAGAIN: "the sandbox has as many processes as it may: raise pids=, or run fewer at a time",
+    errno.ENOMEM: "the sandbox has no memory left: raise memory_mb=, or run fewer at a time",
+    errno.EMFILE: "too many files are open in the sandbox: run fewer commands at a time",
+    errno.ENFILE: "too many files are open on its machine: run fewer commands at a time",
+    errno.ENOEXEC: "it is no program for this machine, and no script whose first line names one",
+}
+_SMALL_FILE = 256 << 10
 _MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
 _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 
 
-def hello(config: AgentConfig | None) -> bytes:
+def hello(config: AgentConfig | None, windows: Windows = frames.NEAR) -> bytes:
     """The first frame's payload: an owner's carries the configuration."""
     config_or_none = config or AgentConfig()
     return b"".join(
@@ -49,16 +91,29 @@ def hello(config: AgentConfig | None) -> bytes:
             frames.MAGIC,
             frames.PROTOCOL_VERSION.to_bytes(4, "big"),
             bytes([config is not None]),
+            windows.from_agent.to_bytes(4, "big"),
+            windows.to_agent.to_bytes(4, "big"),
             frames.strings(f"{name}={value}" for name, value in config_or_none.env.items()),
             frames.strings(config_or_none.command),
         )
     )
 
 
-async def execute(client: AgentClient, command: Command, output: Output) -> int:
-    """Run a command as `Provider.exec` says; its tree is dead if this is cancelled or fails."""
+async def execute(
+    client: AgentClient, command: Command, output: Output, code: str | None = None
+) -> Exit:
+    """Run a command as `Provider.exec` says; its tree is dead if this is cancelled or fails.
+
+    With `code` it is that, in a fork of the interpreter.
+
+    Of the usage, `throttled_seconds` and `oom_kills` are known where the sandbox's control group
+    is visible inside; an owner that sees it from outside replaces them, and the ending of a
+    command that SIGKILL ended.
+    """
     pty = command.pty or PtySize()
     flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
+    if code is not None:
+        flags |= _FLAG_PYTHON
     payload = b"".join(
         (
             frames.strings(command.argv),
@@ -66,16 +121,17 @@ async def execute(client: AgentClient, command: Command, output: Output) -> int:
             frames.string(command.cwd or ""),
             frames.string(command.user or ""),
             struct.pack(">BHH", flags, pty.rows, pty.cols),
+            b"" if code is None else frames.string(code),
         )
     )
     try:
         stream = client.open(Kind.EXEC, payload)
     except ValueError as error:
-        raise ConfigurationError(f"argv and env are too large: {error}") from error
+        raise _not_started(CallError(errno.E2BIG, str(error))) from error
     try:
         if command.stdin is None:
             return await _collect(stream, output)
-        status = -1
+        status: Exit | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_feed, stream, command.stdin)
@@ -83,18 +139,52 @@ async def execute(client: AgentClient, command: Command, output: Output) -> int:
                 group.cancel_scope.cancel()
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        assert status is not None
         return status
     except CallError as error:
-        raise ConfigurationError(str(error)) from error
+        raise _not_started(error) from error
     finally:
         await stream.abandon()
 
 
-async def _collect(stream: AgentStream, output: Output) -> int:
+def _not_started(
+    error: CallError,
+) -> CommandStartError | ConfigurationError | SandboxTerminatedError:
+    if error.errno == 0:
+        return ConfigurationError(str(error))
+    if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
+        # The interpreter is gone, and with it how the job ended; the first if a job's doing it was.
+        return SandboxTerminatedError(str(error), by_command=error.errno == errno.EOWNERDEAD)
+    remedy = _REMEDIES.get(error.errno)
+    return CommandStartError(f"{error}; {remedy}" if remedy else str(error), errno=error.errno)
+
+
+def _exit(payload: bytes) -> Exit:
+    status, how, processor, peak, throttled, oom_kills = _EXIT.unpack(payload)
+    ending: Ending | None = _ENDINGS[how]
+    if ending is Ending.SIGNAL and status == _KILLED and oom_kills == _UNKNOWN_32:
+        ending = None  # by whom, only the kernel's count of what it killed for memory could tell
+    return Exit(
+        status,
+        ending,
+        CommandUsage(
+            processor_seconds=_seconds(processor),
+            peak_memory_bytes=None if peak == _UNKNOWN else peak,
+            throttled_seconds=_seconds(throttled),
+            oom_kills=None if oom_kills == _UNKNOWN_32 else oom_kills,
+        ),
+    )
+
+
+def _seconds(nanoseconds: int) -> float | None:
+    return None if nanoseconds == _UNKNOWN else nanoseconds / 1e9
+
+
+async def _collect(stream: AgentStream, output: Output) -> Exit:
     while True:
         frame = await stream.receive()
         if frame.kind == Kind.EXIT:
-            return Fields(frame.payload).u32()
+            return _exit(frame.payload)
         await output("stdout" if frame.kind == Kind.STDOUT else "stderr", frame.payload)
         await stream.consumed(len(frame.payload))
 
@@ -139,7 +229,7 @@ async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
     """Replace a file's content at once."""
-    small = len(data) <= frames.IN_WINDOW
+    small = len(data) <= _SMALL_FILE
     arguments = (
         frames.string(path)
         + (_KEEP_MODE if mode is None else mode).to_bytes(4, "big")
@@ -228,6 +318,49 @@ async def wait(client: AgentClient) -> int:
     return Fields(await _answer(_call(client, _WAIT))).u32()
 
 
+@cache
+def _server() -> bytes:
+    folder = resources.files("sandboxkit.providers._agent.in_sandbox")
+    return b"\n".join(folder.joinpath(name).read_bytes() for name in ("end.py", "interpreter.py"))
+
+
+async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> None:
+    """Start the interpreter that jobs are forked from, as `Provider.start_interpreter` says."""
+    arguments = (
+        frames.string(interpreter.program)
+        + frames.strings(interpreter.preload)
+        + frames.string(_server())
+        + frames.string(interpreter.setup)
+    )
+    try:
+        await _answer(_call(client, _INTERPRETER, arguments))
+    except CallError as error:
+        raise _not_started(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Nanoseconds that a sandbox has used so far, in all its jobs."""
+
+    processor: int
+    """Without the agent's."""
+    agent: int
+    exact: bool
+    starved: int | None
+
+    @classmethod
+    def of(cls, end: bytes) -> "Used":
+        """The last fields of an answer."""
+        processor, agent, exact, starved = _USED.unpack(end)
+        return cls(processor, agent, exact, None if starved == _UNKNOWN else starved)
+
+
+async def reset(client: AgentClient) -> tuple[list[str], Used]:
+    """Make the sandbox as it was at the first call: what is left where that failed, and its use."""
+    fields = Fields(await _answer(_call(client, _RESET)))
+    return fields.texts(), Used.of(fields.rest())
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """What an agent says that its sandbox uses; see PROTOCOL.md."""
@@ -235,17 +368,11 @@ class Stats:
     processes: int
     resident: int
     """Bytes, the agent's included."""
-    processor: int
-    """Nanoseconds, without the agent's."""
-    agent: int
-    exact: bool
-    starved: int | None
+    used: Used
 
 
 async def stats(client: AgentClient) -> Stats:
     """What the sandbox uses and has used."""
     answer = await _answer(_call(client, _STATS))
-    processes, resident, processor, agent, exact, starved = _STATS_ANSWER.unpack(answer)
-    return Stats(
-        processes, resident, processor, agent, exact, None if starved == _UNKNOWN else starved
-    )
+    processes, resident = _RUNNING.unpack_from(answer)
+    return Stats(processes, resident, Used.of(answer[_RUNNING.size :]))

@@ -1,66 +1,178 @@
 """Creating a sandbox once: with a key of ours, by which an unclear attempt is found again."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
 
-from sandboxkit.errors import SandboxError
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
+from sandboxkit.providers._hosted.unclear import UnclearError
 
-__all__ = ["create_once"]
+__all__ = ["Creations"]
+
+_Find = Callable[[], Awaitable[Sequence[str]]]
 
 _LOOKS = (0.0, 0.2, 0.4, 0.8)
 """Seconds before each look: what is created may appear in listings a little later."""
 _SEARCH_SECONDS = 1.8
+_RETRY_SECONDS = 2.0
+"""How long a creation may be held up by what earlier ones have left."""
+_LATE_SECONDS = 12.0
+"""After which nobody carries out a call any more whose answer was lost."""
+_SETTLE_SECONDS = 15.0
+_PAUSE = 0.5
+_AT_ONCE = 8
 
 
-async def create_once(
-    create: Callable[[], Awaitable[str]],
-    find: Callable[[], Awaitable[Sequence[str]]],
-    delete: Callable[[str], Awaitable[None]],
-) -> str:
-    """Create a sandbox and return its id; failed or cancelled, none is left.
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What may be there: the ids that `find` gives; from `known` on, what it does not give is not."""
 
-    `create` stores a key of this attempt with the sandbox and must end within its own deadline;
-    `find` lists the ids that carry the key. After OutcomeUnknownError the first sandbox found is
-    taken and any other deleted. A vendor that carries out the call later still ends the sandbox
-    after its lifetime.
-    """
-    # Not to be cancelled halfway: the vendor would go on, and nobody would know the id.
-    sandbox_id = ""
-    with anyio.CancelScope(shield=True):
-        try:
-            sandbox_id = await create()
-        except OutcomeUnknownError as error:
-            found = await _search(find, delete, error)
-            if found is None:
-                raise
-            sandbox_id = found
-    try:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-    except BaseException:
+    find: _Find
+    known: float
+
+
+class Creations:
+    """A provider's creations, and what those have left that nobody could remove."""
+
+    def __init__(self, delete: Callable[[str], Awaitable[None]], *, provider: str) -> None:
+        self._delete, self._provider = delete, provider
+        self._left: dict[str, _Left] = {}
+        """By what errors call it; `settle` empties this."""
+        self._why: SandboxError | None = None
+        self._retrying = False
+
+    async def once(self, create: Callable[[], Awaitable[str]], find: _Find, *, left: str) -> str:
+        """Create a sandbox and return its id; failed or cancelled, none is left.
+
+        `create` stores a key of this attempt with the sandbox and must end within its own deadline;
+        `find` lists the ids that carry the key. After UnclearError the first sandbox found is
+        taken and any other deleted. Where none is found, or nobody can look, the vendor may still
+        carry out the call: ProviderUnavailableError then says so, with `left`, such as "a sandbox
+        named 'x'", and it is looked for again by each later creation and by `settle`.
+        """
+        await self._retry()
+        # Not to be cancelled halfway: the vendor would go on, and nobody would know the id.
+        sandbox_id = ""
         with anyio.CancelScope(shield=True):
-            await delete(sandbox_id)
-        raise
-    return sandbox_id
-
-
-async def _search(
-    find: Callable[[], Awaitable[Sequence[str]]],
-    delete: Callable[[str], Awaitable[None]],
-    error: OutcomeUnknownError,
-) -> str | None:
-    with anyio.move_on_after(_SEARCH_SECONDS):
-        for pause in _LOOKS:
-            await anyio.sleep(pause)
             try:
-                found = await find()
+                sandbox_id = await create()
+            except UnclearError as error:
+                sandbox_id = await self._search(find, error, left)
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException as error:
+            await self.discard(sandbox_id, error)
+            raise
+        return sandbox_id
+
+    @asynccontextmanager
+    async def preparing(self, sandbox_id: str) -> AsyncIterator[None]:
+        """Make a new sandbox ready: what fails in it discards it.
+
+        A command of which nobody knows what it did goes with the sandbox, so the creation may be
+        made again: ProviderUnavailableError in the place of OutcomeUnknownError.
+        """
+        try:
+            yield
+        except OutcomeUnknownError as error:
+            unavailable = ProviderUnavailableError(
+                f"the sandbox was made and could not be made ready: {error}",
+                provider=self._provider,
+            )
+            await self.discard(sandbox_id, unavailable)
+            raise unavailable from error
+        except BaseException as error:
+            await self.discard(sandbox_id, error)
+            raise
+
+    async def discard(self, sandbox_id: str, error: BaseException) -> None:
+        """Delete a sandbox for the sake of an error; where that fails, later, and the error says so."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._delete(sandbox_id)
             except SandboxError as failure:
-                error.add_note(f"and looking for what it made failed: {failure}")
-                return None
-            for extra in found[1:]:
-                await delete(extra)
-            if found:
-                return found[0]
-    return None
+                error.add_note(f"and {sandbox_id} could not be removed yet: {failure}")
+
+                async def find() -> Sequence[str]:
+                    return [sandbox_id]
+
+                self._left[f"sandbox {sandbox_id!r}"] = _Left(find, anyio.current_time())
+
+    async def settle(self) -> None:
+        """Remove what may be left; it takes seconds only where something may be.
+
+        Raises ProviderUnavailableError, naming it, for what could not be removed.
+        """
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_SETTLE_SECONDS):
+            while self._left:
+                await self._remove_all()
+                if self._left:
+                    await anyio.sleep(_PAUSE)
+        if self._left:
+            raise ProviderUnavailableError(
+                f"{self._provider} may run until their lifetimes end: {', '.join(self._left)}; "
+                f"they could not be looked for and removed ({self._why or 'no answer'}); close the "
+                "provider again, or look with `sandboxkit list`",
+                provider=self._provider,
+            )
+
+    async def _search(self, find: _Find, error: UnclearError, left: str) -> str:
+        found: Sequence[str] = ()
+        failure: SandboxError | None = None
+        with anyio.move_on_after(_SEARCH_SECONDS):
+            for pause in _LOOKS:
+                await anyio.sleep(pause)
+                try:
+                    found = await find()
+                except SandboxError as failed:
+                    failure = failed
+                if found:
+                    break
+        for extra in found[1:]:
+            await self.discard(extra, error)
+        if found:
+            return found[0]
+        if failure is not None:
+            error.add_note(f"and looking for what it made failed: {failure}")
+        self._left[left] = _Left(find, anyio.current_time() + _LATE_SECONDS)
+        unresolved = ProviderUnavailableError(
+            f"{error}; {left} may be there, if that was carried out all the same: it is looked for "
+            "again, at the latest when the provider is closed",
+            provider=error.provider,
+            retry_after=error.retry_after,
+        )
+        for note in getattr(error, "__notes__", ()):
+            unresolved.add_note(note)
+        raise unresolved from error
+
+    async def _retry(self) -> None:
+        if not self._left or self._retrying:
+            return
+        self._retrying = True
+        try:
+            with anyio.move_on_after(_RETRY_SECONDS):
+                await self._remove_all()
+        finally:
+            self._retrying = False
+
+    async def _remove_all(self) -> None:
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def remove(name: str, left: _Left) -> None:
+            async with limiter:
+                try:
+                    found = await left.find()
+                    for sandbox_id in found:
+                        await self._delete(sandbox_id)
+                except SandboxError as error:
+                    self._why = error
+                    return
+            if found or anyio.current_time() > left.known:
+                self._left.pop(name, None)
+
+        async with anyio.create_task_group() as group:
+            for name, left in list(self._left.items()):
+                group.start_soon(remove, name, left)

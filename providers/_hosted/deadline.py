@@ -5,28 +5,29 @@ from typing import TypeVar
 
 import anyio
 
-from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.providers._hosted.unclear import SilenceError
 
-__all__ = ["OutcomeUnknownError", "bounded"]
+__all__ = ["LAST_LOOK", "SILENCE", "bounded"]
 
 _T = TypeVar("_T")
 
-
-class OutcomeUnknownError(ProviderUnavailableError):
-    """The call may or may not have been carried out: no answer, or one that does not say."""
+SILENCE = 8.0
+"""Seconds without a sign of life after which nobody is taken to be there: neither behind a running
+command's stream, nor behind a call that the vendor answers at once. A provider's own `timeout` is
+for what takes long; where it is shorter, it bounds these, too."""
+LAST_LOOK = 2.0
+"""Seconds for each call that is made after that, while somebody waits to hear of it."""
 
 
 async def bounded(
     call: Awaitable[_T], seconds: float, *, provider: str, what: str, sandbox_id: str | None = None
 ) -> _T:
-    """Await a call for at most `seconds`; raises OutcomeUnknownError past them."""
-    try:
-        with anyio.fail_after(seconds):
-            return await call
-    except TimeoutError as error:
-        raise OutcomeUnknownError(
-            f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
-            "or give the provider a longer timeout",
-            provider=provider,
-            sandbox_id=sandbox_id,
-        ) from error
+    """Await a call for at most `seconds`; raises SilenceError past them."""
+    with anyio.move_on_after(seconds):
+        return await call
+    raise SilenceError(
+        f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
+        "or give the provider a longer timeout",
+        provider=provider,
+        sandbox_id=sandbox_id,
+    )

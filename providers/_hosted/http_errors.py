@@ -1,5 +1,6 @@
 """HTTP answers that are errors, as sandboxkit's errors: what all vendors have in common."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,20 +13,32 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._hosted.unclear import UnclearError
 
 __all__ = ["from_status", "retry_after"]
 
 _QUOTA = ("maximum number", "quota", "concurren", "limit exceeded", "limit reached")
+_RATE = ("rate limit", "too many requests", "throttl")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a Retry-After header asks for; a date counts from the server's own clock."""
-    text = headers.get("retry-after", "").strip()
-    if not text:
-        return None
+    """Seconds that the Retry-After headers ask for; a date counts from the server's own clock.
+
+    Throttlers that have a name add it to the header, as in `Retry-After-sandbox-create`: the
+    longest of them counts. Names are in small letters.
+    """
+    asked = (
+        _seconds(text.strip(), headers)
+        for name, text in headers.items()
+        if name == "retry-after" or name.startswith("retry-after-")
+    )
+    return max((seconds for seconds in asked if seconds is not None), default=None)
+
+
+def _seconds(text: str, headers: Mapping[str, str]) -> float | None:
     try:
-        return max(0.0, float(text))
+        seconds = float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     until = _moment(text)
@@ -55,10 +68,12 @@ def from_status(
 ) -> SandboxError:
     """The error for an HTTP status of 400 and above; `message` is what the vendor said.
 
-    A 5xx is an OutcomeUnknownError but for 503, with which vendors say that nothing was done.
+    A 5xx is an UnclearError but for 503, with which vendors say that nothing was done.
     """
     said = f"{provider} could not {what}: {status} {message[:500].strip()}".rstrip()
-    if status == 402 or (status in (403, 429) and any(word in message.lower() for word in _QUOTA)):
+    words = message.lower()
+    full = any(word in words for word in _QUOTA) and not any(word in words for word in _RATE)
+    if status == 402 or (status in (403, 429) and full):
         return CapacityError(
             f"{said}; stop sandboxes or raise the account's quota", provider=provider
         )
@@ -82,7 +97,7 @@ def from_status(
             retry_after=retry_after(headers),
         )
     if status in (408, 409, 425) or (status >= 500 and status != 503):
-        return OutcomeUnknownError(
+        return UnclearError(
             f"{said}; try again",
             provider=provider,
             sandbox_id=sandbox_id,

@@ -4,9 +4,8 @@ The clients under the SDK's facade make one request a call: they do not retry, h
 socket, and read no dotenv file.
 """
 
-import json
 import os
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import TypedDict, TypeVar
 
@@ -19,15 +18,19 @@ from daytona_toolbox_api_client_async import ProcessApi
 from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
 
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError, bounded
-from sandboxkit.providers._hosted.http_errors import from_status
+from sandboxkit.providers._hosted.deadline import SILENCE, bounded
+from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers.daytona._errors import (
+    KEY_VARIABLE,
+    NAME,
+    handshake_error,
+    status_error,
+)
 
-__all__ = ["KEY_VARIABLE", "NAME", "Account", "ConflictError", "said", "status_error", "translated"]
+__all__ = ["Account"]
 
 _T = TypeVar("_T")
 
-NAME = "daytona"
-KEY_VARIABLE = "DAYTONA_API_KEY"
 _DEFAULT_URL = "https://app.daytona.io/api"
 _CONNECTIONS = 250
 
@@ -37,17 +40,15 @@ class _Where(TypedDict):
     sandbox_id: str | None
 
 
-class ConflictError(OutcomeUnknownError):
-    """The name is taken, or the sandbox is changing its state."""
-
-
 class Account:
     """The account that DAYTONA_API_KEY names, at DAYTONA_API_URL."""
 
     def __init__(self, api_key: str | None, timeout: float) -> None:
         self._api_key = api_key
         self.timeout = timeout
-        """Seconds that any one call may take."""
+        """Seconds that a creation may take."""
+        self.silence = min(timeout, SILENCE)
+        """Seconds that any other call may take."""
         self._client: ApiClient | None = None
         self._closed = False
 
@@ -111,15 +112,21 @@ class Account:
         assert session is not None
         return session
 
-    async def call(self, call: Awaitable[_T], *, what: str, sandbox_id: str | None = None) -> _T:
-        """Await a call of a generated client; raises sandboxkit's errors.
+    async def call(
+        self,
+        call: Awaitable[_T],
+        *,
+        what: str,
+        sandbox_id: str | None = None,
+        seconds: float | None = None,
+    ) -> _T:
+        """Await a call of a generated client, no longer than `silence` if not told otherwise.
 
-        OutcomeUnknownError where the call may have been carried out.
+        Raises sandboxkit's errors; UnclearError where the call may have been carried out.
         """
-        with translated(what, sandbox_id):
-            return await bounded(
-                call, self.timeout, provider=NAME, what=what, sandbox_id=sandbox_id
-            )
+        seconds = self.silence if seconds is None else seconds
+        with _translated(what, sandbox_id):
+            return await bounded(call, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
 
     async def aclose(self) -> None:
         """Close the connections; no call works after that."""
@@ -149,26 +156,28 @@ class Account:
 
 
 @contextmanager
-def translated(what: str, sandbox_id: str | None) -> Iterator[None]:
+def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
     """Raise sandboxkit's errors in place of the clients'."""
     where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
     try:
         yield
+    except SandboxError:  # some are an OSError or a ValueError, too
+        raise
     except (ApiException, ToolboxException) as error:
         headers = {k.lower(): v for k, v in (error.headers or {}).items()}
         raise status_error(
-            error.status or 500, said(error.body), headers, what=what, sandbox_id=sandbox_id
+            error.status or 500, error.body, headers, what=what, sandbox_id=sandbox_id
         ) from None
     except aiohttp.WSServerHandshakeError as error:
         if error.status < 400:
-            raise OutcomeUnknownError(
+            raise UnclearError(
                 f"what answered to {what} opens no WebSocket ({error.status}); check "
                 "DAYTONA_API_URL and any proxy",
                 **where,
             ) from error
         headers = {k.lower(): v for k, v in (error.headers or {}).items()}
-        raise status_error(
-            error.status, error.message, headers, what=what, sandbox_id=sandbox_id
+        raise handshake_error(
+            error.status, error.message, headers, what=what, sandbox_id=sandbox_id or ""
         ) from error
     except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
         raise ProviderUnavailableError(
@@ -176,50 +185,14 @@ def translated(what: str, sandbox_id: str | None) -> Iterator[None]:
             **where,
         ) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise OutcomeUnknownError(
+        raise UnclearError(
             f"the connection to daytona broke while it was to {what}: "
-            f"{error or type(error).__name__}; try again",
+            f"{error or type(error).__name__}",
             **where,
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise OutcomeUnknownError(
+        raise UnclearError(
             f"what answered to {what} does not speak Daytona's protocol "
             f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
             **where,
         ) from error
-
-
-def status_error(
-    status: int,
-    message: str,
-    headers: Mapping[str, str],
-    *,
-    what: str,
-    sandbox_id: str | None,
-) -> SandboxError:
-    """The error for an HTTP status of 400 and above."""
-    if status == 409:
-        return ConflictError(
-            f"daytona could not {what}: {message[:500]}", provider=NAME, sandbox_id=sandbox_id
-        )
-    return from_status(
-        status,
-        message,
-        headers,
-        provider=NAME,
-        what=what,
-        key_variable=KEY_VARIABLE,
-        sandbox_id=sandbox_id,
-    )
-
-
-def said(body: str | None) -> str:
-    """What an answer that is an error says, as text."""
-    try:
-        answer = json.loads(body or "")
-    except ValueError:
-        return body or ""
-    if not isinstance(answer, dict):
-        return str(answer)
-    message = answer.get("message", answer.get("error", answer))
-    return ", ".join(map(str, message)) if isinstance(message, list) else str(message)

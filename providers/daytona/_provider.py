@@ -1,11 +1,10 @@
-"""The daytona provider: sandboxes made, found and removed; commands and files inside them."""
+"""The daytona provider: sandboxes made, found and removed, and the way to the agent in each."""
 
 import json
 import re
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -13,23 +12,27 @@ from daytona_api_client_async import Sandbox, SandboxListItem
 from daytona_api_client_async import SandboxState as DaytonaState
 
 from sandboxkit.errors import (
-    ConfigurationError,
-    ImageNotFoundError,
+    AuthenticationError,
+    CapacityError,
+    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider
-from sandboxkit.providers._hosted import main
-from sandboxkit.providers._hosted.creation import create_once
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._agent.frames import Windows
+from sandboxkit.providers._hosted.agent import HostedAgentProvider, ProgramStream
+from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.deadline import LAST_LOOK
 from sandboxkit.providers._hosted.lifetime import Heartbeats
-from sandboxkit.providers.daytona import _exec, _files, _spec
-from sandboxkit.providers.daytona._account import NAME, Account, ConflictError
+from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
+from sandboxkit.providers.daytona import _spec
+from sandboxkit.providers.daytona._account import Account
 from sandboxkit.providers.daytona._ends import Ends
-from sandboxkit.providers.daytona._machine import Machine
-from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_error
+from sandboxkit.providers.daytona._terminal import Terminals
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["DaytonaProvider"]
 
@@ -47,13 +50,12 @@ _STOPPED = {
     DaytonaState.PAUSED,
     DaytonaState.PAUSING,
 }
-_PREPARE = """
-[ -d "$1" ] || mkdir -p -- "$1" 2>/dev/null \\
-  || { sudo -n mkdir -p -- "$1" && sudo -n chown "$(id -u)" -- "$1"; }
-"""
+_WINDOWS = Windows(from_agent=512 << 10, to_agent=2 << 20)
+"""Daytona drops whoever is 256 messages behind, and a terminal makes one of 4 KiB at most."""
 
 
-class DaytonaProvider(Provider):
+@public
+class DaytonaProvider(HostedAgentProvider):
     """Sandboxes of the account that DAYTONA_API_KEY names.
 
     An image is a registry's, or a snapshot of the account as "snapshot:NAME".
@@ -64,13 +66,18 @@ class DaytonaProvider(Provider):
     def __init__(
         self, *, api_key: str | None = None, timeout: float = 60.0, build_timeout: float = 600.0
     ) -> None:
-        """`api_key` defaults to DAYTONA_API_KEY; `timeout` bounds each answer of Daytona, and
-        `build_timeout` how long a sandbox may take to start, both in seconds."""
+        """`api_key` defaults to DAYTONA_API_KEY. In seconds, `timeout` bounds what Daytona may take to
+        make a sandbox, and `build_timeout` how long that may take to start; other answers have
+        shorter bounds, unless the timeout is shorter still."""
+        super().__init__()
         self._account = Account(api_key, timeout)
         self._build_timeout = build_timeout
-        self._machines: dict[str, Machine] = {}
+        self._toolboxes: dict[str, str] = {}
+        """Where the toolbox of each sandbox is."""
+        self._deleting: set[str] = set()
         self._heartbeats = Heartbeats(self._set_ttl)
         self._ends = Ends(self.delete)
+        self._creations = Creations(self.delete, provider=NAME)
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
@@ -79,20 +86,14 @@ class DaytonaProvider(Provider):
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         name = f"sandboxkit-{secrets.token_hex(16)}"
-        sandbox_id = await create_once(
-            lambda: self._create(spec, name), lambda: self._named(name), self.delete
+        sandbox_id = await self._creations.once(
+            lambda: self._create(spec, name),
+            lambda: self._named(name),
+            left=f"a sandbox named {name!r}",
         )
-        try:
+        async with self._creations.preparing(sandbox_id):
             await self._started(sandbox_id, spec)
-            if spec.command is not None:
-                await main.start(self, sandbox_id, spec.command)
-        except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.delete(sandbox_id)
-                except SandboxError as failure:
-                    error.add_note(f"and {sandbox_id} could not be removed: {failure}")
-            raise
+            await self._begin(sandbox_id, spec)
         if spec.lifetime is None:
             self._heartbeats.start(sandbox_id)
         else:
@@ -102,17 +103,11 @@ class DaytonaProvider(Provider):
     async def _create(self, spec: SandboxSpec, name: str) -> str:
         what = f"create a sandbox from {spec.image or 'the default snapshot'}"
         body = _spec.request(spec, name, self._account.target)
-        try:
-            made = await self._account.call(
-                self._account.sandboxes().create_sandbox(body), what=what
-            )
-        except ConfigurationError as error:
-            text = str(error).lower()
-            if "not found" in text and ("snapshot" in text or "image" in text):
-                raise ImageNotFoundError(
-                    f"no {spec.image!r} for this key: {error}", provider=NAME
-                ) from error
-            raise
+        made = await self._account.call(
+            self._account.sandboxes().create_sandbox(body),
+            what=what,
+            seconds=self._account.timeout,
+        )
         return made.id
 
     async def _named(self, name: str) -> list[str]:
@@ -122,73 +117,67 @@ class DaytonaProvider(Provider):
             return []
 
     async def _started(self, sandbox_id: str, spec: SandboxSpec) -> None:
-        """Wait until commands can run, and make the directory where they start."""
-        found = await self._detail(sandbox_id)
+        """Wait until programs can run."""
+        found = await self._asked(sandbox_id)
         with anyio.move_on_after(self._build_timeout) as scope:
             while found.state is not DaytonaState.STARTED:
-                if found.state in _STOPPED:
-                    raise _start_error(found, spec)
+                if found.state in _STOPPED or found.state in _GONE:
+                    raise _not_started(found, spec)
                 await anyio.sleep(_POLL_SECONDS)
-                found = await self._detail(sandbox_id)
+                found = await self._asked(sandbox_id)
         if scope.cancelled_caught:
-            raise SandboxStartError(
-                f"daytona did not start a sandbox within {self._build_timeout:g} s; give the "
-                "provider a longer build_timeout",
+            queued = found.state is DaytonaState.PENDING_BUILD
+            kind = CapacityError if queued else SandboxStartError
+            raise kind(
+                f"daytona did not start a sandbox within {self._build_timeout:g} s, after which "
+                f"its state is {_state(found)}; give the provider a longer build_timeout",
                 provider=NAME,
                 sandbox_id=sandbox_id,
             )
-        machine = self._remember(found)
-        workdir = spec.workdir or _spec.DEFAULT_WORKDIR
-        argv = ("sh", "-c", _PREPARE, "sh", workdir)
-        status, said = await machine.run_script(argv, f"make the directory {workdir!r}")
-        if status:
-            raise SandboxStartError(
-                f"the directory {workdir!r} could not be made: {said.strip()[-200:]}",
-                provider=NAME,
-                sandbox_id=sandbox_id,
-            )
+        self._toolboxes[sandbox_id] = found.toolbox_proxy_url
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        known = sandbox_id in self._machines
-        machine = await self._machine(sandbox_id)
+    def _windows(self) -> Windows:
+        return _WINDOWS
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
         try:
-            return await _exec.run(machine, command, output)
-        except SandboxNotFoundError as error:
-            await self._forget(sandbox_id)
-            if known:
-                raise _terminated(sandbox_id) from error
-            raise
-        except _exec.ShellEnded as end:
-            try:
-                await self.get(sandbox_id)
-            except SandboxNotFoundError as error:
-                await self._forget(sandbox_id)
-                raise _terminated(sandbox_id) from error
-            return end.status
-        except OutcomeUnknownError as error:
-            # The connection broke: because the sandbox ended, or for another reason?
-            try:
-                await self.get(sandbox_id)
-            except SandboxNotFoundError:
-                await self._forget(sandbox_id)
-                raise _terminated(sandbox_id) from error
-            except SandboxError as failure:
-                error.add_note(f"and whether the sandbox still runs is not known: {failure}")
-            raise
+            return await (await self._terminals(sandbox_id)).run(argv)
+        except (AuthenticationError, SandboxNotFoundError, UnclearError) as error:
+            raise await self._why_no_way(sandbox_id, error) from error
+        except SandboxStartError as error:
+            if sandbox_id not in self._machines_seen:
+                raise
+            raise SandboxTerminatedError(
+                f"sandbox {sandbox_id!r} cannot be used any more: what ran in it has changed how its "
+                f"shells start ({error})",
+                provider=NAME,
+                sandbox_id=sandbox_id,
+                by_command=True,
+            ) from error
 
-    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
-        return await _files.read(self, await self._machine(sandbox_id), path, max_bytes)
+    async def _why_no_way(self, sandbox_id: str, error: SandboxError) -> SandboxError:
+        """Where the way into a sandbox fails: because that has ended, or for another reason?
 
-    async def write_file(
-        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
-    ) -> None:
-        if len(data) <= _files.SMALL:
-            await super().write_file(sandbox_id, path, data, mode=mode)
-        else:
-            await _files.write(self, await self._machine(sandbox_id), path, data, mode)
-
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        await _files.unpack(self, await self._machine(sandbox_id), path, tar)
+        To those who ask for one that has ended, what is before it says 400 or 401.
+        """
+        try:
+            await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
+        except SandboxNotFoundError as gone:
+            return gone
+        except SandboxError as failure:
+            error.add_note(f"and whether the sandbox still runs is not known: {failure}")
+        if isinstance(error, AuthenticationError):
+            return error
+        known = ProviderUnavailableError(
+            f"daytona has sandbox {sandbox_id!r}, but not the way into it ({error}); try again"
+            if isinstance(error, SandboxNotFoundError)
+            else str(error),
+            provider=NAME,
+            sandbox_id=sandbox_id,
+        )
+        for note in getattr(error, "__notes__", ()):
+            known.add_note(note)
+        return known
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         wanted = {**tags, _spec.MARKER: "1"}
@@ -213,10 +202,14 @@ class DaytonaProvider(Provider):
     async def delete(self, sandbox_id: str) -> None:
         await self._heartbeats.stop(sandbox_id)
         self._ends.forget(sandbox_id)
+        self._deleting.add(sandbox_id)
         try:
-            await self._delete(sandbox_id)
-        finally:
             await self._forget(sandbox_id)
+        finally:
+            try:
+                await self._delete(sandbox_id)
+            finally:
+                self._deleting.discard(sandbox_id)
 
     async def _delete(self, sandbox_id: str) -> None:
         if not _ID.fullmatch(sandbox_id):
@@ -224,10 +217,12 @@ class DaytonaProvider(Provider):
         with anyio.move_on_after(self._account.timeout):
             while True:
                 try:
-                    await self._account.call(
-                        self._account.sandboxes().delete_sandbox(sandbox_id),
-                        what="delete a sandbox",
-                        sandbox_id=sandbox_id,
+                    await repeatable(
+                        lambda: self._account.call(
+                            self._account.sandboxes().delete_sandbox(sandbox_id),
+                            what="delete a sandbox",
+                            sandbox_id=sandbox_id,
+                        )
                     )
                 except SandboxNotFoundError:
                     pass
@@ -235,7 +230,7 @@ class DaytonaProvider(Provider):
                     await anyio.sleep(_POLL_SECONDS)
                     continue
                 return
-        raise OutcomeUnknownError(
+        raise UnclearError(
             f"daytona did not delete a sandbox within {self._account.timeout:g} s; try again",
             provider=NAME,
             sandbox_id=sandbox_id,
@@ -246,12 +241,6 @@ class DaytonaProvider(Provider):
         await self._heartbeats.stop(sandbox_id)
         await self._set_ttl(sandbox_id, seconds)
         self._ends.plan(sandbox_id, lifetime)
-
-    async def logs(self, sandbox_id: str) -> bytes:
-        return await main.logs(self, sandbox_id)
-
-    async def wait(self, sandbox_id: str) -> int:
-        return await main.wait(self, sandbox_id)
 
     async def diagnose(self) -> Diagnosis:
         isolation = "a container or virtual machine of its own on Daytona's servers"
@@ -271,38 +260,39 @@ class DaytonaProvider(Provider):
         return Diagnosis(available=True, isolation=isolation, detail=f"the key works at {where}")
 
     async def aclose(self) -> None:
-        await self._heartbeats.aclose()
-        self._ends.close()
-        async with anyio.create_task_group() as group:
-            for sandbox_id in list(self._machines):
-                group.start_soon(partial(self._forget, sandbox_id, gone=False))
-        await self._account.aclose()
+        try:
+            await self._creations.settle()
+        finally:
+            await self._heartbeats.aclose()
+            self._ends.close()
+            await super().aclose()
+            await self._account.aclose()
 
-    async def _machine(self, sandbox_id: str) -> Machine:
-        machine = self._machines.get(sandbox_id)
-        return machine or self._remember(await self._detail(sandbox_id))
+    async def _terminals(self, sandbox_id: str) -> Terminals:
+        proxy = self._toolboxes.get(sandbox_id)
+        if proxy is None:
+            proxy = self._toolboxes[sandbox_id] = (await self._detail(sandbox_id)).toolbox_proxy_url
+        return Terminals(self._account, sandbox_id, proxy)
 
-    def _remember(self, found: Sandbox) -> Machine:
-        if found.id not in self._machines:
-            self._machines[found.id] = Machine(
-                self._account, found.id, proxy=found.toolbox_proxy_url, user=found.user
-            )
-        return self._machines[found.id]
+    def _is_deleting(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._deleting
 
-    async def _forget(self, sandbox_id: str, *, gone: bool = True) -> None:
-        machine = self._machines.pop(sandbox_id, None)
-        if machine is not None:
-            with anyio.CancelScope(shield=True):
-                await machine.lines.aclose(gone=gone)
+    async def _forget(self, sandbox_id: str) -> None:
+        self._toolboxes.pop(sandbox_id, None)
+        await super()._forget(sandbox_id)
 
-    async def _detail(self, sandbox_id: str) -> Sandbox:
+    async def _asked(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):
             raise _not_found(sandbox_id)
-        found = await self._account.call(
+        return await self._account.call(
             self._account.sandboxes().get_sandbox(sandbox_id),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
+            seconds=seconds,
         )
+
+    async def _detail(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
+        found = await self._asked(sandbox_id, seconds=seconds)
         if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
             raise _not_found(sandbox_id)
         return found
@@ -323,29 +313,28 @@ def _not_found(sandbox_id: str) -> SandboxNotFoundError:
     )
 
 
-def _terminated(sandbox_id: str) -> SandboxTerminatedError:
-    return SandboxTerminatedError(
-        f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
-        provider=NAME,
-        sandbox_id=sandbox_id,
-    )
+def _not_started(found: Sandbox, spec: SandboxSpec) -> SandboxError:
+    image = spec.image or "the default snapshot"
+    if found.queue_timed_out_at is not None or found.spot_evicted_at is not None:
+        waited = "" if found.queue_timeout is None else f" within {found.queue_timeout} minutes"
+        return CapacityError(
+            f"daytona had no room for a sandbox from {image}{waited}, and gave it up at "
+            f"{found.queue_timed_out_at or found.spot_evicted_at}; try again later",
+            provider=NAME,
+            sandbox_id=found.id,
+        )
+    return start_error(found.error_reason or f"its state is {_state(found)}", image, found.id)
 
 
-def _start_error(found: Sandbox, spec: SandboxSpec) -> SandboxStartError:
-    reason = found.error_reason or f"its state is {found.state}"
-    kind = SandboxStartError
-    if any(word in reason.lower() for word in ("manifest", "pull", "not found")):
-        kind = ImageNotFoundError
-    return kind(
-        f"daytona could not start a sandbox from {spec.image or 'the default snapshot'}: "
-        f"{reason[:500]}",
-        provider=NAME,
-        sandbox_id=found.id,
-    )
+def _state(found: Sandbox) -> str:
+    return "unknown" if found.state is None else found.state.value
 
 
 def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None  # another version's way to write it
 
 
 def _info(found: Sandbox | SandboxListItem) -> SandboxInfo:

@@ -6,11 +6,10 @@ from daytona_api_client_async import CreateBuildInfo, CreateSandbox
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers._hosted.lifetime import whole_seconds
-from sandboxkit.providers.daytona._account import NAME
+from sandboxkit.providers.daytona._errors import NAME
 from sandboxkit.types import SandboxSpec
 
 __all__ = [
-    "DEFAULT_WORKDIR",
     "MARKER",
     "MAX_LIFETIME",
     "UNSUPPORTED",
@@ -19,7 +18,6 @@ __all__ = [
     "request",
 ]
 
-DEFAULT_WORKDIR = "/workspace"
 MAX_LIFETIME = 30 * 24 * 3600
 """Seconds; an organization's own limit may be lower, and is Daytona's to name."""
 MARKER = "sandboxkit.daytona"
@@ -51,7 +49,8 @@ def check(spec: SandboxSpec) -> None:
             raise _refused(f"{field}={value!r}: it takes multiples of {unit}")
     if spec.profile != "standard":
         raise _refused(
-            f"profile={spec.profile!r}: a sandbox's root is writable; use profile='standard'"
+            f"profile={spec.profile!r}: programs run as the image's user, and so does what would "
+            "keep that user from the system; use profile='standard'"
         )
     if spec.image is not None and any(c.isspace() or not c.isprintable() for c in spec.image):
         raise _refused(f"image={spec.image!r}: an image has no spaces or line breaks")
@@ -66,7 +65,6 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
     """What to ask for; `name` is the key of the attempt, which Daytona gives to one sandbox."""
     image = spec.image or ""
     snapshot = image.removeprefix(_SNAPSHOT) if image.startswith(_SNAPSHOT) else None
-    workdir = spec.workdir or DEFAULT_WORKDIR
     return CreateSandbox(
         name=name,
         snapshot=snapshot,
@@ -74,7 +72,6 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
             CreateBuildInfo(dockerfile_content=f"FROM {image}\n") if _is_built(spec) else None
         ),
         user=spec.user,
-        env={"SANDBOXKIT_WORKDIR": workdir, **spec.env, **spec.secrets},
         labels={**spec.tags, MARKER: "1"},
         network_block_all=spec.network == "none",
         target=target,

@@ -1,107 +1,103 @@
-"""The connection to one terminal in a sandbox: a WebSocket on which bytes go both ways."""
+"""New terminals in a sandbox, each for one program: a call of Daytona's toolbox."""
 
+import asyncio
+import base64
 import json
+import secrets
+from urllib.parse import urlencode
 
 import aiohttp
 import anyio
 
-from sandboxkit.errors import ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
-from sandboxkit.providers._hosted.kept.lines import LineEnded, Said
-from sandboxkit.providers.daytona._account import NAME
+from sandboxkit.errors import SandboxError, SandboxNotFoundError, SandboxStartError
+from sandboxkit.providers._hosted.deadline import LAST_LOOK
+from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers.daytona._account import Account
+from sandboxkit.providers.daytona._stream import Socket, TerminalStream
 
-__all__ = ["Terminal"]
+__all__ = ["Terminals"]
 
-_PIECE = 32768
-"""Daytona takes messages of at most 64 KiB."""
-_END_SECONDS = 1.0
+# The class is made by attrs, whose constructor pyright does not see.
+_CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
+_EXITS = "X-Daytona-Pty-Exit-Control"
+_ENVS = "X-Daytona-Pty-Envs~"
+_NO_HOME = "/proc"
+"""The home of login shells, in which nobody can put a profile for them; root cannot, either."""
+_UNSURE = (UnclearError, SandboxStartError)
+"""After which there may be a terminal."""
+_LARGEST_MESSAGE = 1 << 20
+_PAUSES = (0.1, 0.2, 0.4, 0.0)
+"""Seconds after each look for a terminal that may not be there yet."""
 
 
-class Terminal:
-    """The connection to a terminal, a `Line`."""
+class Terminals:
+    """Where a sandbox's terminals are made."""
 
-    def __init__(self, sandbox_id: str, socket: "aiohttp.ClientWebSocketResponse[bool]") -> None:
-        self._sandbox_id, self._socket = sandbox_id, socket
-        self.heard = anyio.current_time()
+    def __init__(self, account: Account, sandbox_id: str, proxy: str) -> None:
+        self._account, self._sandbox_id = account, sandbox_id
+        self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
 
-    async def end(self) -> None:
-        """Let our shell on the terminal end, and close the connection."""
-        with anyio.move_on_after(_END_SECONDS):
-            await self.write(b"q\n")
-            try:
-                while True:
-                    await self.read()
-            except (SandboxError, LineEnded):
-                pass  # it ended, or cannot be told to
-        await self.close()
+    async def run(self, argv: tuple[str, ...]) -> TerminalStream:
+        """Run a program on a terminal; where that fails or is cancelled, none is left.
 
-    async def close(self) -> None:
-        """Close the connection; what runs on the terminal goes on."""
-        await self._socket.close()
-
-    async def ping(self, mark: str) -> None:
-        """Ask Daytona for a sign of life, which `read` returns as b""."""
+        Raised: what `Account.call` and `TerminalStream.open` raise.
+        """
+        name = f"sandboxkit-{secrets.token_hex(8)}"
         try:
-            await self._socket.ping()
-        except (aiohttp.ClientError, OSError):
-            pass  # reading says it better
+            return await TerminalStream.open(
+                self._sandbox_id, self._connected(name), argv, patience=self._account.silence
+            )
+        except BaseException as error:
+            if not isinstance(error, SandboxError) or isinstance(error, _UNSURE):
+                await self._remove(name)
+            raise
 
-    async def send(self, data: bytes) -> bool:
-        """Write; False where the connection had broken before, and nothing of it was sent."""
+    async def _connected(self, name: str) -> Socket:
+        """A new terminal; where that is cancelled it is first waited for, a moment: what has not
+        been made yet cannot be removed."""
+        making = asyncio.create_task(self._connect(name))
         try:
-            await self._socket.send_bytes(data[:_PIECE])
-        except (aiohttp.ClientError, OSError):
-            return False
-        await self.write(data[_PIECE:])
-        return True
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([making], timeout=LAST_LOOK)
+                making.cancel()
+                await asyncio.wait([making])
+                if not making.cancelled() and making.exception() is None:
+                    await making.result().close()
+            raise
 
-    async def write(self, data: bytes) -> None:
-        """Write, as fast as the connection takes it; nothing once the terminal has ended."""
-        try:
-            for start in range(0, len(data), _PIECE):
-                await self._socket.send_bytes(data[start : start + _PIECE])
-        except (aiohttp.ClientError, OSError):
-            pass
-
-    async def read(self) -> Said:
-        """Return what the terminal says next; raises LineEnded or a typed error."""
-        message = await self._socket.receive()
-        self.heard = anyio.current_time()
-        match message.type:
-            case aiohttp.WSMsgType.BINARY:
-                return "stdout", message.data
-            case aiohttp.WSMsgType.TEXT:
-                self._control(message.data)
-                return "stdout", b""
-            case aiohttp.WSMsgType.PING:
-                await self._socket.pong(message.data)
-                return "stdout", b""
-            case aiohttp.WSMsgType.PONG:
-                return "stdout", b""
-            case aiohttp.WSMsgType.CLOSE:
-                self._control(message.extra or "")
-                reason = f"Daytona closed it ({message.data} {message.extra or ''})"
-            case _:
-                reason = str(self._socket.exception() or "it broke")
-        raise OutcomeUnknownError(
-            f"the connection to a command was lost: {reason}; run it again",
-            provider=NAME,
-            sandbox_id=self._sandbox_id,
+    async def _connect(self, name: str) -> Socket:
+        envs = base64.urlsafe_b64encode(json.dumps({"HOME": _NO_HOME}).encode()).decode()
+        query = {"id": name, "cols": 80, "rows": 24, "cwd": "/"}
+        url = f"{self._url.replace('http', 'ws', 1)}/process/pty/create-connect?{urlencode(query)}"
+        connecting = self._account.http().ws_connect(
+            url,
+            headers=self._account.headers(),
+            protocols=(_EXITS, _ENVS + envs.rstrip("=")),
+            timeout=_CLOSE_SOON,
+            max_msg_size=_LARGEST_MESSAGE,
+        )
+        return await self._account.call(
+            connecting, what="run a program", sandbox_id=self._sandbox_id
         )
 
-    def _control(self, text: str) -> None:
-        try:
-            said = json.loads(text)
-        except ValueError:
-            return
-        if not isinstance(said, dict):
-            return
-        if said.get("status") == "error":
-            raise ProviderUnavailableError(
-                f"daytona could not run a command: {said.get('error')}",
-                provider=NAME,
-                sandbox_id=self._sandbox_id,
-            )
-        status = said.get("exitCode")
-        if isinstance(status, int):
-            raise LineEnded(status)
+    async def _remove(self, name: str) -> None:
+        """End a terminal on which no program runs yet, with all that runs on it.
+
+        One whose making was given up may be made a moment later.
+        """
+        with anyio.move_on_after(LAST_LOOK, shield=True):
+            for pause in _PAUSES:
+                try:
+                    await self._account.call(
+                        self._account.toolbox(self._url).delete_pty_session(name),
+                        what="remove a terminal",
+                        sandbox_id=self._sandbox_id,
+                    )
+                except SandboxNotFoundError:
+                    await anyio.sleep(pause)
+                except SandboxError:
+                    return  # it cannot be reached: it ends with its sandbox
+                else:
+                    return

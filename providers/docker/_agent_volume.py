@@ -1,5 +1,7 @@
 """The agent's binary on the daemon's machine: one read-only volume, made once per version.
 
+Beside it lies the /etc/hosts of sandboxes without a network.
+
 A volume and not a bind mount, because the daemon may be on another machine; not a copy into
 each container, which made a start of 167 ms one of 223 ms (a volume: no difference) and which
 a read-only root refuses. Filled through a container that is never started.
@@ -9,19 +11,38 @@ import hashlib
 import io
 import secrets
 import tarfile
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.to_thread
-from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
+from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
+    APIError,
+    NotFound,
+)
 
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker._container import AGENT_DIRECTORY, AGENT_PATH
 from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._loopback import HOSTS
 
-__all__ = ["AgentVolume"]
+__all__ = ["AgentVolume", "Volume"]
 
 _LABEL = "sandboxkit.agent"
+_HOSTS_NAME = "hosts"
+_LOADER = "sandboxkit-agent-loader-"
+_LOADED_WITHIN = 600
+"""Seconds after which nobody can still be filling a volume through a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The volume as the daemon knows it."""
+
+    name: str
+    hosts: str
+    """The path of its /etc/hosts on the daemon's machine."""
 
 
 class AgentVolume:
@@ -29,36 +50,35 @@ class AgentVolume:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._name: str | None = None
+        self._volume: Volume | None = None
         self._lock = anyio.Lock()
 
-    async def ensure(self, image: str, *, refill: bool = False) -> str:
-        """The volume's name; filled with the help of any image that is present.
+    async def ensure(self, image: str, *, refill: bool = False) -> Volume:
+        """The volume, filled with the help of any image that is present.
 
         A volume that exists is taken as filled. Where it is not after all (another process is
         about to, or somebody emptied it) the container does not start: then `refill`.
         """
         async with self._lock:
-            if self._name is None or refill:
+            if self._volume is None or refill:
                 path = binary.path((await self._daemon.info()).architecture)
                 content = await anyio.to_thread.run_sync(path.read_bytes)
-                name = f"sandboxkit-agent-{hashlib.sha256(content).hexdigest()[:16]}"
-                await self._daemon.call(
+                name = f"sandboxkit-agent-{hashlib.sha256(content + HOSTS).hexdigest()[:16]}"
+                self._volume = await self._daemon.call(
                     lambda api: _ensure(api, name, image, content, refill=refill),
                     what="start a sandbox: it did not take the agent",
-                    shield=True,
                 )
-                self._name = name
-            return self._name
+            return self._volume
 
 
-def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> None:
+def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> Volume:
     try:
-        api.inspect_volume(name)
+        volume = Volume(name, f"{api.inspect_volume(name)['Mountpoint']}/{_HOSTS_NAME}")
         if not refill:
-            return
+            return volume
     except NotFound:
-        api.create_volume(name, labels={_LABEL: "1"})
+        said = api.create_volume(name, labels={_LABEL: "1"})
+        volume = Volume(name, f"{said['Mountpoint']}/{_HOSTS_NAME}")
     loader = api.create_container_from_config(
         {
             "Image": image,
@@ -76,12 +96,28 @@ def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) ->
                 ],
             },
         },
-        f"sandboxkit-agent-loader-{secrets.token_hex(8)}",
+        f"{_LOADER}{secrets.token_hex(8)}",
     )["Id"]
     try:
         api.put_archive(loader, AGENT_DIRECTORY, _archive(content))
+        _remove_forgotten(api)
     finally:
         api.remove_container(loader, force=True, v=True)
+    return volume
+
+
+def _remove_forgotten(api: Any) -> None:
+    """Remove the loaders of clients that were killed meanwhile; the daemon's clock alone tells."""
+    loaders = [
+        item
+        for item in api.containers(all=True, filters={"label": f"{_LABEL}=1"})
+        if any(name.startswith(f"/{_LOADER}") for name in item["Names"])
+    ]
+    newest = max((item["Created"] for item in loaders), default=0)
+    for item in loaders:
+        if item["Created"] < newest - _LOADED_WITHIN:
+            with suppress(APIError):  # another client has just removed it
+                api.remove_container(item["Id"], force=True, v=True)
 
 
 def _archive(content: bytes) -> bytes:
@@ -96,6 +132,9 @@ def _archive(content: bytes) -> bytes:
         folder = tarfile.TarInfo(".")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755
         tar.addfile(folder)
+        hosts = tarfile.TarInfo(_HOSTS_NAME)
+        hosts.size, hosts.mode = len(HOSTS), 0o644
+        tar.addfile(hosts, io.BytesIO(HOSTS))
         member = tarfile.TarInfo(own)
         member.size, member.mode = len(content), 0o755
         tar.addfile(member, io.BytesIO(content))

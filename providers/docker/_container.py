@@ -5,7 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
@@ -23,6 +25,7 @@ __all__ = [
     "check",
     "check_capabilities",
     "create_body",
+    "runs_as_root",
     "sandbox_info",
 ]
 
@@ -147,6 +150,12 @@ def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(added)
 
 
+def runs_as_root(spec: SandboxSpec, image: Image) -> bool:
+    """Whether commands that name no user are root's; those of profile="strict" never are."""
+    user = spec.user or image.user
+    return spec.profile != "strict" and (not user or _is_root(user))
+
+
 def create_body(
     spec: SandboxSpec,
     image: Image,
@@ -155,8 +164,14 @@ def create_body(
     runtime: str | None,
     network: str,
     capabilities: tuple[str, ...] = (),
+    endpoint: bool = True,
+    mounts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, object]:
-    """The body of Docker's create call."""
+    """The body of Docker's create call.
+
+    Without an `endpoint` the daemon does nothing about a network. `mounts` are read-only: a path
+    in the sandbox, and one on the daemon's machine.
+    """
     user = spec.user or image.user or None
     host: dict[str, object] = {
         "AutoRemove": True,
@@ -175,7 +190,11 @@ def create_body(
                 "Target": AGENT_DIRECTORY,
                 "ReadOnly": True,
                 "VolumeOptions": {"NoCopy": True},
-            }
+            },
+            *(
+                {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+                for target, source in mounts.items()
+            ),
         ],
         "NetworkMode": "none" if spec.network == "none" else network,
         # The daemon's own processes and other people's come first when memory runs out.
@@ -205,9 +224,13 @@ def create_body(
             )
         host["ReadonlyRootfs"] = True
         host |= _strict_space(spec)
+    if spec.reuse == "reset":
+        # A connection that ended would be seen by the next job for a minute.
+        host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}
     return {
         "Image": image.reference,
         "Hostname": "sandbox",
+        "NetworkDisabled": not endpoint,
         "User": "0:0",
         "Env": [],
         "WorkingDir": "/",
@@ -241,6 +264,7 @@ def _strict_space(spec: SandboxSpec) -> dict[str, object]:
     return {"Tmpfs": dict.fromkeys(sorted(folders), options), "ShmSize": shm * 1024}
 
 
+@cache
 def _seccomp() -> str:
     """The profile itself, as the daemon wants it; it does not read files of its clients."""
     path = Path(next(iter(_agent.__path__))) / "seccomp.json"
@@ -252,6 +276,11 @@ def sandbox_info(
 ) -> SandboxInfo:
     """A container as a sandbox; labels that only the image brought are no tags."""
     tags = {key: labels[key] for key in _tag_names(labels) if key in labels}
+    expires = _expires(tags)
+    if state == "running" and expires is not None and expires < datetime.now(UTC):
+        # Its agent would have ended it: it was renewed, which no label can say.
+        del tags[_EXPIRES]
+        expires = None
     return SandboxInfo(
         id=name,
         provider="docker",
@@ -259,7 +288,7 @@ def sandbox_info(
         tags=tags,
         image=image,
         created_at=created,
-        expires_at=_expires(tags),
+        expires_at=expires,
     )
 
 

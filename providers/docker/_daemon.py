@@ -1,7 +1,8 @@
 """Control calls to one Docker daemon: the docker package in worker threads, with time limits."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,8 +10,10 @@ import anyio
 import anyio.to_thread
 from docker import APIClient  # type: ignore[import-untyped]  # the package ships no types
 
+from sandboxkit.errors import SandboxError
+from sandboxkit.provider import no_thread
 from sandboxkit.providers.docker._endpoint import Endpoint
-from sandboxkit.providers.docker._errors import HANDLED, translate
+from sandboxkit.providers.docker._errors import HANDLED, refusal, translate
 from sandboxkit.providers.docker._stream import AttachStream, hijack
 
 __all__ = ["Daemon", "DaemonInfo"]
@@ -43,6 +46,8 @@ class Daemon:
         self._timeout = timeout
         self._api: Any = None  # APIClient is untyped
         self._info: DaemonInfo | None = None
+        self._calls = 0
+        self._closing = False
         self._lock = anyio.Lock()
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -61,62 +66,86 @@ class Daemon:
         as it is. With `shield` a cancelled call is waited for, so that its effect is known;
         otherwise it is left to its time limit.
         """
-        api = await self._client()
-        scope = anyio.CancelScope(shield=shield)
         try:
-            with scope:
-                return await anyio.to_thread.run_sync(
-                    function, api, abandon_on_cancel=not shield, limiter=self._threads
-                )
-        except HANDLED as error:
+            async with self._client() as api:
+                with anyio.CancelScope(shield=shield):
+                    return await anyio.to_thread.run_sync(
+                        function, api, abandon_on_cancel=not shield, limiter=self._threads
+                    )
+        except SandboxError:
+            raise
+        except HANDLED as failure:
+            error = refusal(failure)
             if allow(error):
-                raise
+                raise error from failure
             raise translate(
                 error, url=self.endpoint.url, what=what, sandbox_id=sandbox_id
             ) from error
+        except RuntimeError as error:
+            if (lacking := no_thread(error)) is None:
+                raise
+            raise lacking from error
         raise AssertionError("nobody cancels the scope itself")
 
     async def stream(self, path: str, body: Mapping[str, object] | None = None) -> AttachStream:
         """POST `path` and keep the connection as a byte stream."""
-        api = await self._client()
         try:
-            return await hijack(
-                self.endpoint, f"/v{api.api_version}{path}", body, seconds=self._timeout
-            )
+            async with self._client() as api:
+                version = api.api_version
+            return await hijack(self.endpoint, f"/v{version}{path}", body, seconds=self._timeout)
         except TimeoutError as error:
             raise translate(error, url=self.endpoint.url, what="open a stream") from error
 
     async def info(self) -> DaemonInfo:
         """What `docker info` says, asked once."""
         if self._info is None:
-            said = await self.call(lambda api: api.info(), what="describe itself")
-            self._info = DaemonInfo(
-                architecture=str(said.get("Architecture", "")),
-                cpus=int(said.get("NCPU") or 1),
-                version=str(said.get("ServerVersion", "")),
-                runtimes=tuple(said.get("Runtimes") or ()),
-                security=tuple(said.get("SecurityOptions") or ()),
-            )
+            self._info = await self.call(lambda api: _info(api.info()), what="describe itself")
         return self._info
 
     async def aclose(self) -> None:
-        """Close idle connections."""
-        if self._api is not None:
+        """Close idle connections, and those of calls that are still under way when they end."""
+        self._closing = True
+        self._close_idle()
+
+    def reopen(self) -> None:
+        """Keep connections again, until the next `aclose()`."""
+        self._closing = False
+
+    def _close_idle(self) -> None:
+        if self._closing and not self._calls and self._api is not None:
             api, self._api = self._api, None
+            for adapter in api.adapters.values():
+                # urllib3 itself leaves them until nothing refers to a pool any more; every error
+                # that somebody keeps does, through its traceback.
+                pools = adapter.poolmanager.pools
+                for key in tuple(pools.keys()):
+                    pools[key].close()
             api.close()
 
-    async def _client(self) -> Any:
-        async with self._lock:
-            if self._api is None:
-                try:
-                    self._api = await anyio.to_thread.run_sync(
-                        self._open, abandon_on_cancel=True, limiter=self._threads
-                    )
-                except HANDLED as error:
-                    raise translate(
-                        error, url=self.endpoint.url, what="tell its version"
-                    ) from error
-            return self._api
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Any]:
+        """The client for one call; raises what `translate` makes of a daemon that is not there.
+
+        After `aclose()` it is for as long as calls use it: a command that the closing has cut off
+        may still ask why it ended.
+        """
+        self._calls += 1
+        try:
+            try:
+                # All who wait for the first answer wait as long as for one, not one after another.
+                with anyio.fail_after(self._timeout):
+                    async with self._lock:
+                        if self._api is None:
+                            self._api = await anyio.to_thread.run_sync(
+                                self._open, abandon_on_cancel=True, limiter=self._threads
+                            )
+            except HANDLED as failure:
+                error = refusal(failure)
+                raise translate(error, url=self.endpoint.url, what="tell its version") from error
+            yield self._api
+        finally:
+            self._calls -= 1
+            self._close_idle()
 
     def _open(self) -> Any:
         self.endpoint.probe(self._timeout)
@@ -137,3 +166,14 @@ class Daemon:
         # A proxy for the web is not the way to the daemon, whose streams do not take it either.
         client.trust_env = False
         return client
+
+
+# Any: what the daemon says is untyped.
+def _info(said: Any) -> DaemonInfo:
+    return DaemonInfo(
+        architecture=str(said["Architecture"]),
+        cpus=int(said.get("NCPU") or 1),
+        version=str(said.get("ServerVersion", "")),
+        runtimes=tuple(said.get("Runtimes") or ()),
+        security=tuple(said.get("SecurityOptions") or ()),
+    )

@@ -1,6 +1,8 @@
 """Turns what the docker package raises into sandboxkit's errors, each with its remedy."""
 
+import json
 from collections.abc import Iterator
+from http.client import HTTPException
 
 import requests
 from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
@@ -9,6 +11,7 @@ from docker.errors import (  # type: ignore[import-untyped]  # the package ships
     ImageNotFound,
     NotFound,
 )
+from urllib3.exceptions import HTTPError
 
 from sandboxkit.errors import (
     AuthenticationError,
@@ -20,9 +23,18 @@ from sandboxkit.errors import (
     SandboxStartError,
 )
 
-__all__ = ["HANDLED", "connection_error", "explanation", "is_status", "translate"]
+__all__ = ["HANDLED", "connection_error", "explanation", "is_status", "refusal", "translate"]
 
-HANDLED: tuple[type[Exception], ...] = (DockerException, requests.RequestException, OSError)
+_ODD = (LookupError, TypeError, ValueError, AttributeError)
+"""What reading an answer raises that has not the form it should have."""
+HANDLED: tuple[type[Exception], ...] = (
+    DockerException,
+    requests.RequestException,
+    OSError,
+    HTTPError,
+    HTTPException,
+    *_ODD,
+)
 """What a control call may raise; `translate` takes any of them."""
 
 # What daemons and runtimes say when the machine, not the request, is at its end.
@@ -36,9 +48,47 @@ _CAPACITY = (
 )
 
 
+_SHOWN = 500
+"""Characters of an odd answer that a message shows."""
+
+
 def is_status(error: BaseException, *statuses: int) -> bool:
     """Whether the daemon answered with one of these HTTP statuses."""
     return isinstance(error, APIError) and error.status_code in statuses
+
+
+class _UnexplainedError(APIError):  # type: ignore[misc]  # the package ships no types
+    """A refusal without the daemon's explanation: perhaps of something that is before it."""
+
+
+def refusal(error: Exception) -> Exception:
+    """The error itself, or the refusal whose explanation the docker package failed to read."""
+    read = isinstance(error, APIError)
+    for cause in _chain(error):
+        if isinstance(cause, requests.HTTPError) and cause.response is not None:
+            said, explained = _message(cause.response)
+            if explained and read:
+                return error
+            unexplained: Exception = _UnexplainedError(
+                str(cause), response=cause.response, explanation=said
+            )
+            return unexplained
+    return error
+
+
+def _message(response: requests.Response) -> tuple[str, bool]:
+    """What the body says, and whether that is an explanation in the daemon's own form."""
+    try:
+        text = response.text
+    except (requests.RequestException, RuntimeError):
+        return "the answer broke off", False
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if isinstance(said, dict) and isinstance(said.get("message"), str):
+        return said["message"], True
+    return text.strip()[:_SHOWN] or "no explanation", False
 
 
 def explanation(error: BaseException) -> str:
@@ -90,9 +140,17 @@ def translate(
 ) -> SandboxError:
     """The sandboxkit error for a failed control call; `what` names the call in the message."""
     if not isinstance(error, APIError):
+        if isinstance(error, _ODD) and not isinstance(error, OSError | requests.Timeout):
+            return ProviderUnavailableError(
+                f"Docker cannot {what}: the answer of {url} cannot be understood "
+                f"({type(error).__name__}: {error}): try again; if it stays so, something else "
+                "than a Docker daemon answers there, see DOCKER_HOST or `docker context`",
+                provider="docker",
+                sandbox_id=sandbox_id,
+            )
         return connection_error(error, url)
     said = explanation(error)
-    message = f"Docker cannot {what}: {said}"
+    message = f"Docker cannot {what}: {said} (HTTP {error.status_code} of {url})"
     lowered = said.lower()
     if isinstance(error, ImageNotFound):
         return ImageNotFoundError(message, provider="docker", sandbox_id=sandbox_id)
@@ -104,7 +162,8 @@ def translate(
         )
     if error.status_code in (401, 403):
         return AuthenticationError(message, provider="docker", sandbox_id=sandbox_id)
-    if error.status_code in (429, 502, 503, 504):
+    unexplained = isinstance(error, _UnexplainedError) and (error.status_code or 0) >= 500
+    if unexplained or error.status_code in (429, 502, 503, 504):
         return ProviderUnavailableError(message, provider="docker", sandbox_id=sandbox_id)
     if any(words in lowered for words in _CAPACITY):
         return CapacityError(message, provider="docker", sandbox_id=sandbox_id)

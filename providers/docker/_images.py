@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-from docker.errors import ImageNotFound  # type: ignore[import-untyped]  # ships no types
+from docker.errors import APIError, ImageNotFound  # type: ignore[import-untyped]  # ships no types
 from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
 
 from sandboxkit.errors import (
@@ -26,6 +26,8 @@ __all__ = ["Images", "PullProgress"]
 
 _log = logging.getLogger("sandboxkit.docker")
 _LOG_EVERY = 2.0
+_KNOWN_FOR = 1.0
+"""Seconds for which a present image is not looked up again: that is a twentieth of a start's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,18 @@ class Images:
         self._daemon = daemon
         self._on_pull = on_pull
         self._pulls: dict[str, anyio.Lock] = {}
+        self._known: dict[str, tuple[Image, float]] = {}
+        """With the moment until which it is taken for what the daemon has."""
 
     async def ensure(self, reference: str) -> Image:
-        """The image, pulled if it is missing.
+        """The image, pulled if it is missing; as it was up to a second ago.
 
         Raises ImageNotFoundError when no registry has it or none can be reached.
         """
+        asked = time.monotonic()
+        known, until = self._known.get(reference, (None, asked))
+        if known is not None and asked < until:
+            return known
         image = await self._inspect(reference)
         if image is None:
             async with self._pulls.setdefault(reference, anyio.Lock()):
@@ -60,7 +68,12 @@ class Images:
                     image = await self._inspect(reference)
         if image is None:
             raise self._not_found(reference, "it was pulled, but is not there")
+        self._known[reference] = image, asked + _KNOWN_FOR
         return image
+
+    def forget(self, reference: str) -> None:
+        """Look it up the next time: it is not there any more."""
+        self._known.pop(reference, None)
 
     async def present(self, reference: str) -> bool:
         """Whether the daemon has the image already."""
@@ -68,8 +81,8 @@ class Images:
 
     async def _inspect(self, reference: str) -> Image | None:
         try:
-            said: dict[str, Any] = await self._daemon.call(
-                lambda api: api.inspect_image(reference),
+            return await self._daemon.call(
+                lambda api: _image(reference, api.inspect_image(reference)),
                 what=f"look up the image {reference!r}",
                 allow=lambda error: isinstance(error, ImageNotFound) or is_status(error, 400, 404),
             )
@@ -81,12 +94,6 @@ class Images:
             if is_status(error, 404):
                 return None
             raise _invalid(reference, error) from error
-        config: dict[str, Any] = said.get("Config") or {}
-        return Image(
-            reference=reference,
-            user=str(config.get("User") or ""),
-            volumes=tuple(config.get("Volumes") or ()),
-        )
 
     async def _pull(self, reference: str) -> None:
         stop = threading.Event()
@@ -102,6 +109,13 @@ class Images:
         except Exception as error:
             if is_status(error, 400):
                 raise _invalid(reference, error) from error
+            if not isinstance(error, APIError):
+                raise ProviderUnavailableError(
+                    f"neither Docker at {self._daemon.endpoint.url} nor a registry said anything "
+                    f"more while image {reference!r} was pulled: try again, or see the daemon's "
+                    "log",
+                    provider="docker",
+                ) from error
             said = "the registry does not answer" if _timed_out(error) else explanation(error)
             raise self._not_found(reference, said) from error
         finally:
@@ -158,6 +172,16 @@ class Images:
             "another with image= or SANDBOXKIT_DOCKER_IMAGE",
             provider="docker",
         )
+
+
+# Any: what the daemon says is untyped.
+def _image(reference: str, said: Any) -> Image:
+    config = said["Config"] or {}
+    return Image(
+        reference=reference,
+        user=str(config.get("User") or ""),
+        volumes=tuple(config.get("Volumes") or ()),
+    )
 
 
 def _invalid(reference: str, error: Exception) -> ConfigurationError:

@@ -11,6 +11,8 @@ import anyio.abc
 from anyio.abc import SocketAttribute
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
+from sandboxkit.provider import close_in_forks
+from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import connection_error
 
@@ -93,7 +95,9 @@ class AttachStream(anyio.abc.ByteStream):
 
 async def _connect(endpoint: Endpoint) -> anyio.abc.ByteStream:
     if endpoint.socket_path is not None:
-        return await anyio.connect_unix(endpoint.socket_path)
+        unix = await UnixStream.connect(endpoint.socket_path)
+        close_in_forks(unix.extra(SocketAttribute.raw_socket))
+        return unix
     assert endpoint.host is not None
     context = endpoint.ssl_context()
     stream: anyio.abc.ByteStream
@@ -105,6 +109,7 @@ async def _connect(endpoint: Endpoint) -> anyio.abc.ByteStream:
         )
     # A daemon's machine that vanishes must not leave the stream waiting for ever.
     raw = stream.extra(SocketAttribute.raw_socket)
+    close_in_forks(raw)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, option):

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Awaitable, Callable
-from json import JSONDecodeError, loads
 from typing import Any
 
 import httpx
@@ -11,14 +10,12 @@ from e2b.api import AsyncApiClient
 from e2b.api.client.types import Response
 from e2b.api.client_async import get_api_client
 
-from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError, bounded
-from sandboxkit.providers._hosted.http_errors import from_status
+from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
+from sandboxkit.providers._hosted.deadline import SILENCE, bounded
+from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, of_api
 
-__all__ = ["KEY_VARIABLE", "NAME", "Account"]
-
-NAME = "e2b"
-KEY_VARIABLE = "E2B_API_KEY"
+__all__ = ["Account"]
 
 # Any: the generated functions and their models have no common type.
 Endpoint = Callable[..., Awaitable[Response[Any]]]
@@ -77,25 +74,39 @@ class Account:
         *path: str,
         what: str,
         sandbox_id: str | None = None,
+        template: str | None = None,
+        done: bool = False,
+        slow: bool = False,
         **arguments: Any,
     ) -> Response[Any]:
         """Call a generated endpoint function; the answer is a success.
 
-        Raises sandboxkit's errors; OutcomeUnknownError where the call may have been carried out.
+        It says what was asked for, or with `done` nothing; a `slow` one may take all of the
+        timeout. Raises sandboxkit's errors; UnclearError where the call may have been carried out.
         """
         if self._client is None:
             self._client = get_api_client(self.config())
             self._client.get_async_httpx_client().event_hooks["response"].append(_raise_status)
         try:
-            return await bounded(
+            answer = await bounded(
                 endpoint(*path, client=self._client, **arguments),
-                self.timeout,
+                self.timeout if slow else min(self.timeout, SILENCE),
                 provider=NAME,
                 what=what,
                 sandbox_id=sandbox_id,
             )
+            if bool(answer.content) if done else answer.parsed is None:
+                raise ValueError(f"{answer.status_code} with {len(answer.content)} bytes")
+            return answer
         except _StatusError as error:
-            raise error.translated(what, sandbox_id) from None
+            raise of_api(
+                error.response.status_code,
+                error.response.headers,
+                error.response.content,
+                what=what,
+                template=template,
+                sandbox_id=sandbox_id,
+            ) from None
         except (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise ProviderUnavailableError(
                 f"e2b cannot be reached to {what}: {error or type(error).__name__}; check the "
@@ -104,14 +115,14 @@ class Account:
                 sandbox_id=sandbox_id,
             ) from error
         except (httpx.HTTPError, OSError) as error:
-            raise OutcomeUnknownError(
+            raise UnclearError(
                 f"the connection to e2b broke while it was to {what}: "
                 f"{error or type(error).__name__}; try again",
                 provider=NAME,
                 sandbox_id=sandbox_id,
             ) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise OutcomeUnknownError(
+            raise UnclearError(
                 f"what answered to {what} does not speak E2B's protocol "
                 f"({type(error).__name__}: {error}); check E2B_API_URL and any proxy",
                 provider=NAME,
@@ -129,32 +140,14 @@ class Account:
 
 
 class _StatusError(Exception):
-    """An answer that is an error, taken before the SDK drops its headers or fails to read it."""
+    """An answer that is no success, taken before the SDK drops its headers or cannot read it."""
 
     def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-
-    def translated(self, what: str, sandbox_id: str | None) -> SandboxError:
-        return from_status(
-            self._response.status_code,
-            _message(self._response),
-            self._response.headers,
-            provider=NAME,
-            what=what,
-            key_variable=KEY_VARIABLE,
-            sandbox_id=sandbox_id,
-        )
+        super().__init__(response.status_code)
+        self.response = response
 
 
 async def _raise_status(response: httpx.Response) -> None:
-    if response.status_code >= 400:
+    if response.status_code >= 300:
         await response.aread()
         raise _StatusError(response)
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        said = loads(response.content)
-    except (JSONDecodeError, UnicodeDecodeError):
-        return response.text
-    return str(said.get("message", said)) if isinstance(said, dict) else str(said)

@@ -1,12 +1,11 @@
-"""The e2b provider: sandboxes made, found and removed; commands and files inside them."""
+"""The e2b provider: sandboxes made, found and removed; all else is the agent's in each."""
 
 import re
 import secrets
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-import anyio
 from e2b.api.client.api.sandboxes import (
     delete_sandboxes_sandbox_id,
     get_sandboxes_sandbox_id,
@@ -19,40 +18,50 @@ from e2b.api.client.types import UNSET
 
 from sandboxkit.errors import (
     ConfigurationError,
-    ImageNotFoundError,
+    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
-    SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider
-from sandboxkit.providers._hosted import main
-from sandboxkit.providers._hosted.creation import create_once
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._hosted.agent import HostedAgentProvider
+from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import Heartbeats, whole_seconds
-from sandboxkit.providers.e2b import _exec, _spec
-from sandboxkit.providers.e2b._account import NAME, Account
+from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
+from sandboxkit.providers.e2b import _spec
+from sandboxkit.providers.e2b._account import Account
+from sandboxkit.providers.e2b._answers import NAME, gone
 from sandboxkit.providers.e2b._machine import Machine
-from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.providers.e2b._run import run
+from sandboxkit.providers.e2b._stream import Program
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["E2BProvider"]
 
 _DEFAULT_TEMPLATE = "base"
-_DEFAULT_WORKDIR = "/workspace"
 _ID = re.compile(r"[a-z0-9]{1,64}")
 _PAGE = 100
-_PREPARE = '[ -d "$1" ] || { mkdir -p -- "$1" && chmod 1777 -- "$1"; }'
+_USER = "user"
+"""Whom E2B runs commands as that name nobody."""
 
 
-class E2BProvider(Provider):
+@public
+class E2BProvider(HostedAgentProvider):
     """Sandboxes of the account that E2B_API_KEY names; an image is a template's name or id."""
 
     name: ClassVar[str] = NAME
+    _root_is_ours: ClassVar[bool] = True
 
     def __init__(self, *, api_key: str | None = None, timeout: float = 60.0) -> None:
-        """`api_key` defaults to E2B_API_KEY; `timeout` bounds each answer of E2B, in seconds."""
+        """`api_key` defaults to E2B_API_KEY.
+
+        `timeout` bounds in seconds what E2B may take to make a sandbox; other answers have shorter
+        bounds, unless the timeout is shorter still.
+        """
+        super().__init__()
         self._account = Account(api_key, timeout)
         self._machines: dict[str, Machine] = {}
         self._heartbeats = Heartbeats(self._set_timeout)
+        self._creations = Creations(self.delete, provider=NAME)
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
@@ -61,82 +70,49 @@ class E2BProvider(Provider):
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         key = secrets.token_hex(16)
-        sandbox_id = await create_once(
-            lambda: self._create(spec, key), lambda: self._with_key(key), self.delete
+        sandbox_id = await self._creations.once(
+            lambda: self._create(spec, key),
+            lambda: self._with_key(key),
+            left=f"a sandbox with the tag {_spec.KEY_TAG}={key}",
         )
-        try:
-            machine = await self._machine(sandbox_id)
-            workdir = spec.workdir or _DEFAULT_WORKDIR
-            argv = ("sh", "-c", _PREPARE, "sh", workdir)
-            await machine.run_script(argv, "prepare", f"make the directory {workdir!r}")
-            if spec.command is not None:
-                await main.start(self, sandbox_id, spec.command)
-        except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.delete(sandbox_id)
-                except SandboxError as failure:
-                    error.add_note(f"and {sandbox_id} could not be removed: {failure}")
-            raise
+        async with self._creations.preparing(sandbox_id):
+            await self._begin(sandbox_id, spec, user=_USER)
         if spec.lifetime is None:
             self._heartbeats.start(sandbox_id)
         return sandbox_id
 
     async def _create(self, spec: SandboxSpec, key: str) -> str:
         template = spec.image or _DEFAULT_TEMPLATE
-        workdir = spec.workdir or _DEFAULT_WORKDIR
         body = NewSandboxV2(
             template_id=template,
             timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
             allow_internet_access=spec.network == "internet",
             metadata=_spec.metadata(spec, key),
-            env_vars={"SANDBOXKIT_WORKDIR": workdir, **spec.env, **spec.secrets},
         )
-        what = f"create a sandbox from template {template!r}"
-        try:
-            answer = await self._account.call(
-                post_v2_sandboxes.asyncio_detailed, what=what, body=body, idempotency_key=key
-            )
-        except ConfigurationError as error:
-            if "template" in str(error).removeprefix(f"e2b could not {what}").lower():
-                raise ImageNotFoundError(
-                    f"no template {template!r} for this key: {error}; see `e2b template list`",
-                    provider=NAME,
-                ) from error
-            raise
+        answer = await self._account.call(
+            post_v2_sandboxes.asyncio_detailed,
+            what=f"create a sandbox from template {template!r}",
+            template=template,
+            slow=True,
+            body=body,
+            idempotency_key=key,
+        )
         made: Any = answer.parsed  # the generated classes are untyped
-        self._machines[made.sandbox_id] = Machine(
-            self._account,
-            made.sandbox_id,
-            domain=made.domain,
-            token=made.envd_access_token,
-            user=spec.user,
-        )
-        return cast(str, made.sandbox_id)
+        if not isinstance(made.sandbox_id, str) or not _ID.fullmatch(made.sandbox_id):
+            raise UnclearError(
+                f"e2b has made a sandbox with the id {made.sandbox_id!r}, which is none of E2B's; "
+                "check E2B_API_URL",
+                provider=NAME,
+            )
+        try:
+            self._enter(made)
+        except ConfigurationError as error:
+            await self._creations.discard(made.sandbox_id, error)
+            raise
+        return made.sandbox_id
 
     async def _with_key(self, key: str) -> list[str]:
         return [info.id async for info in self.list({_spec.KEY_TAG: key})]
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        known = sandbox_id in self._machines
-        machine = await self._machine(sandbox_id)
-        try:
-            return await _exec.run(machine, command, output)
-        except SandboxNotFoundError as error:
-            self._machines.pop(sandbox_id, None)
-            if known:
-                raise self._terminated(sandbox_id) from error
-            raise
-        except OutcomeUnknownError as error:
-            # The connection broke: because the sandbox ended, or for another reason?
-            try:
-                await self.get(sandbox_id)
-            except SandboxNotFoundError:
-                self._machines.pop(sandbox_id, None)
-                raise self._terminated(sandbox_id) from error
-            except SandboxError as failure:
-                error.add_note(f"and whether the sandbox still runs is not known: {failure}")
-            raise
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         wanted = {**tags, _spec.MARKER: "1"}
@@ -151,6 +127,12 @@ class E2BProvider(Provider):
                 limit=_PAGE,
                 next_token=token or UNSET,
             )
+            if not answer.content.lstrip().startswith(b"["):  # the SDK takes {} for an empty list
+                raise ProviderUnavailableError(
+                    "what answered to list sandboxes does not speak E2B's protocol; check "
+                    "E2B_API_URL and any proxy",
+                    provider=NAME,
+                )
             for found in answer.parsed or ():
                 info = _info(found)
                 if wanted.items() <= info.tags.items():
@@ -164,17 +146,21 @@ class E2BProvider(Provider):
 
     async def delete(self, sandbox_id: str) -> None:
         await self._heartbeats.stop(sandbox_id)
+        await self._forget(sandbox_id)
         machine = self._machines.pop(sandbox_id, None)
         if machine is not None:
-            await machine.aclose()
+            await machine.aclose(ended=True)
         if not _ID.fullmatch(sandbox_id):
             return
         try:
-            await self._account.call(
-                delete_sandboxes_sandbox_id.asyncio_detailed,
-                sandbox_id,
-                what="stop a sandbox",
-                sandbox_id=sandbox_id,
+            await repeatable(
+                lambda: self._account.call(
+                    delete_sandboxes_sandbox_id.asyncio_detailed,
+                    sandbox_id,
+                    what="stop a sandbox",
+                    sandbox_id=sandbox_id,
+                    done=True,
+                )
             )
         except SandboxNotFoundError:
             pass
@@ -184,11 +170,16 @@ class E2BProvider(Provider):
         await self._heartbeats.stop(sandbox_id)
         await self._set_timeout(sandbox_id, seconds)
 
-    async def logs(self, sandbox_id: str) -> bytes:
-        return await main.logs(self, sandbox_id)
-
-    async def wait(self, sandbox_id: str) -> int:
-        return await main.wait(self, sandbox_id)
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
+        try:
+            return await run(await self._machine(sandbox_id), argv)
+        except UnclearError as error:
+            raise ProviderUnavailableError(
+                str(error), provider=NAME, sandbox_id=sandbox_id, retry_after=error.retry_after
+            ) from error
+        except SandboxNotFoundError:
+            self._machines.pop(sandbox_id, None)
+            raise
 
     async def diagnose(self) -> Diagnosis:
         isolation = "a virtual machine of its own on E2B's servers"
@@ -204,28 +195,36 @@ class E2BProvider(Provider):
         return Diagnosis(available=True, isolation=isolation, detail=f"the key works at {where}")
 
     async def aclose(self) -> None:
-        await self._heartbeats.aclose()
-        for machine in self._machines.values():
-            await machine.aclose()
-        self._machines.clear()
-        await self._account.aclose()
+        try:
+            await self._creations.settle()
+        finally:
+            await super().aclose()
+            await self._heartbeats.aclose()
+            for machine in self._machines.values():
+                await machine.aclose()
+            self._machines.clear()
+            await self._account.aclose()
 
     async def _machine(self, sandbox_id: str) -> Machine:
         machine = self._machines.get(sandbox_id)
         if machine is None:
-            detail = await self._detail(sandbox_id)
-            machine = self._machines[sandbox_id] = Machine(
-                self._account,
-                sandbox_id,
-                domain=detail.domain,
-                token=detail.envd_access_token,
-                user=_tags(detail).get(_spec.USER_TAG),
-            )
+            found = await self._detail(sandbox_id)
+            machine = self._enter(found)
+        return machine
+
+    def _enter(self, found: Any) -> Machine:  # Any: of two generated classes
+        machine = self._machines[found.sandbox_id] = Machine(
+            self._account,
+            found.sandbox_id,
+            domain=found.domain,
+            token=found.envd_access_token,
+            version=str(found.envd_version),
+        )
         return machine
 
     async def _detail(self, sandbox_id: str) -> Any:  # Any: the generated classes are untyped
         if not _ID.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise gone(sandbox_id)
         answer = await self._account.call(
             get_sandboxes_sandbox_id.asyncio_detailed,
             sandbox_id,
@@ -233,30 +232,19 @@ class E2BProvider(Provider):
             sandbox_id=sandbox_id,
         )
         if _tags(answer.parsed).get(_spec.MARKER) != "1":
-            raise self._not_found(sandbox_id)
+            raise gone(sandbox_id)
         return answer.parsed
 
     async def _set_timeout(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise gone(sandbox_id)
         await self._account.call(
             post_sandboxes_sandbox_id_timeout.asyncio_detailed,
             sandbox_id,
             what="renew a sandbox",
             sandbox_id=sandbox_id,
+            done=True,
             body=SandboxTimeoutRequest(timeout=seconds),
-        )
-
-    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
-        return SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended", provider=NAME, sandbox_id=sandbox_id
-        )
-
-    def _terminated(self, sandbox_id: str) -> SandboxTerminatedError:
-        return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
-            provider=NAME,
-            sandbox_id=sandbox_id,
         )
 
 

@@ -1,17 +1,27 @@
 """What of a SandboxSpec E2B can honour, and how it is stored with a sandbox."""
 
+import re
+
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers._hosted import strict
 from sandboxkit.providers._hosted.lifetime import whole_seconds
-from sandboxkit.providers.e2b._account import NAME
+from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["KEY_TAG", "MARKER", "MAX_LIFETIME", "UNSUPPORTED", "USER_TAG", "check", "metadata"]
+__all__ = [
+    "KEY_TAG",
+    "MARKER",
+    "MAX_LIFETIME",
+    "UNSUPPORTED",
+    "check",
+    "check_version",
+    "metadata",
+]
 
 MAX_LIFETIME = 24 * 3600
 """Seconds of E2B's larger plans; a smaller plan's limit is E2B's to name."""
 MARKER = "sandboxkit.e2b"
 KEY_TAG = "sandboxkit.create"
-USER_TAG = "sandboxkit.user"
 UNSUPPORTED = {
     "cpus": "a template has its processors; build one with `e2b template create --cpu-count`",
     "memory_mb": "a template has its memory; build one with `e2b template create --memory-mb`",
@@ -20,6 +30,8 @@ UNSUPPORTED = {
     "gpu": "E2B has no GPUs",
 }
 """The fields that E2B cannot honour, each with the reason."""
+_OLDEST = (0, 5, 2)
+"""The first daemon that can end the standard input of a command."""
 
 
 def check(spec: SandboxSpec) -> None:
@@ -30,12 +42,7 @@ def check(spec: SandboxSpec) -> None:
             raise ConfigurationError(
                 f"provider 'e2b' cannot honour {field}={value!r}: {reason}", provider=NAME
             )
-    if spec.profile != "standard":
-        raise ConfigurationError(
-            f"provider 'e2b' cannot honour profile={spec.profile!r}: a sandbox's root is writable; "
-            "use profile='standard'",
-            provider=NAME,
-        )
+    strict.check(spec, provider=NAME)
     whole_seconds(spec.lifetime, provider=NAME, maximum=MAX_LIFETIME)
     for where in ("env", "secrets", "tags"):
         for name, value in getattr(spec, where).items():
@@ -46,7 +53,21 @@ def check(spec: SandboxSpec) -> None:
                 )
 
 
+def check_version(version: str, sandbox_id: str) -> None:
+    """Raise ConfigurationError for a sandbox whose daemon is too old.
+
+    One that is not a version is no reason: other servers than E2B's have their own.
+    """
+    found = re.fullmatch(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6}).*", version, re.S)
+    if found is not None and tuple(map(int, found.groups())) < _OLDEST:
+        raise ConfigurationError(
+            f"sandbox {sandbox_id!r} runs envd {version}, and sandboxkit needs "
+            f"{'.'.join(map(str, _OLDEST))} or later: build its template again",
+            provider=NAME,
+            sandbox_id=sandbox_id,
+        )
+
+
 def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
-    """What is stored with the sandbox: its tags, and what any process needs to use it."""
-    user = {USER_TAG: spec.user} if spec.user is not None else {}
-    return {**spec.tags, MARKER: "1", KEY_TAG: key, **user}
+    """What is stored with the sandbox: its tags, that it is ours, and its creation's key."""
+    return {**spec.tags, MARKER: "1", KEY_TAG: key}

@@ -1,13 +1,17 @@
 """A sandbox's control groups, v1 and v2: limits, an equal share of the processors, and its use."""
 
+import errno
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from sandboxkit.providers.local._state import Maker
 
 __all__ = [
     "Limits",
@@ -17,9 +21,10 @@ __all__ = [
     "kill_members",
     "out_of_memory",
     "plan",
-    "processor_seconds",
     "remove",
     "remove_parents",
+    "remove_unused_parents",
+    "strays",
     "try_remove",
 ]
 
@@ -29,6 +34,7 @@ _CPU_PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
 _COUNTER_V1 = "cpuacct"
 """Counts processor time, which v2 does in every group."""
+_NAME = re.compile(r"(detached-)?(\d+-\d+-\d+)-local-[0-9a-f]{16}")
 _DEFAULT_SHARES, _MOST_SHARES = 1024, 262_144
 _MAKE_ATTEMPTS = 10
 _REMOVE_PATIENCE = 2.0
@@ -120,13 +126,18 @@ def _hierarchy() -> _Hierarchy:
     if parent is None:
         return _Hierarchy(2, {})
     parent_of_ours = parent / _FOLDER
-    try:
-        parent_of_ours.mkdir(exist_ok=True)
-        for controller in _enabled(parent):
-            (parent_of_ours / "cgroup.subtree_control").write_text(f"+{controller}")
-        found = set((parent_of_ours / "cgroup.subtree_control").read_text().split())
-    except OSError:
-        return _Hierarchy(2, {})
+    found: set[str] = set()
+    for _ in range(_MAKE_ATTEMPTS):
+        try:
+            parent_of_ours.mkdir(exist_ok=True)
+            for controller in _enabled(parent):
+                (parent_of_ours / "cgroup.subtree_control").write_text(f"+{controller}")
+            found = set((parent_of_ours / "cgroup.subtree_control").read_text().split())
+        except FileNotFoundError:
+            continue  # the last sandbox of some process has just ended, and the folder with it
+        except OSError:
+            pass
+        break
     return _Hierarchy(2, {name: parent_of_ours for name in _CONTROLLERS if name in found})
 
 
@@ -166,8 +177,12 @@ def _fill_v2(controllers: frozenset[str], group: Path, limits: Limits) -> None:
         _write(group, "cpu.max", f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}")
 
 
-def plan(name: str, limits: Limits) -> list[str]:
-    """The folders of the groups that a sandbox needs; written down before they are made."""
+def plan(sandbox_id: str, limits: Limits, *, detached: bool) -> list[str]:
+    """The folders of the groups that a sandbox needs; written down before they are made.
+
+    Their names tell on their own whether anybody can still want them.
+    """
+    name = f"{'detached-' if detached else ''}{Maker.me()}-{sandbox_id}"
     return [str(parent / name) for parent in dict.fromkeys(_parents(limits).values())]
 
 
@@ -204,13 +219,17 @@ def _make(group: Path, hierarchy: _Hierarchy) -> None:
             return
         except FileNotFoundError:
             # The last sandbox of some process has just ended, and the folder went with it.
-            with suppress(FileNotFoundError):
+            try:
                 group.parent.mkdir(exist_ok=True)
                 if hierarchy.version == 1:
                     _share_v1(group.parent)
                 else:
                     enable = " ".join(f"+{controller}" for controller in hierarchy.parents)
                     _write(group.parent, "cgroup.subtree_control", enable)
+            except OSError as error:
+                # It may go again at once: before it is opened, or while it is written to.
+                if error.errno not in (errno.ENOENT, errno.ENODEV):
+                    raise
     group.mkdir()
 
 
@@ -231,18 +250,6 @@ def join(groups: list[str], pid: int) -> None:
         _write(Path(group), "cgroup.procs", pid)
 
 
-def processor_seconds(groups: list[str]) -> float | None:
-    """What all of the sandbox's processes used, dead ones included; None where nothing counts."""
-    for group in groups:
-        with suppress(FileNotFoundError):
-            return int(Path(group, "cpuacct.usage").read_text()) / 1e9
-        with suppress(FileNotFoundError):
-            for line in Path(group, "cpu.stat").read_text().splitlines():
-                if line.startswith("usage_usec "):
-                    return int(line.split()[1]) / 1e6
-    return None
-
-
 def out_of_memory(groups: list[str]) -> bool:
     """Whether the kernel killed something of the sandbox for its use of memory."""
     for group in groups:
@@ -256,16 +263,26 @@ def out_of_memory(groups: list[str]) -> bool:
     return False
 
 
-def kill_members(groups: list[str]) -> None:
+def kill_members(groups: list[str], patience: float = _REMOVE_PATIENCE) -> None:
     """SIGKILL for whatever is still in the groups, until nothing is."""
-    deadline = time.monotonic() + _REMOVE_PATIENCE
+    deadline = time.monotonic() + patience
     while (found := _members(groups)) and time.monotonic() < deadline:
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        _kill(found, groups)
         time.sleep(0.002)
+
+
+def _kill(pids: set[int], groups: list[str]) -> None:
+    pinned: dict[int, int] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            pinned[pid] = os.pidfd_open(pid)
+    # Asked again: what was pinned may have been another process, by now, with the same number.
+    still = _members(groups)
+    for pid, pidfd in pinned.items():
+        if pid in still:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
 
 
 def _members(groups: list[str]) -> set[int]:
@@ -275,7 +292,8 @@ def _members(groups: list[str]) -> set[int]:
             found.update(int(pid) for pid in Path(group, "cgroup.procs").read_text().split())
         except OSError:
             pass  # the group is gone
-    return found
+    # A process of another pid namespace is shown as 0, which to kill(2) is our own group.
+    return found - {0}
 
 
 def try_remove(groups: list[str]) -> list[str]:
@@ -291,13 +309,17 @@ def try_remove(groups: list[str]) -> list[str]:
     return busy
 
 
-def remove(groups: list[str]) -> None:
-    """Remove the groups; their processes are dead, but the kernel may take a moment to see it."""
+def remove(groups: list[str]) -> bool:
+    """Remove the groups; their processes are dead, but the kernel may take a moment to see it.
+
+    Says whether they are gone.
+    """
     deadline = time.monotonic() + _REMOVE_PATIENCE
     busy = groups
     while (busy := try_remove(busy)) and time.monotonic() < deadline:
         time.sleep(0.002)
     remove_parents(groups)
+    return not busy
 
 
 def remove_parents(groups: list[str]) -> None:
@@ -307,3 +329,23 @@ def remove_parents(groups: list[str]) -> None:
             os.rmdir(parent)
         except OSError:
             pass  # in use, or gone
+
+
+def strays() -> Iterator[tuple[Maker, bool, str]]:
+    """Every sandbox's group here, in whatever state folder: who made it, and if to last."""
+    for parent in set(_hierarchy().parents.values()):
+        try:
+            names = os.listdir(parent)
+        except OSError:
+            continue  # no sandbox has a group now
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                yield Maker.parse(match[2]), match[1] is not None, str(parent / name)
+
+
+def remove_unused_parents() -> None:
+    """Remove the folders for sandboxes' groups, unless there is one in them."""
+    for parent in set(_hierarchy().parents.values()):
+        with suppress(OSError):
+            os.rmdir(parent)

@@ -2,9 +2,9 @@
 
 import os
 import resource
-import select
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import Mapping
@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError, SandboxStartError
+from sandboxkit.provider import close_in_forks
+from sandboxkit.providers.local._readable import readable
 
 __all__ = ["HostUser"]
 
@@ -19,6 +21,7 @@ _HIGH_UID = 2_000_000_000
 """Outside of what distributions, systemd and subordinate id ranges give to anybody."""
 _NOBODY = 65534
 _CAP_SYS_RESOURCE = 24
+_HELPER_PATIENCE = 10.0
 _OPTIONS = {resource.RLIMIT_CORE: "--core", resource.RLIMIT_NOFILE: "--nofile"}
 _NO_LIMITS: Mapping[int, int] = {}
 _COVERS = ("/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp", "/tmp")
@@ -104,22 +107,33 @@ class HostUser:
     def _make_namespace(self, sources: tuple[str, ...]) -> int:
         script = "set -e\n" + _reveal(sources) + "echo ready\nread -r _"
         command = [_tool("unshare"), "--mount", "--propagation", "slave", "--", "sh", "-c", script]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as helper:
-            assert helper.stdin is not None
+        ours, theirs = socket.socketpair()
+        # The helper waits for its input's end, which a fork of ours must not put off.
+        for end in (ours, theirs):
+            close_in_forks(end)
+        with (
+            ours,
+            theirs,
+            subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as helper,
+        ):
             assert helper.stdout is not None
             assert helper.stderr is not None
-            select.select([helper.stdout], [], [], 10)
-            if helper.stdout.readline() != b"ready\n":
+            theirs.close()
+            if (
+                not readable(helper.stdout.fileno(), _HELPER_PATIENCE)
+                or helper.stdout.readline() != b"ready\n"
+            ):
                 helper.kill()
+                said = helper.stderr.read().decode(errors="replace").strip()
                 raise SandboxStartError(
                     "a mount namespace for sandboxes cannot be made: "
-                    + helper.stderr.read().decode(errors="replace").strip(),
+                    + (said or f"nothing came of it in {_HELPER_PATIENCE:.0f} s"),
                     provider="local",
                 )
-            namespace = os.open(f"/proc/{helper.pid}/ns/mnt", os.O_RDONLY)
-            helper.stdin.close()
+            namespace = os.open(f"/proc/{helper.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            ours.close()
             helper.wait()
         return namespace
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -16,9 +17,11 @@ import anyio.to_thread
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import BadLayerError, apply_layer
+from sandboxkit.providers.local._state import Maker
 
 __all__ = ["Image", "find"]
 
+_EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _ACCEPTED = (
     "the local provider takes a folder with a root file system, or an archive of an image: "
     "`docker save`, or an OCI layout (a folder or a tar of it). Without image= it offers this "
@@ -153,8 +156,10 @@ def _extracted(path: Path, host: HostUser) -> Image:
     cache = _cache(host)
     target = cache / key
     if not target.exists():
+        _remove_forgotten(cache)
         # Removed by a failure; a name of its own, so that two processes do not meet in it.
-        with tempfile.TemporaryDirectory(prefix=".extracting-", dir=cache) as temporary:
+        prefix = f".extracting-{Maker.me()}-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=cache) as temporary:
             work = Path(temporary, "image")
             work.mkdir()
             _extract(path, work, (uid, gid) if host.is_root else None)
@@ -166,6 +171,16 @@ def _extracted(path: Path, host: HostUser) -> Image:
                 shutil.rmtree(work)
     env = json.loads((target / "env.json").read_bytes())
     return Image(target / "root", env)
+
+
+def _remove_forgotten(cache: Path) -> None:
+    """Remove what processes that were killed meanwhile have extracted halfway."""
+    for folder in cache.iterdir():
+        match = _EXTRACTING.fullmatch(folder.name)
+        if match is not None:
+            maker = Maker.parse(match[1])
+            if maker.is_here and not maker.alive():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:

@@ -15,13 +15,18 @@ import anyio
 import anyio.to_thread
 
 from sandboxkit.errors import SandboxStartError
+from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import _bwrap, _cgroup, _doctor, _layout, _seccomp, _state
+from sandboxkit.providers.local._counters import Counters
 from sandboxkit.providers.local._host_user import HostUser, free_folder
 from sandboxkit.providers.local._image import Image
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["Launched", "launch"]
+__all__ = ["MARK", "Launched", "launch"]
+
+MARK = "SANDBOXKIT_START"
+"""Names the sandbox in the environment of what is to become its agent, until it has."""
 
 _OPEN_FILES = 4096
 _KILL_PATIENCE = 5.0
@@ -56,15 +61,15 @@ class Launched:
         self, process: "subprocess.Popen[bytes]", info: int, errors: int, groups: list[str]
     ) -> None:
         self.groups = groups
+        self.counters = Counters(groups)
         self.exited = anyio.Event()
         self.on_exit: Callable[[], None] | None = None
         self._process = process
-        self._info = info
+        self._info: int | None = info
         self._errors = errors
         self._monitor = os.pidfd_open(process.pid)
         self.init_pid = 0
         self._init: int | None = None
-        self._said = b""
         self._words = b""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._monitor, self._ended)
@@ -82,10 +87,11 @@ class Launched:
         if self._monitor < 0:
             return
         self._loop.remove_reader(self._monitor)
+        self.counters.close()
         for descriptor in (self._monitor, self._info, self._errors, self._init):
             if descriptor is not None:
                 os.close(descriptor)
-        self._monitor, self._init = -1, None
+        self._monitor, self._info, self._init = -1, None, None
         if self._process.poll() is None:
             # It runs on by intent; the object would warn of that at the interpreter's end.
             self._process.returncode = 0
@@ -93,14 +99,12 @@ class Launched:
 
     def find_init(self) -> bool:
         """Learn which process is PID 1, if bubblewrap has said so already."""
-        if self._init is None and self._monitor >= 0:
-            try:
-                self._said += os.read(self._info, 4096)
-            except BlockingIOError:
-                return False
-            found = _CHILD.search(self._said)
+        if self._info is not None and self._monitor >= 0:
+            found = _CHILD.search(os.pread(self._info, 4096, 0))
             if found is not None:
                 self.init_pid = int(found[1])
+                os.close(self._info)
+                self._info = None
                 with suppress(ProcessLookupError):
                     self._init = os.pidfd_open(self.init_pid)
         return self._init is not None
@@ -146,31 +150,33 @@ def _rlimits() -> dict[int, int]:
 
 @dataclass(slots=True)
 class _Start:
-    """A started bubblewrap that waits for its arguments, and this process's ends of its pipes."""
+    """A started bubblewrap that waits for its arguments, and this process's ends to it."""
 
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
     info: int
     errors: int
-    arguments: list[tuple[int, list[str]]]
+    arguments: list[tuple[socket.socket, list[str]]]
 
     def proceed(self) -> None:
-        """Give it the arguments, unless it has them. A pipe holds more than they can be."""
-        for pipe, options in self.arguments:
-            os.write(pipe, b"".join(option.encode() + b"\0" for option in options))
+        """Give it the arguments, unless it has them. A socket holds more than they can be."""
+        for ours, options in self.arguments:
+            ours.sendall(b"".join(option.encode() + b"\0" for option in options))
         self.close()
 
     def close(self) -> None:
         """Let it end, if it has no arguments yet: without any it can execute nothing."""
-        for pipe, _ in self.arguments:
-            os.close(pipe)
+        for ours, _ in self.arguments:
+            # Not only closed: a child that was forked meanwhile may have a copy.
+            ours.shutdown(socket.SHUT_WR)
+            ours.close()
         self.arguments.clear()
 
 
 def _start(
     spec: SandboxSpec,
     host: HostUser,
-    folder: Path,
+    begun: _state.Begun,
     image: Image | None,
     disk_mb: int,
     rlimits: dict[int, int],
@@ -190,37 +196,44 @@ def _start(
             kept.callback(os.close, descriptor)
             return descriptor
 
-        ours, theirs = socket.socketpair()
-        kept.callback(ours.close)
-        inherited.enter_context(theirs)
-        listener = inherited.enter_context(_listener(folder))
+        def pair() -> tuple[socket.socket, socket.socket]:
+            ours, theirs = socket.socketpair()
+            # Their end must see ours close when this process dies, whatever it has forked.
+            for end in (ours, theirs):
+                close_in_forks(end)
+            kept.callback(ours.close)
+            return ours, inherited.enter_context(theirs)
+
+        ours, theirs = pair()
+        listener = inherited.enter_context(_listener(begun.folder))
         errors = keep(os.memfd_create("stderr"))
-        info, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        keep(info)
-        passed = [inherit(info_write), inherit(_readable(_seccomp.program()))]
+        # A file and not a pipe: bubblewrap, which would be killed by one that nobody reads any
+        # more, would leave its child behind, which waits for it.
+        info = keep(os.memfd_create("info"))
+        passed = [info, inherit(_readable(_seccomp.program()))]
         files = [inherit(_readable(content)) for _, content in root.files]
         options = _bwrap.arguments(
             spec, root, agent=agent, image=image, files=files, info=passed[0], seccomp=passed[1]
         )
         command = ["--", *_bwrap.agent_command(spec, listener.fileno())]
-        arguments: list[tuple[int, list[str]]] = []
+        arguments: list[tuple[socket.socket, list[str]]] = []
         batches = [options]
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))
             outer = _bwrap.outer_arguments(spec, image, overlay, disk_mb, files[-1])
             batches.append(outer)
         for batch in batches:
-            read, write = os.pipe2(os.O_CLOEXEC)
-            passed.append(inherit(read))
-            arguments.append((keep(write), batch))
-            command = ["--", program, "--args", str(read), *command]
+            sender, reader = pair()
+            passed.append(reader.fileno())
+            arguments.append((sender, batch))
+            command = ["--", program, "--args", str(reader.fileno()), *command]
         process = subprocess.Popen(
             [*prefix, *command[1:]],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
             pass_fds=[*passed, *files, listener.fileno()],
-            env=dict(_ENVIRONMENT),
+            env={**_ENVIRONMENT, MARK: begun.sandbox_id},
             cwd="/",
             start_new_session=True,
         )
@@ -231,6 +244,7 @@ def _start(
 def _listener(folder: Path) -> socket.socket:
     """The socket for further clients. Its path is not in the sandbox."""
     listener = socket.socket(socket.AF_UNIX)
+    close_in_forks(listener)
     place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         # A path through the descriptor is short enough wherever the folder is.
@@ -247,7 +261,7 @@ def _listener(folder: Path) -> socket.socket:
 async def launch(
     spec: SandboxSpec,
     host: HostUser,
-    folder: Path,
+    begun: _state.Begun,
     *,
     image: Image | None,
     disk_mb: int,
@@ -261,7 +275,7 @@ async def launch(
     rlimits = _rlimits()
     try:
         # On the loop's own thread, which lasts: a parent's death signal goes by thread.
-        start = _start(spec, host, folder, image, disk_mb, rlimits)
+        start = _start(spec, host, begun, image, disk_mb, rlimits)
     except OSError as error:
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"

@@ -158,6 +158,11 @@ def layout(spec: SandboxSpec, disk_mb: int, image: Image | None, overlay: str | 
         root.sources.append(str(image.root))
     root.args += ["--proc", "/proc", "--dev", "/dev"]
     root.args += ["--size", str(_SHM_MB << 20), "--perms", "1777", "--tmpfs", "/dev/shm"]
+    if spec.reuse == "reset":
+        # Message queues exist without the file system, which shows them. In /proc the sandbox's one
+        # user owns files whose modes and values would last from job to job.
+        root.args += ["--mqueue", "/dev/mqueue"]
+        root.after += ["--remount-ro", "/proc"]
     root.args += ["--remount-ro", "/dev"]
     if spec.profile == "strict":
         folders = _writable(spec)

@@ -1,35 +1,43 @@
 """The local provider: sandboxes of this machine's kernel, without a daemon and without root."""
 
-import builtins
 import errno
 import os
 import resource
-import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import anyio
 import anyio.to_thread
-from anyio.abc import ByteStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute
 
 from sandboxkit.errors import (
     ConfigurationError,
+    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output
+from sandboxkit.provider import Output, close_in_forks
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.providers.local import _cgroup, _doctor, _image, _layout, _state
+from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.providers.local import (
+    _cgroup,
+    _doctor,
+    _image,
+    _layout,
+    _state,
+    _sweep,
+)
+from sandboxkit.providers.local._counters import Counters, attributed
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
-from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec
+from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
 __all__ = ["LocalProvider"]
 
@@ -37,6 +45,7 @@ _MEMORY_MB = 1024
 _PIDS = 256
 _DISK_MB = 1024
 _KILL_PATIENCE = 5.0
+_AT_ONCE = 0.001
 _AGENT_PIDS = 32
 """Room for bubblewrap and the agent's threads beyond a sandbox's own processes."""
 
@@ -57,6 +66,7 @@ class LocalProvider(AgentProvider):
     """
 
     name: ClassVar[str] = "local"
+    on_this_machine: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,6 +76,9 @@ class LocalProvider(AgentProvider):
         self._detached: set[str] = set()
         self._users: dict[str, str] = {}
         self._out_of_memory: set[str] = set()
+        self._remains: dict[str, list[str]] = {}
+        """Control groups of ended sandboxes, some of which were still in use when they were to go."""
+        self._sweeper = _sweep.Sweeper(self._state, self._launched)
 
     def check(self, spec: SandboxSpec) -> None:
         if sys.platform != "linux":
@@ -108,15 +121,16 @@ class LocalProvider(AgentProvider):
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
-        sandbox_id = f"local-{secrets.token_hex(8)}"
-        folder = self._state.begin(sandbox_id)
+        begun = self._state.begin()
+        self._sweeper.start()
+        sandbox_id = begun.sandbox_id
         groups: list[str] = []
         launched: Launched | None = None
         try:
             limits = self._limits(spec)
-            groups = _cgroup.plan(sandbox_id, limits)
+            groups = _cgroup.plan(sandbox_id, limits, detached=spec.detach)
             # First, so that whoever sweeps up after us knows of whatever we came to make.
-            self._state.note_groups(folder, groups)
+            begun.note_groups(groups)
             try:
                 _cgroup.create(groups, limits)
             except OSError as error:
@@ -126,25 +140,26 @@ class LocalProvider(AgentProvider):
             launched, connection = await launch(
                 spec,
                 self._host,
-                folder,
+                begun,
                 image=image,
                 disk_mb=_disk_mb(spec),
                 groups=groups,
             )
-            stream = await UNIXSocketStream.from_socket(connection)
+            stream = UnixStream(connection)
             try:
                 await self._attach(sandbox_id, stream, config_of(spec))
             except SandboxStartError as error:
                 await launched.kill()
                 raise _doctor.start_error(launched.said() or str(error)) from error
-            self._publish(spec, sandbox_id, folder, launched)
+            self._publish(spec, begun, launched)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._forget(sandbox_id)
                 if launched is not None:
                     await launched.kill()
-                await self._remove(sandbox_id, groups)
-                self._state.remove(folder)
+                if await self._remove(sandbox_id, groups):
+                    self._state.remove(begun.folder)
+                begun.close()
             raise
         return sandbox_id
 
@@ -156,9 +171,8 @@ class LocalProvider(AgentProvider):
             cpus=spec.cpus,
         )
 
-    def _publish(
-        self, spec: SandboxSpec, sandbox_id: str, folder: Path, launched: Launched
-    ) -> None:
+    def _publish(self, spec: SandboxSpec, begun: _state.Begun, launched: Launched) -> None:
+        sandbox_id = begun.sandbox_id
         if not launched.find_init():
             raise SandboxStartError(
                 f"sandbox {sandbox_id!r} ended while it started", provider=self.name
@@ -174,7 +188,7 @@ class LocalProvider(AgentProvider):
         now = time.time()
         user = _USERS[spec.user]
         self._state.publish(
-            folder,
+            begun,
             _state.Meta(
                 id=sandbox_id,
                 tags=dict(spec.tags),
@@ -184,6 +198,8 @@ class LocalProvider(AgentProvider):
                 expires=None if spec.lifetime is None else now + spec.lifetime,
                 processes=launched.processes(),
                 cgroups=launched.groups,
+                maker=str(_state.Maker.me()),
+                detached=spec.detach,
             ),
         )
         self._launched[sandbox_id] = launched
@@ -198,11 +214,13 @@ class LocalProvider(AgentProvider):
             self._out_of_memory.add(sandbox_id)
         if self._launched.pop(sandbox_id, None) is not None:
             self._detached.discard(sandbox_id)
-            if not _cgroup.try_remove(launched.groups):
+            if _cgroup.try_remove(launched.groups):
+                self._remains[sandbox_id] = launched.groups
+            else:
                 _cgroup.remove_parents(launched.groups)
                 self._state.remove(self._state.folder(sandbox_id))
 
-    async def _remove(self, sandbox_id: str, groups: list[str]) -> None:
+    async def _remove(self, sandbox_id: str, groups: list[str]) -> bool:
         self._users.pop(sandbox_id, None)
         made = groups
         with anyio.move_on_after(_KILL_PATIENCE):
@@ -210,50 +228,54 @@ class LocalProvider(AgentProvider):
             while groups := _cgroup.try_remove(groups):  # noqa: ASYNC110
                 await anyio.sleep(0.001)
         if groups:
-            return  # still busy: the folder stays, so that the next sweep tries again
+            self._remains[sandbox_id] = made
+            return False  # still busy: the folder stays, so that a later sweep tries again
+        self._remains.pop(sandbox_id, None)
         _cgroup.remove_parents(made)
         self._state.remove(self._state.folder(sandbox_id))
+        return True
 
     async def delete(self, sandbox_id: str) -> None:
         meta = self._state.load(sandbox_id)
         launched = self._launched.get(sandbox_id)
+        if launched is None and meta is not None and not meta.is_here:
+            await self._end_elsewhere(meta)
         await self._forget(sandbox_id)
-        if meta is None:
-            return
         with anyio.CancelScope(shield=True):
             if launched is not None:
                 await launched.kill()
-            else:
+                await self._remove(sandbox_id, launched.groups)
+            elif meta is not None:
                 await _end(meta)
-            await self._remove(sandbox_id, meta.cgroups)
+                await self._remove(sandbox_id, meta.cgroups)
+
+    async def _end_elsewhere(self, meta: _state.Meta) -> None:
+        """End a sandbox whose processes cannot be named here: its own deadline can."""
+        with suppress(SandboxNotFoundError, SandboxTerminatedError):
+            await super().renew(meta.id, _AT_ONCE)
+        with anyio.move_on_after(_KILL_PATIENCE):
+            while self._state.alive(meta):  # noqa: ASYNC110  # nothing tells
+                await anyio.sleep(0.01)
+            return
+        raise ProviderUnavailableError(
+            f"sandbox {meta.id!r} does not end: it was started in another container, and can be "
+            "deleted there",
+            provider=self.name,
+            sandbox_id=meta.id,
+        )
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        for meta in await anyio.to_thread.run_sync(self._sweep):
+        living = await anyio.to_thread.run_sync(_sweep.sweep, self._state, self._launched)
+        for meta in living:
             if tags.items() <= meta.tags.items():
                 yield meta.info(self.name)
-
-    def _sweep(self) -> builtins.list[_state.Meta]:
-        """Those that live; what is left of others is removed."""
-        living = []
-        for meta in self._state:
-            if meta.alive():
-                living.append(meta)
-            elif meta.id not in self._launched:
-                _cgroup.kill_members(meta.cgroups)
-                _cgroup.remove(meta.cgroups)
-                self._state.remove(self._state.folder(meta.id))
-        for folder, groups in self._state.abandoned():
-            _cgroup.kill_members(groups)
-            _cgroup.remove(groups)
-            self._state.remove(folder)
-        return living
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return self._living(sandbox_id).info(self.name)
 
     def _living(self, sandbox_id: str) -> _state.Meta:
         meta = self._state.load(sandbox_id)
-        if meta is None or not meta.alive():
+        if meta is None or not self._state.alive(meta):
             raise SandboxNotFoundError(
                 f"no sandbox {sandbox_id!r}; it may have ended",
                 provider=self.name,
@@ -269,7 +291,7 @@ class LocalProvider(AgentProvider):
             self._living(sandbox_id)
             raise
         try:
-            return await anyio.connect_unix(f"/proc/self/fd/{place}/{_state.SOCKET}")
+            stream = await UnixStream.connect(f"/proc/self/fd/{place}/{_state.SOCKET}")
         except OSError as error:
             raise SandboxNotFoundError(
                 f"sandbox {sandbox_id!r} has ended: {os.strerror(error.errno or errno.EIO)}",
@@ -278,6 +300,9 @@ class LocalProvider(AgentProvider):
             ) from error
         finally:
             os.close(place)
+        # The agent ends the commands of a client that is gone.
+        close_in_forks(stream.extra(SocketAttribute.raw_socket))
+        return stream
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         meta = self._state.load(sandbox_id)
@@ -293,7 +318,7 @@ class LocalProvider(AgentProvider):
             )
         return await super()._why_ended(sandbox_id, reason)
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         if command.user is not None:
             own = self._users.get(sandbox_id) or self._living(sandbox_id).user
             if _USERS.get(command.user) != own:
@@ -303,18 +328,50 @@ class LocalProvider(AgentProvider):
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 )
-        return await super().exec(sandbox_id, command, output)
+        run = super().exec
+        return await self._counted(sandbox_id, lambda: run(sandbox_id, command, output))
+
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        run = super().run_python
+        return await self._counted(sandbox_id, lambda: run(sandbox_id, code, command, output))
+
+    async def _counted(self, sandbox_id: str, run: Callable[[], Awaitable[Exit]]) -> Exit:
+        with self._counters(sandbox_id) as counters:
+            return await _attributed(run, counters)
+
+    @contextmanager
+    def _counters(self, sandbox_id: str) -> Iterator[Counters]:
+        launched = self._launched.get(sandbox_id)
+        if launched is not None:
+            yield launched.counters
+            return
+        meta = self._state.load(sandbox_id)
+        with closing(Counters([] if meta is None else meta.cgroups)) as counters:
+            yield counters
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         await super().renew(sandbox_id, lifetime)
         meta = self._state.load(sandbox_id)
         if meta is not None:
-            self._state.update(replace(meta, expires=time.time() + lifetime))
+            try:
+                self._state.update(replace(meta, expires=time.time() + lifetime))
+            except OSError as error:
+                raise ProviderUnavailableError(
+                    f"sandbox {sandbox_id!r} lives on as asked, but that cannot be written down "
+                    f"in {self._state.path}: {error.strerror}; make room there and renew it again",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                ) from error
+
+    def _agent_pid(self, sandbox_id: str) -> int | None:
+        launched = self._launched.get(sandbox_id)
+        return None if launched is None else launched.init_pid
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
-        launched = self._launched.get(sandbox_id)
-        groups = launched.groups if launched is not None else self._living(sandbox_id).cgroups
-        return _cgroup.processor_seconds(groups)
+        with self._counters(sandbox_id) as counters:
+            return counters.processor_seconds()
 
     async def diagnose(self) -> Diagnosis:
         return await _doctor.diagnose(self._host)
@@ -327,8 +384,19 @@ class LocalProvider(AgentProvider):
             launched.on_exit = None
             launched.release()
         self._launched.clear()
+        for sandbox_id, groups in tuple(self._remains.items()):
+            await self._remove(sandbox_id, groups)
         await super().aclose()
         self._host.close()
+        self._sweeper.stop()
+        while self._sweeper.running:  # noqa: ASYNC110  # a thread may not start any more to wait for it
+            await anyio.sleep(0.002)
+
+
+async def _attributed(run: Callable[[], Awaitable[Exit]], counters: Counters) -> Exit:
+    before = counters.read()
+    ended = await run()
+    return attributed(ended, before, counters.read())
 
 
 def _disk_mb(spec: SandboxSpec) -> int:

@@ -1,27 +1,69 @@
 """What is known on the host about each local sandbox: one private folder for each, and its life."""
 
+import errno
+import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import CapacityError, ConfigurationError, SandboxStartError
 from sandboxkit.types import SandboxInfo, SandboxState
 
-__all__ = ["Meta", "StateDir", "pinned", "start_time"]
+__all__ = ["Maker", "Meta", "StateDir", "kill", "pinned", "start_time"]
 
 _ID = re.compile(r"local-[0-9a-f]{16}")
-_STARTING = re.compile(r"\.starting-(\d+)-(\d+)-local-[0-9a-f]{16}")
+_STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-(local-[0-9a-f]{16})")
 SOCKET = "agent.sock"
 _META = "meta.json"
 _GROUPS = "cgroups"
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """The process that makes a sandbox, as another one can recognise it."""
+
+    pid: int
+    started: int
+    namespace: int
+    """That of its pids: containers may share a state folder, and count differently."""
+
+    @classmethod
+    def me(cls) -> "Maker":
+        """This process."""
+        pid = os.getpid()
+        return cls(pid, start_time(pid) or 0, _namespace())
+
+    @classmethod
+    def parse(cls, text: str) -> "Maker":
+        """What `str` made."""
+        return cls(*(int(field) for field in text.split("-")))
+
+    def __str__(self) -> str:
+        return f"{self.pid}-{self.started}-{self.namespace}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its pid, and those of the sandboxes it makes, mean here what they mean there."""
+        return self.namespace == _namespace()
+
+    def alive(self) -> bool:
+        """Whether it still runs. Only where it `is_here`."""
+        return start_time(self.pid) == self.started
+
+
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +79,25 @@ class Meta:
     processes: dict[int, int]
     """Host pid to start time of the sandbox's monitor and of its PID 1."""
     cgroups: list[str] = field(default_factory=list)
+    maker: str = "0-0-0"
+    detached: bool = False
 
-    def alive(self) -> bool:
-        """Whether any of its processes is left; a pid that was used again does not count."""
-        return any(start_time(pid) == started for pid, started in self.processes.items())
+    @property
+    def is_here(self) -> bool:
+        """Whether its pids are pids here."""
+        return Maker.parse(self.maker).is_here
+
+    @property
+    def owned(self) -> bool:
+        """Whether a process here still owns it, which then clears away what is left of it."""
+        maker = Maker.parse(self.maker)
+        return not self.detached and maker.is_here and maker.alive()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether it should have ended with its owner."""
+        maker = Maker.parse(self.maker)
+        return not self.detached and maker.is_here and not maker.alive()
 
     def info(self, provider: str) -> SandboxInfo:
         """The public description."""
@@ -114,6 +171,24 @@ def _private_folder() -> Path:
     return path
 
 
+_FIELDS = frozenset(field.name for field in fields(Meta))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Errors of the disk on which the folder lies become ours."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = CapacityError if full else SandboxStartError
+        raise kind(
+            f"the state folder {folder} cannot be written: {error.strerror}; make room there, or "
+            "set SANDBOXKIT_STATE_DIR",
+            provider="local",
+        ) from error
+
+
 class StateDir:
     """The folder of one user's sandboxes. Made when it is first needed."""
 
@@ -127,28 +202,34 @@ class StateDir:
             self._path = _private_folder()
         return self._path
 
-    def begin(self, sandbox_id: str) -> Path:
-        """A folder for a sandbox that is being made, named for the process that makes it."""
-        pid = os.getpid()
-        folder = self.path / f".starting-{pid}-{start_time(pid)}-{sandbox_id}"
-        folder.mkdir(mode=0o700)
-        return folder
+    def begin(self) -> "Begun":
+        """A new sandbox's id, and a folder that is named for the process that makes it."""
+        with _writing(self.path):
+            while True:
+                folder = self.path / f".starting-{Maker.me()}-local-{secrets.token_hex(8)}"
+                folder.mkdir(mode=0o700)
+                lock = _locked(folder)
+                # None: another container's sweep came in between, and takes the folder away.
+                if lock is not None:
+                    return Begun(folder, lock)
 
-    def note_groups(self, folder: Path, groups: list[str]) -> None:
-        """Say which control groups a sandbox that is being made has, for whoever must remove it."""
-        (folder / _GROUPS).write_text("\n".join(groups))
-
-    def publish(self, folder: Path, meta: Meta) -> None:
+    def publish(self, begun: "Begun", meta: Meta) -> None:
         """The sandbox is running: from now on it is listed."""
-        (folder / _META).write_text(json.dumps(asdict(meta)))
-        folder.rename(self.path / meta.id)
+        with _writing(self.path):
+            (begun.folder / _META).write_text(json.dumps(asdict(meta)))
+            begun.folder.rename(self.path / meta.id)
+        begun.close()
 
     def update(self, meta: Meta) -> None:
-        """Replace what is known about a running sandbox."""
+        """Replace what is known about a running sandbox. Raises OSError."""
         folder = self.path / meta.id
         temporary = folder / f"{_META}.{os.getpid()}"
-        temporary.write_text(json.dumps(asdict(meta)))
-        temporary.rename(folder / _META)
+        try:
+            temporary.write_text(json.dumps(asdict(meta)))
+            temporary.rename(folder / _META)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def load(self, sandbox_id: str) -> Meta | None:
         """One sandbox's description, whether it is alive or not; None if there is none."""
@@ -158,8 +239,39 @@ class StateDir:
             known = json.loads((self.path / sandbox_id / _META).read_bytes())
         except FileNotFoundError:
             return None
+        except ValueError:  # a machine that lost its power may leave half of it
+            known = {"id": sandbox_id, "tags": {}, "image": None, "user": "", "processes": {}}
+            known |= {"created": 0.0, "expires": None}
         known["processes"] = {int(pid): start for pid, start in known["processes"].items()}
-        return Meta(**known)
+        # Another version of this package may have written it.
+        return Meta(**{name: value for name, value in known.items() if name in _FIELDS})
+
+    def alive(self, meta: Meta) -> bool:
+        """Whether a sandbox still runs.
+
+        Where its pids mean nothing its socket tells, which nobody but its agent listens on.
+        """
+        if meta.is_here:
+            # A pid that was used again does not count.
+            return any(start_time(pid) == started for pid, started in meta.processes.items())
+        return self._answers(meta.id)
+
+    def _answers(self, sandbox_id: str) -> bool:
+        try:
+            place = os.open(self.path / sandbox_id, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX) as knock:
+                knock.setblocking(False)
+                knock.connect(f"/proc/self/fd/{place}/{SOCKET}")
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            return True  # more clients than it takes at once
+        finally:
+            os.close(place)
+        return True
 
     def __iter__(self) -> Iterator[Meta]:
         for entry in sorted(os.listdir(self.path)):
@@ -167,14 +279,19 @@ class StateDir:
             if meta is not None:
                 yield meta
 
-    def abandoned(self) -> Iterator[tuple[Path, list[str]]]:
-        """Folders and control groups of sandboxes whose maker died before they ran."""
+    def abandoned(self) -> "Iterator[Begun]":
+        """The folders of sandboxes whose maker died before they ran; to be closed."""
         for entry in os.listdir(self.path):
             match = _STARTING.fullmatch(entry)
-            if match and start_time(int(match[1])) != int(match[2]):
-                folder = self.path / entry
-                groups = folder / _GROUPS
-                yield folder, groups.read_text().splitlines() if groups.exists() else []
+            if match is None:
+                continue
+            maker = Maker.parse(match[1])
+            if maker.is_here and maker.alive():
+                continue
+            # A forked child of a dead maker may still hold the lock: here that counts for nothing.
+            lock = _locked(self.path / entry)
+            if lock is not None or maker.is_here:
+                yield Begun(self.path / entry, lock)
 
     def remove(self, folder: Path) -> None:
         """Remove a sandbox's folder. Idempotent."""
@@ -183,3 +300,52 @@ class StateDir:
     def folder(self, sandbox_id: str) -> Path:
         """Where a published sandbox's folder is, if it exists."""
         return self.path / sandbox_id
+
+
+class Begun:
+    """The folder of a sandbox that is being made, locked as long as its maker lives."""
+
+    def __init__(self, folder: Path, lock: int | None) -> None:
+        self.folder = folder
+        self._lock = lock
+
+    @property
+    def sandbox_id(self) -> str:
+        """What the sandbox would be called."""
+        return self.folder.name[-len("local-0123456789abcdef") :]
+
+    def note_groups(self, groups: list[str]) -> None:
+        """Say which control groups it is going to have, for whoever must remove it."""
+        with _writing(self.folder):
+            (self.folder / _GROUPS).write_text("\n".join(groups))
+
+    def groups(self) -> list[str]:
+        """What was noted."""
+        try:
+            return (self.folder / _GROUPS).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def close(self) -> None:
+        """Give up the lock. Idempotent."""
+        if self._lock is not None:
+            # In so many words: the descriptor of a forked child would hold it on.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _locked(folder: Path) -> int | None:
+    """A lock on this very folder; None if somebody else has it, or it is gone."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(folder)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None

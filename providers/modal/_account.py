@@ -9,7 +9,7 @@ import modal
 from modal.config import config
 
 from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers._hosted.deadline import bounded
+from sandboxkit.providers._hosted.deadline import SILENCE, bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
 __all__ = ["Account"]
@@ -22,6 +22,8 @@ class Account:
 
     def __init__(self, *, app: str, timeout: float, build_timeout: float) -> None:
         self._app_name, self.timeout, self._build_timeout = app, timeout, build_timeout
+        self.silence = min(timeout, SILENCE)
+        """Seconds that any call may take that opens no connection and makes nothing."""
         self._client: modal.Client | None = None
         self._app: modal.App | None = None
         self._images: dict[str, modal.Image] = {}
@@ -39,6 +41,7 @@ class Account:
                 self._client = await self.call(
                     lambda: modal.Client.from_credentials.aio(token_id, token_secret),
                     what=f"open a connection to {config['server_url']}",
+                    seconds=self.timeout,
                 )
             assert self._client is not None
             return self._client
@@ -52,6 +55,7 @@ class Account:
             self._app = app = await self.call(
                 lambda: modal.App.lookup.aio(self._app_name, client=client, create_if_missing=True),
                 what=f"open the app {self._app_name!r}",
+                seconds=self.timeout,
             )
             return app
 
@@ -80,11 +84,11 @@ class Account:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Await `function()` for at most `seconds`; `what` completes "Modal cannot ..." in errors.
+        """Await `function()` for at most `seconds`, or `silence`; `what` completes "Modal cannot ..." in errors.
 
         The SDK repeats what failed for a moment by itself, so nothing is repeated here.
         """
-        seconds = self.timeout if seconds is None else seconds
+        seconds = self.silence if seconds is None else seconds
         try:
             return await bounded(
                 function(), seconds, provider="modal", what=what, sandbox_id=sandbox_id
@@ -99,7 +103,7 @@ class Account:
         client, self._client, self._app = self._client, None, None
         self._images.clear()
         if client is not None:
-            with anyio.move_on_after(self.timeout):
+            with anyio.move_on_after(self.silence):
                 await client.close.aio()
 
 

@@ -1,7 +1,7 @@
-"""Turns what Modal's SDK raises into sandboxkit's errors, each with its remedy."""
+"""Turns what Modal's SDK raises into sandboxkit's errors; ANSWERS.md has the table."""
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
-from grpclib import GRPCError
+from grpclib import GRPCError, Status
 from grpclib.exceptions import StreamTerminatedError
 from h2.exceptions import ProtocolError
 from modal import exception as modal
@@ -18,7 +18,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._hosted.deadline import OutcomeUnknownError
+from sandboxkit.providers._hosted.unclear import UnclearError
 
 __all__ = ["HANDLED", "translate"]
 
@@ -36,6 +36,8 @@ HANDLED: tuple[type[Exception], ...] = (
 
 # What registries say of an image that is not there.
 _NO_IMAGE = ("not found", "does not exist", "manifest unknown", "failed to resolve", "denied")
+# What is no fault of the image: Modal's machine for the build went away.
+_BUILD_ENDED = ("external shut-down", "timed out")
 
 
 def translate(error: Exception, what: str, sandbox_id: str | None = None) -> SandboxError:
@@ -54,29 +56,38 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
         case modal.PermissionDeniedError():
             return made(AuthenticationError)
         case modal.ResourceExhaustedError():
-            if starting:
+            wait = _retry_after(error)
+            if starting and wait is None:  # of a quota Modal does not say when there is room
                 return made(CapacityError)
             return ProviderUnavailableError(
-                message, provider="modal", sandbox_id=sandbox_id, retry_after=_retry_after(error)
+                message, provider="modal", sandbox_id=sandbox_id, retry_after=wait
             )
+        case modal.ImageBuildError() if any(words in said.lower() for words in _BUILD_ENDED):
+            return made(ProviderUnavailableError, f"{message}; try again")
         case modal.ImageBuildError():
             missing = any(words in said.lower() for words in _NO_IMAGE)
             return made(ImageNotFoundError if missing else SandboxStartError)
         case modal.SandboxTerminatedError() | modal.SandboxTimeoutError():
             return made(SandboxTerminatedError)
-        case modal.NotFoundError() if not starting:
+        case modal.NotFoundError() if sandbox_id is not None:
             text = f"no sandbox {sandbox_id!r}; it may have ended"
             return made(SandboxNotFoundError, text)
-        case modal.ConflictError() if not starting:
+        case modal.ConflictError() if _status(error) is Status.ABORTED:
+            return made(UnclearError)
+        case modal.ConflictError() if sandbox_id is not None:
             return made(SandboxNotFoundError, f"sandbox {sandbox_id!r} has ended: {said}")
-        case modal.InvalidError() | modal.VersionError():
+        case modal.InvalidError() | modal.RequestSizeError():
             return made(ConfigurationError)
+        case modal.VersionError() | modal.UnimplementedError():
+            return made(ConfigurationError, f"{message}; install another version of modal")
         case modal.NotFoundError() if starting and said.startswith("Image"):
             return made(ImageNotFoundError)
         case modal.NotFoundError() | modal.RemoteError() if starting:
             return made(SandboxStartError)
+        case modal.NotFoundError():
+            return made(ConfigurationError, f"{message}; check SANDBOXKIT_MODAL_APP")
     # AlreadyExistsError too: the SDK repeats a creation whose answer was lost, under its name.
-    return made(OutcomeUnknownError)
+    return made(UnclearError)
 
 
 def _retry_after(error: modal.ResourceExhaustedError) -> float | None:
@@ -85,3 +96,8 @@ def _retry_after(error: modal.ResourceExhaustedError) -> float | None:
         if isinstance(detail, api_pb2.RPCRetryPolicy):
             return detail.retry_after_secs
     return None
+
+
+def _status(error: Exception) -> Status | None:
+    # Where Modal has answered at all; the public attribute warns whoever asks for it.
+    return getattr(error, "_grpc_status", None)

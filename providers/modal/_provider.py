@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -14,17 +13,20 @@ import modal
 
 from sandboxkit.errors import (
     ConfigurationError,
+    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
+    SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider
-from sandboxkit.providers._hosted import main
-from sandboxkit.providers._hosted.creation import create_once
-from sandboxkit.providers.modal import _exec, _spec, _tags
+from sandboxkit.providers._hosted.agent import HostedAgentProvider
+from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
+from sandboxkit.providers.modal import _spec, _tags
 from sandboxkit.providers.modal._account import Account
-from sandboxkit.providers.modal._machine import Machine
-from sandboxkit.types import Command, Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.providers.modal._stream import Endings, ExecStream
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["ModalProvider"]
 
@@ -33,6 +35,8 @@ _DEFAULT_APP = "sandboxkit"
 _ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")
 _LOOKUPS = 16
 """Sandboxes that a listing asks about at a time."""
+_END_SECONDS = 15.0
+"""In which a sandbox has ended."""
 _SEARCH_SECONDS = 2.0
 """Kept back from a creation's time, for finding out what became of it."""
 # The sandbox lives as long as this; a shell, because the first process has to reap orphans.
@@ -40,7 +44,8 @@ _KEEP = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
 _ISOLATION = "gVisor container at Modal"
 
 
-class ModalProvider(Provider):
+@public
+class ModalProvider(HostedAgentProvider):
     """Sandboxes of the Modal account that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET name.
 
     The image defaults to SANDBOXKIT_MODAL_IMAGE, then python:3.11-slim; the app they belong to
@@ -48,6 +53,7 @@ class ModalProvider(Provider):
     """
 
     name: ClassVar[str] = "modal"
+    _root_is_ours: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -57,13 +63,18 @@ class ModalProvider(Provider):
         timeout: float = 60.0,
         build_timeout: float = 1800.0,
     ) -> None:
-        """`region` is one of Modal's, such as "us-east". `timeout` bounds each answer of Modal,
-        `build_timeout` the building of an image on its first use, both in seconds."""
+        """`region` is one of Modal's, such as "us-east". In seconds, `timeout` bounds what Modal may
+        take to make a sandbox, `build_timeout` the building of an image on its first use; other
+        answers have shorter bounds, unless the timeout is shorter still."""
+        super().__init__()
         self._app_name = app or os.environ.get("SANDBOXKIT_MODAL_APP") or _DEFAULT_APP
         self._account = Account(app=self._app_name, timeout=timeout, build_timeout=build_timeout)
         self._region = region
         # Each holds a connection to the worker that its sandbox runs on.
-        self._machines: dict[str, Machine] = {}
+        self._handles: dict[str, modal.Sandbox] = {}
+        self._endings = Endings()
+        self._deleting: set[str] = set()
+        self._creations = Creations(self.delete, provider=self.name)
 
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec)
@@ -99,45 +110,39 @@ class ModalProvider(Provider):
                 handle = await self._account.call(
                     lambda: modal.Sandbox.from_name.aio(self._app_name, name, client=client),
                     what="find a sandbox",
+                    sandbox_id=name,
                 )
             except SandboxNotFoundError:
                 return []
             self._remember(handle)
             return [handle.object_id]
 
-        sandbox_id = await create_once(create, find, self.delete)
-        if spec.command is not None:
+        sandbox_id = await self._creations.once(
+            create, find, left=f"a sandbox named {name!r} in the app {self._app_name!r}"
+        )
+        async with self._creations.preparing(sandbox_id):
             try:
-                await main.start(self, sandbox_id, spec.command)
-            except BaseException:
-                await self.delete(sandbox_id)
-                raise
-        return sandbox_id
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        if command.user is not None:
-            raise ConfigurationError(
-                f"modal cannot honour user={command.user!r}: commands run as the image's user",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
-        machine = await self._machine(sandbox_id)
-        try:
-            return await _exec.run(machine, command, output)
-        except (SandboxNotFoundError, SandboxTerminatedError):
-            await self._forget(sandbox_id)
-            raise
-        except _exec.ShellEnded as end:
-            try:
-                await self._find(sandbox_id)
-            except SandboxNotFoundError as error:
-                await self._forget(sandbox_id)
-                raise SandboxTerminatedError(
-                    f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
+                await self._begin(sandbox_id, spec)
+            except (SandboxNotFoundError, SandboxTerminatedError) as error:
+                raise SandboxStartError(
+                    f"sandbox {sandbox_id!r} ended before it was ready; an image needs sh",
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 ) from error
-            return end.status
+        return sandbox_id
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ExecStream:
+        try:
+            handle = await self._handle(sandbox_id)
+            return await ExecStream.open(self._account, handle, argv, self._endings)
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            await self._let_go(sandbox_id)
+            raise self._not_found(sandbox_id) from None
+        except UnclearError as error:
+            await self._let_go(sandbox_id)  # the next one looks for another way to it
+            raise ProviderUnavailableError(
+                str(error), provider=self.name, sandbox_id=sandbox_id
+            ) from error
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         app, client = await self._account.app(), await self._account.client()
@@ -174,23 +179,37 @@ class ModalProvider(Provider):
         return await self._describe(handle)
 
     async def delete(self, sandbox_id: str) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                handle = (await self._machine(sandbox_id)).handle
-                await self._account.call(
-                    lambda: handle.terminate.aio(wait=True),
-                    what="end a sandbox",
-                    sandbox_id=sandbox_id,
-                )
-            except SandboxNotFoundError:
-                pass
-            await self._forget(sandbox_id)
+        self._deleting.add(sandbox_id)
+        try:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await repeatable(lambda: self._end(sandbox_id))
+                except SandboxNotFoundError:
+                    pass
+                await self._forget(sandbox_id)
+                await self._let_go(sandbox_id)
+        finally:
+            self._deleting.discard(sandbox_id)
 
-    async def logs(self, sandbox_id: str) -> bytes:
-        return await main.logs(self, sandbox_id)
+    def _is_deleting(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._deleting
 
-    async def wait(self, sandbox_id: str) -> int:
-        return await main.wait(self, sandbox_id)
+    async def _end(self, sandbox_id: str) -> None:
+        handle = await self._handle(sandbox_id)
+        await self._account.call(
+            lambda: handle.terminate.aio(wait=True),
+            what="end a sandbox",
+            sandbox_id=sandbox_id,
+            seconds=min(_END_SECONDS, self._account.timeout),
+        )
+
+    async def renew(self, sandbox_id: str, lifetime: float) -> None:
+        raise ConfigurationError(
+            f"modal cannot honour lifetime={lifetime!r}: it cannot renew one; choose it when the "
+            "sandbox is made",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
 
     async def diagnose(self) -> Diagnosis:
         try:
@@ -205,27 +224,30 @@ class ModalProvider(Provider):
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as group:
-                for sandbox_id in list(self._machines):
-                    group.start_soon(partial(self._forget, sandbox_id, gone=False))
-            await self._account.aclose()
+            try:
+                await self._creations.settle()
+            finally:
+                await super().aclose()
+                await self._endings.settle()
+                for sandbox_id in list(self._handles):
+                    await self._let_go(sandbox_id)
+                await self._account.aclose()
 
-    async def _machine(self, sandbox_id: str) -> Machine:
-        """The sandbox with its connection, which is kept."""
-        machine = self._machines.get(sandbox_id)
-        return machine or self._remember(await self._find(sandbox_id))
+    async def _handle(self, sandbox_id: str) -> modal.Sandbox:
+        """The SDK's handle of a sandbox, which is kept."""
+        handle = self._handles.get(sandbox_id)
+        return handle or self._remember(await self._find(sandbox_id))
 
-    def _remember(self, handle: modal.Sandbox) -> Machine:
+    def _remember(self, handle: modal.Sandbox) -> modal.Sandbox:
         # Somebody else may have been faster.
-        return self._machines.setdefault(handle.object_id, Machine(self._account, handle))
+        return self._handles.setdefault(handle.object_id, handle)
 
-    async def _forget(self, sandbox_id: str, *, gone: bool = True) -> None:
+    async def _let_go(self, sandbox_id: str) -> None:
         """Close the connection to the worker of a sandbox."""
-        machine = self._machines.pop(sandbox_id, None)
-        if machine is not None:
+        handle = self._handles.pop(sandbox_id, None)
+        if handle is not None:
             with anyio.CancelScope(shield=True):
-                await machine.lines.aclose(gone=gone)
-                await machine.handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
+                await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
 
     async def _find(self, sandbox_id: str) -> modal.Sandbox:
         """The running sandbox of this id. Raises SandboxNotFoundError."""

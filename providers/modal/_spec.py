@@ -1,10 +1,10 @@
 """What a spec is to Modal: the arguments of its `Sandbox.create`, and what cannot be honoured."""
 
-import re
 import time
 from typing import TypedDict
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers._hosted import strict
 from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
@@ -18,9 +18,7 @@ CREATED = "sandboxkit.created"
 UNSUPPORTED = {
     "disk_mb": "its sandboxes have no disk limit; leave it out",
     "pids": "it has no process limit; leave it out",
-    "user": "commands run as the image's user; choose it in the image",
 }
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MEMORY_MB = (128, 1024)
 """Reserved, and the limit, for a sandbox that asks for nothing."""
 
@@ -30,7 +28,6 @@ class CreateOptions(TypedDict):
 
     block_network: bool
     cpu: tuple[float, float] | None
-    env: dict[str, str | None]
     gpu: str | None
     memory: tuple[int, int]
     tags: dict[str, str]
@@ -46,26 +43,18 @@ def check(spec: SandboxSpec) -> None:
     for field, why in UNSUPPORTED.items():
         if getattr(spec, field) is not None:
             raise refuse(field, getattr(spec, field), why)
-    if spec.profile != "standard":
-        raise refuse("profile", spec.profile, "it has no read-only root; use docker or local")
+    strict.check(spec, provider="modal")
     if spec.lifetime is None:
         raise refuse("lifetime", None, f"it cannot renew one; use at most {MAX_LIFETIME} s")
     whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME)
-    for field, names in (("env", spec.env), ("secrets", spec.secrets)):
-        for name in names:
-            if not _VARIABLE.fullmatch(name):
-                raise refuse(field, name, "a variable's name has letters, digits and '_' alone")
     _tags.encode(spec.tags)
 
 
 def create_options(spec: SandboxSpec) -> CreateOptions:
     """Arguments for a spec that `check` has passed."""
-    # For our scripts in the sandbox, whoever runs them.
-    ours = {} if spec.workdir is None else {"SANDBOXKIT_WORKDIR": spec.workdir}
     return {
         "block_network": spec.network == "none",
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
-        "env": {**spec.env, **spec.secrets, **ours},
         "gpu": spec.gpu,
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
         "tags": _tags.encode({**spec.tags, CREATED: f"{time.time():.0f}"}),

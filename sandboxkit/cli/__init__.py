@@ -1,12 +1,15 @@
 """The `sandboxkit` command: one verb per file, and what all of them share."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from sandboxkit import __version__, _cleanup
+import sandboxkit._distribution  # noqa: F401 - first: it refuses a mixture of two packages
+from sandboxkit import __version__, _distribution, _exit
 from sandboxkit.cli import (
+    _help,
     _options,
     cleanup,
     completion,
@@ -15,33 +18,55 @@ from sandboxkit.cli import (
     doctor,
     exec,
     grpo,
+    inspect,
     logs,
     ls,
+    mcp,
     run,
     shell,
     stop,
     top,
 )
 from sandboxkit.cli._text import safe_line
-from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
 
 __all__ = ["main"]
 
 USAGE, INFRASTRUCTURE = 2, 125
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    some of what was asked failed (cleanup, demo, doctor, stop)
+  1    some of what was asked failed (cleanup, demo, doctor, ls, stop)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed
+  126  the command cannot be executed
+  127  there is no such command, or no such directory to start it in
   130  interrupted
 
-SANDBOXKIT_PROVIDER chooses the backend where --provider is not given.
+SANDBOXKIT_PROVIDER chooses the backend where --provider is not given. An ID is
+found at whichever backend has it; its beginning will do where no other has it.
 """
 
-_VERBS = (demo, run, exec, shell, ls, cp, logs, stop, cleanup, doctor, top, grpo, completion)
+_VERBS = (
+    demo,
+    run,
+    exec,
+    shell,
+    ls,
+    inspect,
+    cp,
+    logs,
+    stop,
+    cleanup,
+    doctor,
+    top,
+    grpo,
+    mcp,
+    completion,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        _cleanup.abandon()
+        _exit.abandon()
         return 130
     except BrokenPipeError:
         # The reader went away (`| head`): no message, and none from the final flush either.
@@ -62,9 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
-        return _fail(
-            "this verb needs the package 'rich': install sandboxkit with its extra [cli]", USAGE
-        )
+        return _fail(f"this verb needs the package 'rich': {_distribution.install('cli')}", USAGE)
     except (SandboxError, OSError, ExceptionGroup) as error:
         return max(_report(each) for each in _flat(error))
 
@@ -75,7 +98,6 @@ def build_parser() -> argparse.ArgumentParser:
         prog="sandboxkit",
         description="Run untrusted programs in sandboxes, and look after the sandboxes.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sandboxkit {__version__}")
     parser.set_defaults(provider=None)
@@ -83,12 +105,15 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for module in _VERBS:
         module.add(verbs)
+    _help.apply(parser)
     return parser
 
 
 def _report(error: Exception) -> int:
     if not isinstance(error, SandboxError | OSError):
         raise error
+    if isinstance(error, CommandStartError) and not error.retryable:
+        return _fail(str(error), NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE)
     return _fail(str(error), USAGE if isinstance(error, ConfigurationError) else INFRASTRUCTURE)
 
 

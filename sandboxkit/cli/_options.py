@@ -26,14 +26,18 @@ class CommandOptions(TypedDict):
     env: dict[str, str]
 
 
-def provider(parser: argparse.ArgumentParser) -> None:
-    """Add --provider; without a default here, so that the one before the verb stands."""
+def provider(parser: argparse.ArgumentParser, *, found: bool = False) -> None:
+    """Add --provider; without a default here, so that the one before the verb stands.
+
+    With `found` it is for a verb that takes an id, by which its provider is found.
+    """
+    default = "found by ID" if found else "$SANDBOXKIT_PROVIDER, else local on Linux"
     parser.add_argument(
         "-p",
         "--provider",
         metavar="NAME",
         default=argparse.SUPPRESS,
-        help="backend: local, docker, ... (default: $SANDBOXKIT_PROVIDER, else local on Linux)",
+        help=f"backend: local, docker, ... (default: {default})",
     )
 
 
@@ -128,18 +132,22 @@ def argv(rest: list[str], usage: str) -> list[str]:
     return rest
 
 
-def selection(parser: argparse.ArgumentParser, every: str) -> None:
-    """Add --tag, and the flag called `every` for all providers at once."""
+def tags(parser: argparse.ArgumentParser) -> None:
+    """Add --tag, for sandboxes that there are."""
     parser.add_argument(
         "--tag",
-        metavar="T",
+        metavar="K:V",
         action="append",
         default=[],
         help="only with this tag; repeatable, all must match",
     )
-    parser.add_argument(
-        every, dest="every", action="store_true", help="every provider that works here"
-    )
+
+
+def number(text: str) -> int:
+    """Read a number that may be 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on, such as 20")
+    return int(text)
 
 
 def seconds(text: str) -> float:

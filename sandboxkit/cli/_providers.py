@@ -1,26 +1,34 @@
-"""One provider or every one that works here, for the verbs that look across them."""
+"""One provider or several at once, for the verbs that look across them."""
 
 import argparse
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 
 from sandboxkit import _registry
-from sandboxkit.cli import _options
+from sandboxkit.cli import _configured, _options
 from sandboxkit.cli._text import safe_line
-from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    ProviderUnavailableError,
+    SandboxError,
+)
 from sandboxkit.provider import Provider
 from sandboxkit.types import Diagnosis
 
-_DIAGNOSIS_SECONDS = 15.0
+T = TypeVar("T")
+
+_SECONDS = 15.0
 
 
 async def chosen(args: argparse.Namespace) -> list[str]:
     """The provider named on the command line; with the flag for all, every one that works.
 
-    Those that cannot work here are named on stderr.
+    Those that are configured and cannot work are named on stderr.
     """
     if not args.every:
         return [_options.provider_name(args)]
@@ -28,7 +36,7 @@ async def chosen(args: argparse.Namespace) -> list[str]:
         raise ConfigurationError(
             f"--provider {args.provider} and the flag for all providers exclude each other"
         )
-    names = _registry.names()
+    names = _configured.names()
     found = await diagnoses(names)
     for name in names:
         if not found[name].available:
@@ -37,33 +45,53 @@ async def chosen(args: argparse.Namespace) -> list[str]:
     return [name for name in names if found[name].available]
 
 
-async def diagnoses(names: list[str]) -> dict[str, Diagnosis]:
-    """Ask these providers, all at once, whether they can work here."""
-    found: dict[str, Diagnosis] = {}
+async def ask(
+    names: Sequence[str], question: Callable[[Provider], Awaitable[T]]
+) -> tuple[dict[str, T], dict[str, SandboxError]]:
+    """Ask these providers, all at once: what those said that answered, and why others did not.
 
-    async def ask(name: str) -> None:
-        found[name] = await diagnose(name)
+    One that takes longer than 15 seconds has not answered.
+    """
+    answers: dict[str, T] = {}
+    failures: dict[str, SandboxError] = {}
+
+    async def each(name: str) -> None:
+        try:
+            with anyio.fail_after(_SECONDS):
+                async with loaded(name) as provider:
+                    answers[name] = await question(provider)
+        except SandboxError as error:
+            failures[name] = error
+        except TimeoutError:
+            said = (
+                f"no answer in {_SECONDS:.0f} s: see whether its backend is up, and reachable here"
+            )
+            failures[name] = ProviderUnavailableError(said, provider=name)
 
     async with anyio.create_task_group() as group:
         for name in names:
-            group.start_soon(ask, name)
-    return found
+            group.start_soon(each, name)
+    return (
+        {name: answers[name] for name in names if name in answers},
+        {name: failures[name] for name in names if name in failures},
+    )
 
 
-async def diagnose(name: str) -> Diagnosis:
-    """Ask one provider; its failure to load, answer or answer in time is an answer too."""
-    try:
-        with anyio.fail_after(_DIAGNOSIS_SECONDS):
-            async with loaded(name) as provider:
-                return await provider.diagnose()
-    except ConfigurationError as error:
-        return Diagnosis(False, "", "not installed", str(error))
-    except SandboxError as error:
-        return Diagnosis(False, "", "does not work", str(error))
-    except TimeoutError:
-        return Diagnosis(
-            False, "", f"no answer in {_DIAGNOSIS_SECONDS:.0f} s", "is its backend up?"
-        )
+async def diagnoses(names: Sequence[str]) -> dict[str, Diagnosis]:
+    """Ask these providers, all at once, whether they can work here.
+
+    A failure to load, answer or answer in time is an answer too.
+    """
+    found, failures = await ask(names, lambda provider: provider.diagnose())
+    return {name: found[name] if name in found else _failed(failures[name]) for name in names}
+
+
+def _failed(error: SandboxError) -> Diagnosis:
+    found = "does not work"
+    if isinstance(error, ConfigurationError):
+        missing = isinstance(error, MissingExtraError)
+        found = "not installed" if missing else "not usable as it is configured"
+    return Diagnosis(False, "", found, str(error))
 
 
 @asynccontextmanager

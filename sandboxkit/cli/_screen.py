@@ -33,6 +33,14 @@ def table(*headers: str, right: Iterable[str] = (), fixed: Iterable[str] = ("ID"
     return result
 
 
+def grid() -> Table:
+    """An empty one of words and what they stand for, without headers or lines."""
+    result = Table.grid(padding=(0, 2, 0, 0))
+    result.add_column(no_wrap=True)
+    result.add_column(overflow="fold")
+    return result
+
+
 def cell(text: str, style: str = "") -> Text:
     """Untrusted text for a table."""
     return Text(safe_line(text), style=style)

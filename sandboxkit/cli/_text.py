@@ -2,6 +2,9 @@
 
 import codecs
 import unicodedata
+from collections.abc import Mapping
+
+from sandboxkit import _tags
 
 # Joiners are format characters too, but scripts and emoji need them and they move no cursor.
 _ALLOWED = "\u200c\u200d"
@@ -55,6 +58,12 @@ def count(number: int, noun: str) -> str:
         if number == 1
         else f"{number} {noun}{'es' if noun.endswith('x') else 's'}"
     )
+
+
+def tag_line(tags: Mapping[str, str]) -> str:
+    """A sandbox's tags as a user writes them, without those that sandboxkit keeps for itself."""
+    pairs = sorted(_tags.public(tags).items())
+    return " ".join(f"{key}:{value}" if value else key for key, value in pairs)
 
 
 def _neutral(text: str, kept: str = "") -> str:

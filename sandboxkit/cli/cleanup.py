@@ -9,8 +9,8 @@ from sandboxkit.cli._text import count, safe_line
 from sandboxkit.errors import ConfigurationError, SandboxError
 
 _EPILOG = """\
-What is removed carries every --tag, is older than --older-than, and, with --expired or
---orphans, is one of these. Without any of them nothing is removed.
+What is removed carries every --tag, is older than --older-than, and, with
+--expired or --orphans, is one of these. Without any of them nothing is removed.
 
 exit codes:
   0    done, even if there was nothing to remove
@@ -31,10 +31,15 @@ def add(verbs: _options.Verbs) -> None:
         help="remove sandboxes by tag or age, or those expired or ownerless",
         description="Remove sandboxes, whichever process made them, and say which.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _options.provider(parser)
-    _options.selection(parser, "--all-providers")
+    _options.tags(parser)
+    parser.add_argument(
+        "--all-providers",
+        dest="every",
+        action="store_true",
+        help="every provider that is configured and works here",
+    )
     parser.add_argument("--expired", action="store_true", help="past the end of their lifetime")
     parser.add_argument(
         "--orphans",

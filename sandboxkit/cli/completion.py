@@ -6,9 +6,10 @@ from sandboxkit import _registry
 from sandboxkit.cli import _options
 
 _EPILOG = """\
-bash:  eval "$(sandboxkit completion bash)"                                    in ~/.bashrc
-zsh:   eval "$(sandboxkit completion zsh)"                                     in ~/.zshrc
-fish:  sandboxkit completion fish > ~/.config/fish/completions/sandboxkit.fish
+bash, in ~/.bashrc:  eval "$(sandboxkit completion bash)"
+zsh, in ~/.zshrc:    eval "$(sandboxkit completion zsh)"
+fish, once:          sandboxkit completion fish \\
+                       > ~/.config/fish/completions/sandboxkit.fish
 """
 
 _BASH = """\
@@ -38,7 +39,6 @@ def add(verbs: _options.Verbs) -> None:
         help="print a completion script for your shell",
         description="Print a script that completes verbs, options and provider names.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 

@@ -3,21 +3,30 @@
 import argparse
 import os
 import posixpath
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sandboxkit import Sandbox, SandboxFileNotFoundError, Session
-from sandboxkit.cli import _options
-from sandboxkit.cli._text import count, safe_line
+from sandboxkit import Sandbox, SandboxFileNotFoundError
+from sandboxkit.cli import _copying, _find, _options
+from sandboxkit.cli._progress import Progress
+from sandboxkit.cli._text import Neutraliser, count, safe_line
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.types import FileType
 
+_CHUNK = 1 << 18
 _EPILOG = """\
 As with cp -r, a folder that exists receives the source under its own name.
 Out of a sandbox, links and special files are left out and named on stderr.
+A '-' in the place of a path here is standard input or output.
 
 examples:
   sandboxkit cp solution.py ID:/workspace/
   sandboxkit cp ID:/workspace/results .
+  sandboxkit cp ID:/workspace/answer.json - | jq .
+  git diff | sandboxkit cp - ID:/workspace/fix.patch
 """
 
 
@@ -28,9 +37,8 @@ def add(verbs: _options.Verbs) -> None:
         help="copy files and folders in and out",
         description="Copy a file or folder between this machine and a sandbox.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _options.provider(parser)
+    _options.provider(parser, found=True)
     parser.add_argument("source", metavar="SRC", help="a path here, or ID:/PATH in a sandbox")
     parser.add_argument("target", metavar="DST", help="the same; one of the two is in a sandbox")
     parser.set_defaults(verb=main)
@@ -40,16 +48,18 @@ def main(args: argparse.Namespace) -> int:
     """Run it."""
     source_id, source = _split(args.source)
     target_id, target = _split(args.target)
-    if (source_id is None) == (target_id is None):
+    if source_id is not None and target_id is None:
+        with _find.reached(args, source_id) as sandbox:
+            _download(sandbox, source, target)
+    elif target_id is not None and source_id is None:
+        _refuse_missing(source)
+        with _find.reached(args, target_id) as sandbox, _given(source) as path:
+            _upload(sandbox, path, target, name=None if source == "-" else os.path.abspath(source))
+    else:
         raise ConfigurationError(
             "exactly one of SRC and DST is in a sandbox; write it as ID:/PATH "
             "(and a path here that contains ':' as ./PATH)"
         )
-    with Session(args.provider) as session:
-        if source_id is not None:
-            _download(session.from_id(source_id).result(), source, target)
-        elif target_id is not None:
-            _upload(session.from_id(target_id).result(), source, target)
     return 0
 
 
@@ -64,25 +74,75 @@ def _split(text: str) -> tuple[str | None, str]:
     return head, path
 
 
-def _upload(sandbox: Sandbox, source: str, target: str) -> None:
-    if not os.path.exists(source):
+def _refuse_missing(source: str) -> None:
+    if source != "-" and not os.path.exists(source):
         raise ConfigurationError(f"{source!r}: there is no such file here")
-    name = os.path.basename(os.path.abspath(source))
+
+
+@contextmanager
+def _given(source: str) -> Iterator[str]:
+    """The file or folder to send; for '-' a file of what is on standard input."""
+    if source != "-":
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="sandboxkit-cp-") as folder:
+        path = os.path.join(folder, "input")
+        with open(path, "wb") as file, Progress() as progress:
+            while data := os.read(0, _CHUNK):
+                file.write(data)
+                progress.add(len(data))
+        yield path
+
+
+def _upload(sandbox: Sandbox, source: str, target: str, *, name: str | None) -> None:
     if target.endswith("/") or _is_folder(sandbox, target):
-        target = posixpath.join(target, name)
-    sandbox.upload(source, target).result()
+        if name is None:
+            raise ConfigurationError(
+                f"{target!r} is a folder; add the name that the input is to have there"
+            )
+        target = posixpath.join(target, os.path.basename(name))
+    total = os.path.getsize(source) if os.path.isfile(source) else None
+    with Progress(total) as progress:
+        _copying.send(sandbox, source, target, progress).result()
 
 
 def _download(sandbox: Sandbox, source: str, target: str) -> None:
     source = source.rstrip("/") or "/"
+    info = sandbox.stat(source).result()
+    if target == "-":
+        if info.type is FileType.DIRECTORY:
+            raise ConfigurationError(
+                f"{source!r} is a folder; for an archive of it: sandboxkit exec {sandbox.id} "
+                f"tar c {source}"
+            )
+        with tempfile.TemporaryDirectory(prefix="sandboxkit-cp-") as folder:
+            path = os.path.join(folder, "output")
+            with Progress(info.size) as progress:
+                _copying.fetch(sandbox, info, path, progress).result()
+            _print(path)
+        return
     if target.endswith("/") or os.path.isdir(target):
         target = os.path.join(target, posixpath.basename(source))
-    transfer = sandbox.download(source, target).result()
+    total = info.size if info.type is FileType.FILE else None
+    with Progress(total) as progress:
+        transfer = _copying.fetch(sandbox, info, target, progress).result()
     if transfer.skipped:
         shown = ", ".join(safe_line(name) for name in transfer.skipped[:5])
         more = ", ..." if len(transfer.skipped) > 5 else ""
         what = count(len(transfer.skipped), "link or special file")
         print(f"sandboxkit: left out {what}: {shown}{more}", file=sys.stderr)
+
+
+def _print(path: str) -> None:
+    with open(path, "rb") as file:
+        if not sys.stdout.isatty():
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.flush()
+            return
+        neutraliser = Neutraliser()
+        while data := file.read(_CHUNK):
+            sys.stdout.write(neutraliser.feed(data))
+        sys.stdout.write(neutraliser.feed(b"", final=True))
 
 
 def _is_folder(sandbox: Sandbox, path: str) -> bool:

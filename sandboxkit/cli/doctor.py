@@ -1,12 +1,34 @@
-"""`sandboxkit doctor`: which providers can work here, and what is missing for the others."""
+"""`sandboxkit doctor`: which providers can work here, what others miss, and a check of one."""
 
 import argparse
 import dataclasses
 import json
+import sys
+from typing import TYPE_CHECKING
 
-from sandboxkit import Operation, _registry
-from sandboxkit.cli import _options, _providers
+from sandboxkit import Operation, _distribution, _registry
+from sandboxkit.cli import _doctor_live, _options, _providers
 from sandboxkit.types import Diagnosis
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_EPILOG = """\
+With --live one sandbox of one provider is created, used and deleted; on a
+hosted one that costs what a few minutes of a sandbox cost there.
+
+exit codes:
+  0    the default provider (or --provider) works; with --live every check holds
+       that can be made
+  1    it does not work; with --live a check does not hold
+  2    wrong usage or configuration
+  125  with --live, the sandbox could not be created, or not be deleted
+
+examples:
+  sandboxkit doctor -p docker
+  sandboxkit doctor -p e2b --live --silence 90s
+"""
 
 
 def add(verbs: _options.Verbs) -> None:
@@ -15,10 +37,15 @@ def add(verbs: _options.Verbs) -> None:
         "doctor",
         help="say which providers can work here",
         description="Say which providers can work here, how isolated each is, and what to install.",
-        epilog="Exits with 0 if the default provider (or --provider) works, else 1.",
+        epilog=_EPILOG,
     )
     _options.provider(parser)
-    parser.add_argument("--json", action="store_true", help="an object by provider, for programs")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="an object by provider, or with --live an array of checks, for programs",
+    )
+    _doctor_live.add(parser)
     parser.set_defaults(verb=main)
 
 
@@ -26,6 +53,11 @@ def main(args: argparse.Namespace) -> int:
     """Run it."""
     default = _options.provider_name(args)
     names = [args.provider] if args.provider else sorted({*_registry.names(), default})
+    if stranger := _distribution.elsewhere():
+        print(f"sandboxkit: warning: {stranger}", file=sys.stderr)
+    if args.live:
+        return _doctor_live.main(args, default)
+    _doctor_live.refuse_options(args)
     found = Operation(_providers.diagnoses(names)).result()
     if args.json:
         print(json.dumps({name: dataclasses.asdict(found[name]) for name in names}, indent=2))
@@ -37,17 +69,47 @@ def main(args: argparse.Namespace) -> int:
 def _show(found: dict[str, Diagnosis], default: str) -> None:
     from sandboxkit.cli import _screen  # rich, an extra, is needed for tables only
 
+    console = _screen.console()
+    console.print(_blocks(found, default) if console.is_terminal else _table(found, default))
+    console.print("* used when no provider is named", style="dim")
+
+
+def _table(found: dict[str, Diagnosis], default: str) -> "Table":
+    from sandboxkit.cli import _screen
+
     table = _screen.table(
         "PROVIDER", "WORKS", "ISOLATION", "FOUND", "TO DO", fixed=("PROVIDER", "WORKS")
     )
     for name, diagnosis in found.items():
         table.add_row(
-            _screen.cell(f"{name} *" if name == default else name, "bold"),
-            _screen.cell("yes", "green") if diagnosis.available else _screen.cell("no", "red"),
+            *_verdict(name, diagnosis, default),
             _screen.cell(diagnosis.isolation or "-"),
             _screen.cell(diagnosis.detail or "-"),
             _screen.cell(diagnosis.remedy or "-"),
         )
-    console = _screen.console()
-    console.print(table)
-    console.print("* used when no provider is named", style="dim")
+    return table
+
+
+def _blocks(found: dict[str, Diagnosis], default: str) -> "Table":
+    """For a person: what is said of each is too long for columns."""
+    from sandboxkit.cli import _screen
+
+    grid = _screen.grid()
+    for name, diagnosis in found.items():
+        grid.add_row(*_verdict(name, diagnosis, default))
+        for what, said in (
+            ("isolation", diagnosis.isolation),
+            ("found", diagnosis.detail),
+            ("to do", diagnosis.remedy),
+        ):
+            if said:
+                grid.add_row(_screen.cell(f"  {what}", "dim"), _screen.cell(said))
+        grid.add_row()
+    return grid
+
+
+def _verdict(name: str, diagnosis: Diagnosis, default: str) -> "tuple[Text, Text]":
+    from sandboxkit.cli import _screen
+
+    works = _screen.cell("yes", "green") if diagnosis.available else _screen.cell("no", "red")
+    return _screen.cell(f"{name} *" if name == default else name, "bold"), works

@@ -3,8 +3,8 @@
 import argparse
 import os
 
-from sandboxkit import Process, PtySize, Session
-from sandboxkit.cli import _options, _streams
+from sandboxkit import Process, PtySize
+from sandboxkit.cli import _find, _options, _streams
 from sandboxkit.errors import ConfigurationError
 
 _USAGE = "sandboxkit exec [OPTIONS] ID [--] COMMAND [ARGUMENT]..."
@@ -19,7 +19,7 @@ def add(verbs: _options.Verbs) -> None:
         usage=_USAGE,
         epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.",
     )
-    _options.provider(parser)
+    _options.provider(parser, found=True)
     parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
     parser.add_argument("-t", "--tty", action="store_true", help="on a real terminal")
     parser.add_argument(
@@ -40,8 +40,7 @@ def main(args: argparse.Namespace) -> int:
     if not argv:
         raise ConfigurationError(f"no command given; write: {_USAGE}")
     options = _options.command_keywords(args)
-    with Session(args.provider) as session:
-        sandbox = session.from_id(args.id).result()
+    with _find.reached(args, args.id) as sandbox:
         if args.tty:
             from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
 

@@ -1,4 +1,4 @@
-"""`sandboxkit grpo plot`: the curve of a training run."""
+"""`sandboxkit grpo`: the curve of a training run, and its rollouts to read."""
 
 import argparse
 import importlib
@@ -11,7 +11,7 @@ def add(verbs: _options.Verbs) -> None:
     """Declare the verb."""
     parser = verbs.add_parser(
         "grpo",
-        help="draw the reward of a training run",
+        help="look at a training run: its reward, its rollouts",
         description="Look at runs of the GRPO trainer.",
         epilog="To train: python -m sandboxkit.integrations.grpo CONFIG.toml",
     )
@@ -21,13 +21,40 @@ def add(verbs: _options.Verbs) -> None:
         help="draw the reward of a run",
         description="Print the curve of a run's reward, and write it as reward.svg in its folder.",
     )
-    plot.add_argument("run", metavar="RUN", type=Path, help="the folder of the run")
-    plot.set_defaults(verb=main)
+    show = parts.add_parser(
+        "show",
+        help="list the steps of a run, and read its rollouts",
+        description="List the steps of a run with their outcomes; or, with an option, its rollouts.",
+    )
+    for part, verb in ((plot, draw), (show, read)):
+        part.add_argument("run", metavar="RUN", type=Path, help="the folder of the run")
+        part.set_defaults(verb=verb)
+    show.add_argument("--step", metavar="N", type=int, help="those of one step")
+    show.add_argument("--outcome", metavar="NAME", help="those that ended so, such as timeout")
+    which = show.add_mutually_exclusive_group()
+    for name in ("best", "worst"):
+        which.add_argument(
+            f"--{name}",
+            dest="which",
+            action="store_const",
+            const=name,
+            help=f"the one of them with the {name} reward, whole",
+        )
+    which.add_argument("--rollout", dest="which", metavar="GROUP.MEMBER", help="this one, whole")
 
 
-def main(args: argparse.Namespace) -> int:
-    """Run it."""
+def draw(args: argparse.Namespace) -> int:
+    """Run `plot`."""
     # By name, and only now: the command line stands without the integrations.
     plot = importlib.import_module("sandboxkit.integrations.grpo.plot")
     print(plot.draw(args.run) or "no step yet")
+    return 0
+
+
+def read(args: argparse.Namespace) -> int:
+    """Run `show`."""
+    show = importlib.import_module("sandboxkit.integrations.grpo.show")
+    chosen = (args.step, args.outcome, args.which)
+    for line in show.steps(args.run) if not any(chosen) else show.rollouts(args.run, *chosen):
+        print(line)
     return 0

@@ -1,11 +1,23 @@
 """`sandboxkit logs`: the output of a sandbox's main command."""
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Callable
 
-from sandboxkit import Session
-from sandboxkit.cli import _options
-from sandboxkit.cli._text import Neutraliser
+from sandboxkit import Operation, Sandbox
+from sandboxkit.cli import _find, _options
+from sandboxkit.cli._text import Neutraliser, safe_line
+from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
+
+_LOOK_SECONDS = 0.5
+_ANCHOR = 4096
+"""Bytes: the end of what was shown, by which it is found again."""
+_ENDS = (SandboxNotFoundError, SandboxTerminatedError)
+_EPILOG = """\
+What is kept is the newest output, at least 1 MiB of it. With --follow it is
+looked at twice a second, until the command or its sandbox ends.
+"""
 
 
 def add(verbs: _options.Verbs) -> None:
@@ -13,19 +25,101 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "logs",
         help="show the output of a sandbox's main command",
-        description="Print the newest output of a sandbox's main command, the one 'run -d' was given.",
+        description="Print the newest output of a sandbox's main command, the one 'run -d' was "
+        "given.",
+        epilog=_EPILOG,
     )
-    _options.provider(parser)
+    _options.provider(parser, found=True)
+    parser.add_argument("-f", "--follow", action="store_true", help="and what comes, until its end")
+    parser.add_argument(
+        "-n",
+        "--tail",
+        type=_options.number,
+        metavar="N",
+        help="only the last N lines of what is there",
+    )
     parser.add_argument("id", metavar="ID")
     parser.set_defaults(verb=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run it."""
-    with Session(args.provider) as session:
-        data = session.from_id(args.id).result().logs().result()
-    if sys.stdout.isatty():
-        sys.stdout.write(Neutraliser().feed(data, final=True))
-    else:
-        sys.stdout.buffer.write(data)
+    write = _writer()
+    with _find.reached(args, args.id) as sandbox:
+        ended = sandbox.wait() if args.follow else None
+        try:
+            data = sandbox.logs().result()
+            write(data if args.tail is None else last_lines(data, args.tail))
+            if ended is not None:
+                _follow(sandbox, ended, data, write)
+        finally:
+            if ended is not None:
+                ended.cancel()
+    write(None)
     return 0
+
+
+def _follow(
+    sandbox: Sandbox, ended: Operation[int], shown: bytes, write: Callable[[bytes | None], None]
+) -> None:
+    over = False
+    while not over:
+        with contextlib.suppress(TimeoutError):
+            why = ended.exception(_LOOK_SECONDS)
+            over = True
+            if isinstance(why, ConfigurationError):
+                raise ConfigurationError(f"{why}; it is what 'sandboxkit run -d' is given") from why
+            if why is not None and not isinstance(why, _ENDS):
+                raise why
+        try:
+            now = sandbox.logs().result()
+        except _ENDS as error:
+            print(f"sandboxkit: {safe_line(str(error))}", file=sys.stderr)
+            return
+        new = since(shown, now)
+        if new is None:
+            print("sandboxkit: some output came faster than it was read", file=sys.stderr)
+        write(now if new is None else new)
+        shown = now
+
+
+def last_lines(data: bytes, number: int) -> bytes:
+    """The last `number` lines; one without a line end counts."""
+    at = len(data) - data.endswith(b"\n")
+    for _ in range(number):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return data
+    return data[at + 1 :] if number else b""
+
+
+def since(before: bytes, now: bytes) -> bytes | None:
+    """What has come between two looks at the newest output; None if they share too little to tell."""
+    if now.startswith(before):
+        return now[len(before) :]
+    anchor = before[-_ANCHOR:]
+    end = len(now)
+    while (at := now.rfind(anchor, 0, end)) >= 0:
+        end = at + len(anchor)
+        if before.endswith(now[:end]):
+            return now[end:]
+        end -= 1
+    return None
+
+
+def _writer() -> Callable[[bytes | None], None]:
+    """Where output goes: neutralised on a terminal, else as it is. None: there is no more."""
+    if not sys.stdout.isatty():
+
+        def raw(data: bytes | None) -> None:
+            sys.stdout.buffer.write(data or b"")
+            sys.stdout.flush()
+
+        return raw
+    neutraliser = Neutraliser()
+
+    def neutral(data: bytes | None) -> None:
+        sys.stdout.write(neutraliser.feed(data or b"", final=data is None))
+        sys.stdout.flush()
+
+    return neutral

@@ -3,15 +3,32 @@
 import argparse
 import datetime
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+import sys
+from collections.abc import Mapping, Sequence
 
 from sandboxkit import Operation, SandboxInfo, SandboxState, _tags
-from sandboxkit.cli import _options, _providers
-from sandboxkit.cli._text import duration, safe_line
+from sandboxkit.cli import _configured, _options, _providers
+from sandboxkit.cli._text import safe_line, tag_line
+from sandboxkit.errors import SandboxError
+from sandboxkit.provider import Provider
 
-if TYPE_CHECKING:
-    from rich.table import Table
+_FIELDS = ("id", "provider", "state", "image", "created_at", "expires_at", "tags")
+_SHOWN = "{" + "}, {".join(_FIELDS) + "}"
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_EPILOG = f"""\
+A TEMPLATE is printed for each sandbox, with these fields filled in:
+{_SHOWN},
+and {{tags.KEY}} for one tag; \\t and \\n stand for a tab and a line end.
+
+Exits with 1 if a provider that is configured here could not be asked; what the
+others have is listed.
+
+examples:
+  sandboxkit ls --tag run:42 --state running
+  sandboxkit ls --format '{{id}}\\t{{expires_at}}\\t{{tags.run}}'
+  sandboxkit stop $(sandboxkit ls -q --tag run:42)
+"""
 
 
 def add(verbs: _options.Verbs) -> None:
@@ -19,10 +36,11 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "ls",
         help="list sandboxes",
-        description="List sandboxes, whichever process made them.",
+        description="List the sandboxes of every provider that is configured here, whichever "
+        "process made them.",
+        epilog=_EPILOG,
     )
-    _options.provider(parser)
-    _options.selection(parser, "--all")
+    selection(parser)
     parser.add_argument(
         "--state",
         type=SandboxState,
@@ -31,35 +49,68 @@ def add(verbs: _options.Verbs) -> None:
         help="starting, running or stopped",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="an array of objects, for programs")
-    form.add_argument("-q", "--quiet", action="store_true", help="ids only")
+    form.add_argument(
+        "--format",
+        type=_form,
+        default="table",
+        metavar="FORM",
+        help="table (the default), json or a TEMPLATE",
+    )
+    form.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="--format json"
+    )
+    form.add_argument(
+        "-q", "--quiet", action="store_const", const="{id}", dest="format", help="ids only"
+    )
     parser.set_defaults(verb=main)
+
+
+def selection(parser: argparse.ArgumentParser) -> None:
+    """Add --provider, which is every configured one where it is not given, and --tag."""
+    parser.add_argument(
+        "-p",
+        "--provider",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="only of this backend (default: every one that is configured)",
+    )
+    _options.tags(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run it."""
-    found = Operation(listed(args)).result()
-    if args.json:
+    found, silent = Operation(listed(args)).result()
+    if args.format == "json":
         print(json.dumps([as_json(info) for info in found], indent=2))
-    elif args.quiet:
+    elif args.format != "table":
         for info in found:
-            print(safe_line(info.id))
+            print(_filled(args.format, info))
     elif found:
         show(found)
-    return 0
+    for name, error in silent.items():
+        print(f"sandboxkit: {name} could not be asked: {safe_line(str(error))}", file=sys.stderr)
+    return 1 if silent else 0
 
 
-async def listed(args: argparse.Namespace) -> list[SandboxInfo]:
-    """The sandboxes that the options select, newest last."""
+async def listed(
+    args: argparse.Namespace,
+) -> tuple[list[SandboxInfo], Mapping[str, SandboxError]]:
+    """The sandboxes that the options select, newest last, and why a provider was not asked.
+
+    Raises what the provider raised that was named.
+    """
     tags = _tags.parse(args.tag)
-    found: list[SandboxInfo] = []
-    for name in await _providers.chosen(args):
-        async with _providers.loaded(name) as provider:
-            found += [
-                info async for info in provider.list(tags) if args.state in (None, info.state)
-            ]
+
+    async def question(provider: Provider) -> list[SandboxInfo]:
+        return [info async for info in provider.list(tags) if args.state in (None, info.state)]
+
+    names = [args.provider] if args.provider else _configured.names()
+    answers, silent = await _providers.ask(names, question)
+    if args.provider in silent:
+        raise silent[args.provider]
     oldest = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-    return sorted(found, key=lambda info: (info.created_at or oldest, info.id))
+    found = [info for infos in answers.values() for info in infos]
+    return sorted(found, key=lambda info: (info.created_at or oldest, info.id)), silent
 
 
 def as_json(info: SandboxInfo) -> dict[str, object]:
@@ -76,39 +127,34 @@ def as_json(info: SandboxInfo) -> dict[str, object]:
 
 
 def show(found: Sequence[SandboxInfo]) -> None:
-    """Print the sandboxes as a table."""
-    from sandboxkit.cli import _screen  # rich, an extra, is needed for tables only
+    """Print the sandboxes for a person."""
+    from sandboxkit.cli import _listing, _screen  # rich, an extra, is needed for tables only
 
-    _screen.console().print(table(found))
+    console = _screen.console()
+    console.print(_listing.listing(found, console))
 
 
-def table(found: Sequence[SandboxInfo]) -> "Table":
-    """The sandboxes as a table for a rich console."""
-    from sandboxkit.cli import _screen
-
-    now = datetime.datetime.now(datetime.UTC)
-    result = _screen.table(
-        "ID", "PROVIDER", "STATE", "IMAGE", "AGE", "LEFT", "TAGS", right=("AGE", "LEFT")
-    )
-    styles = {
-        SandboxState.RUNNING: "green",
-        SandboxState.STARTING: "yellow",
-        SandboxState.STOPPED: "dim",
-    }
-    for info in found:
-        age = duration((now - info.created_at).total_seconds()) if info.created_at else "-"
-        left = duration((info.expires_at - now).total_seconds()) if info.expires_at else "-"
-        tags = " ".join(
-            f"{key}:{value}" if value else key
-            for key, value in sorted(_tags.public(info.tags).items())
+def _form(text: str) -> str:
+    if text in ("table", "json"):
+        return text
+    names = _FIELD.findall(text)
+    for name in names:
+        if name not in _FIELDS and not name.startswith("tags."):
+            raise argparse.ArgumentTypeError(
+                f"{{{name}}} is no field; there are {_SHOWN} and {{tags.KEY}}"
+            )
+    if not names:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither table, json nor a template such as '{{id}} {{state}}'"
         )
-        result.add_row(
-            _screen.cell(info.id, "bold"),
-            _screen.cell(info.provider),
-            _screen.cell(info.state, styles[info.state]),
-            _screen.cell(info.image or "-"),
-            _screen.cell(age),
-            _screen.cell(left),
-            _screen.cell(tags or "-"),
-        )
-    return result
+    return text.replace("\\t", "\t").replace("\\n", "\n")
+
+
+def _filled(template: str, info: SandboxInfo) -> str:
+    values: dict[str, object] = {**as_json(info), "tags": tag_line(info.tags)}
+    values |= {f"tags.{key}": value for key, value in _tags.public(info.tags).items()}
+
+    def fill(field: re.Match[str]) -> str:
+        return safe_line(str(values.get(field[1]) or ""))
+
+    return _FIELD.sub(fill, template)

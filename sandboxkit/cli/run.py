@@ -10,13 +10,14 @@ from sandboxkit.errors import ConfigurationError
 
 _USAGE = "sandboxkit run [OPTIONS] [--] COMMAND [ARGUMENT]..."
 _EPILOG = """\
-Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.
+Exits with the command's own status; 124 if it ran past --timeout, 125 if the
+sandbox failed.
 
 examples:
   sandboxkit run python3 -c 'print(6 * 7)'
   echo hello | sandboxkit run -i tr a-z A-Z
   sandboxkit run --timeout 5s --memory-mb 256 -- python3 untrusted.py
-  sandboxkit run -d --tag run:42 --lifetime 2h     # keeps running; prints its id
+  sandboxkit run -d --tag run:42 --lifetime 2h    # keeps running; prints its id
 """
 
 
@@ -28,7 +29,6 @@ def add(verbs: _options.Verbs) -> None:
         description="Run a command in a fresh sandbox, which is deleted afterwards.",
         usage=_USAGE,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _options.provider(parser)
     parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")

@@ -4,7 +4,7 @@ import argparse
 import os
 
 from sandboxkit import Process, PtySize, Session
-from sandboxkit.cli import _options
+from sandboxkit.cli import _find, _options
 from sandboxkit.errors import ConfigurationError
 
 # bash where the image has it; sh is everywhere.
@@ -51,8 +51,7 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{names}: only for a fresh sandbox; {args.id!r} is running already"
         )
-    with Session(args.provider) as session:
-        running = session.from_id(args.id).result()
+    with _find.reached(args, args.id) as running:
 
         def enter(size: PtySize) -> Process:
             env = {**terminal, **spec.get("env", {})}

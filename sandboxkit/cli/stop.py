@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from sandboxkit import Operation, Session
-from sandboxkit.cli import _options
+from sandboxkit.cli import _find, _options
 from sandboxkit.cli._text import safe_line
 from sandboxkit.errors import SandboxError
 
@@ -17,7 +17,7 @@ def add(verbs: _options.Verbs) -> None:
         description="End sandboxes and remove everything of them. Prints each id that is gone.",
         epilog="Exits with 1 if any of them does not exist or could not be stopped; the others are stopped.",
     )
-    _options.provider(parser)
+    _options.provider(parser, found=True)
     parser.add_argument("ids", metavar="ID", nargs="+")
     parser.set_defaults(verb=main)
 
@@ -25,18 +25,17 @@ def add(verbs: _options.Verbs) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run it."""
     failed = False
-    with Session(args.provider) as session:
 
-        async def stop(sandbox_id: str) -> None:
-            await (await session.from_id(sandbox_id)).stop()
+    async def stop(given: str) -> str:
+        info = await _find.located(args.provider, given)
+        async with Session(info.provider) as session:
+            await (await session.from_id(info.id)).stop()
+        return info.id
 
-        stops = {sandbox_id: Operation(stop(sandbox_id)) for sandbox_id in args.ids}
-        for sandbox_id, operation in stops.items():
-            try:
-                operation.result()
-            except SandboxError as error:
-                failed = True
-                print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
-            else:
-                print(safe_line(sandbox_id))
+    for operation in [Operation(stop(given)) for given in dict.fromkeys(args.ids)]:
+        try:
+            print(safe_line(operation.result()))
+        except SandboxError as error:
+            failed = True
+            print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
     return 1 if failed else 0

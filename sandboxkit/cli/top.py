@@ -15,8 +15,7 @@ def add(verbs: _options.Verbs) -> None:
         help="watch the list of sandboxes",
         description="Show the list of sandboxes and keep it current until Ctrl-C.",
     )
-    _options.provider(parser)
-    _options.selection(parser, "--all")
+    ls.selection(parser)
     parser.add_argument(
         "--interval", type=_options.seconds, default=2.0, metavar="TIME", help="default: 2s"
     )
@@ -28,17 +27,18 @@ def main(args: argparse.Namespace) -> int:
     from rich.console import Group  # rich, an extra, is needed for tables only
     from rich.live import Live
 
-    from sandboxkit.cli import _screen
+    from sandboxkit.cli import _listing, _screen
 
     console = _screen.console()
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         try:
             while True:
-                found = Operation(ls.listed(args)).result()
+                found, silent = Operation(ls.listed(args)).result()
                 head = (
                     f"{count(len(found), 'sandbox')}, {time.strftime('%H:%M:%S')}, Ctrl-C to leave"
                 )
-                live.update(Group(head, ls.table(found)), refresh=True)
+                lines = [_screen.cell(f"{name}: {error}") for name, error in silent.items()]
+                live.update(Group(head, _listing.listing(found, console), *lines), refresh=True)
                 time.sleep(args.interval)
         except KeyboardInterrupt:
             return 0

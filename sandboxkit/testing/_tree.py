@@ -11,12 +11,33 @@ MARKER = "SANDBOXKIT_FAKE"
 async def kill_tree(mark: str, leader: int | None) -> None:
     """Kill every process whose environment carries `mark`, and the descendants and session of
     `leader`; return when all are dead."""
+    struck: dict[int, bytes] = {}
     while found := members(mark, leader):
         for pid in found:
             signal_process(pid, signal.SIGSTOP)
         for pid in members(mark, leader):
+            struck[pid] = began(pid)
             signal_process(pid, signal.SIGKILL)
         await anyio.sleep(0.001)
+    # One whose parent died before it was no member any more.
+    while any(start and began(pid) == start for pid, start in struck.items()):  # noqa: ASYNC110
+        await anyio.sleep(0.001)
+
+
+async def stop_tree(mark: str) -> None:
+    """Stop every process whose environment carries `mark`; return when all have stopped."""
+    stopped: set[int] = set()
+    while more := members(mark, None) - stopped:
+        for pid in more:
+            signal_process(pid, signal.SIGSTOP)
+        stopped |= more
+        await anyio.sleep(0.001)
+
+
+def continue_tree(mark: str) -> None:
+    """Undo `stop_tree`."""
+    for pid in members(mark, None):
+        signal_process(pid, signal.SIGCONT)
 
 
 def members(mark: str, leader: int | None) -> set[int]:
@@ -28,8 +49,7 @@ def members(mark: str, leader: int | None) -> set[int]:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = _fields(name)
             if fields[0] == b"Z":
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
@@ -45,6 +65,20 @@ def members(mark: str, leader: int | None) -> set[int]:
         if not more:
             return found - {os.getpid()}
         found |= more
+
+
+def began(pid: int) -> bytes:
+    """When a process started, as the kernel tells it; empty where it has ended."""
+    try:
+        fields = _fields(str(pid))
+    except OSError:
+        return b""
+    return b"" if fields[0] in (b"Z", b"X") else fields[19]
+
+
+def _fields(pid: str) -> list[bytes]:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
 
 
 def signal_process(pid: int, signum: signal.Signals) -> None:

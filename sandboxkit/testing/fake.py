@@ -8,22 +8,37 @@ import datetime
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import anyio
 
-from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
+from sandboxkit.errors import (
+    CommandStartError,
+    ConfigurationError,
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
 from sandboxkit.provider import Output, Provider, StreamName
-from sandboxkit.testing._tree import MARKER, kill_tree
-from sandboxkit.types import Command, FileInfo, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.testing import _commands
+from sandboxkit.testing._tree import MARKER, continue_tree, kill_tree, stop_tree
+from sandboxkit.types import (
+    Command,
+    Exit,
+    FileInfo,
+    SandboxInfo,
+    SandboxSpec,
+    SandboxState,
+)
 
 _LOG_LIMIT = 1 << 20
-_DRAIN_SECONDS = 0.1
+_SILENCE = 2.0
+"""Seconds without a sign of life until a way is taken for broken."""
 
 
 @dataclasses.dataclass
@@ -34,8 +49,13 @@ class _Box:
     ends: float | None
     ended: anyio.Event
     log: deque[bytes]
-    main: "asyncio.Task[int] | None" = None
+    main: "asyncio.Task[Exit] | None" = None
     timer: "asyncio.Task[None] | None" = None
+    calls: set[anyio.CancelScope] = dataclasses.field(default_factory=set)
+    """Those in flight, which a connection that breaks would take along."""
+    thawed: anyio.Event | None = None
+    """None unless the sandbox is frozen."""
+    patience: "asyncio.Task[None] | None" = None
 
 
 class FakeProvider(Provider):
@@ -108,6 +128,10 @@ class FakeProvider(Provider):
         if box is None:
             return
         box.ended.set()
+        if box.patience is not None and box.patience is not asyncio.current_task():
+            box.patience.cancel()
+        if box.thawed is not None:
+            box.thawed.set()
         if box.timer is not None and box.timer is not asyncio.current_task():
             box.timer.cancel()
         if box.main is not None:
@@ -115,21 +139,21 @@ class FakeProvider(Provider):
         await self._kill(f"box:{box.folder}", None)
         shutil.rmtree(box.folder, ignore_errors=True)
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         """See `Provider.exec`."""
         box = self._box(sandbox_id)
         if command.user is not None:
             raise ConfigurationError(f"user={command.user!r}: FakeProvider cannot change users")
-        if command.pty is not None:
-            raise ConfigurationError(f"pty={command.pty!r}: FakeProvider has no terminals")
-        returncode = await self._run(box, command, output)
+        await self._answer(box)
+        with self._in_flight(box):
+            end = await self._run(box, command, output)
         if box.ended.is_set():
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended under the command",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        return returncode
+        return end
 
     async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """See `Provider.list_dir`."""
@@ -169,10 +193,68 @@ class FakeProvider(Provider):
 
     async def wait(self, sandbox_id: str) -> int:
         """See `Provider.wait`."""
-        main = self._box(sandbox_id).main
-        if main is None:
+        box = self._box(sandbox_id)
+        if box.main is None:
             raise ConfigurationError(f"sandbox {sandbox_id!r} has no main command to wait for")
-        return await asyncio.shield(main)
+        await self._answer(box)
+        with self._in_flight(box):
+            end = await asyncio.shield(box.main)
+        return end.status
+
+    async def freeze(self, sandbox_id: str) -> None:
+        """Let the sandbox fall silent: whoever waits for it, or asks it, is told so in 2 s."""
+        box = self._box(sandbox_id)
+        box.thawed = anyio.Event()
+        await stop_tree(f"box:{box.folder}")
+
+        async def lose_patience() -> None:
+            await anyio.sleep(_SILENCE)
+            await self.cut(sandbox_id)
+
+        box.patience = asyncio.create_task(lose_patience())
+
+    async def thaw(self, sandbox_id: str) -> None:
+        """Undo `freeze`."""
+        box = self._box(sandbox_id)
+        if box.patience is not None:
+            box.patience.cancel()
+        if box.thawed is not None:
+            box.thawed.set()
+            box.thawed = None
+        continue_tree(f"box:{box.folder}")
+
+    async def cut(self, sandbox_id: str) -> None:
+        """Break the way to the sandbox once: the commands in flight end, nobody knows how."""
+        for scope in tuple(self._box(sandbox_id).calls):
+            scope.cancel()
+
+    async def _answer(self, box: _Box) -> None:
+        """Let a call reach the sandbox."""
+        if box.thawed is not None:
+            with anyio.move_on_after(_SILENCE) as waiting:
+                await box.thawed.wait()
+            if waiting.cancelled_caught:
+                raise ProviderUnavailableError(
+                    f"the sandbox in {box.folder} has been silent for {_SILENCE:g} s; nothing was "
+                    "asked of it: try again once it has been thawed",
+                    provider=self.name,
+                )
+
+    @contextlib.contextmanager
+    def _in_flight(self, box: _Box) -> Iterator[None]:
+        scope = anyio.CancelScope()
+        box.calls.add(scope)
+        try:
+            with scope:
+                yield
+        finally:
+            box.calls.discard(scope)
+        if scope.cancelled_caught:
+            raise OutcomeUnknownError(
+                f"the way to the sandbox in {box.folder} broke after the command had been sent: "
+                "whether it did all of its work is not known",
+                provider=self.name,
+            )
 
     def _base_env(self, box: _Box) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(box.folder), "LANG": "C.UTF-8"}
@@ -190,7 +272,7 @@ class FakeProvider(Provider):
                 sandbox_id=sandbox_id,
             ) from None
 
-    async def _run(self, box: _Box, command: Command, output: Output) -> int:
+    async def _run(self, box: _Box, command: Command, output: Output) -> Exit:
         mark = secrets.token_hex(8)
         env = {
             **self._base_env(box),
@@ -200,74 +282,22 @@ class FakeProvider(Provider):
             MARKER: f"box:{box.folder}:{mark}",
         }
         cwd = _mapped(box, command.cwd or box.spec.workdir or "/workspace")
-        if not os.access(cwd, os.X_OK) or not os.path.isdir(cwd):
-            await output("stderr", f"cannot enter {command.cwd!r}: no such directory\n".encode())
-            return 126
         try:
-            process = await asyncio.create_subprocess_exec(
-                *[_mapped(box, argument) for argument in command.argv],
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            os.close(os.open(cwd, os.O_PATH | os.O_DIRECTORY))
         except OSError as error:
-            await output("stderr", f"{command.argv[0]}: {error.strerror}\n".encode())
-            return 127 if isinstance(error, FileNotFoundError) else 126
-        assert process.stdout is not None
-        assert process.stderr is not None
-        returncode, done = 0, False
-        try:
-            async with anyio.create_task_group() as group:
-                if command.stdin is not None:
-                    group.start_soon(_feed, process, command)
-                group.start_soon(_pump, process.stdout, "stdout", output)
-                group.start_soon(_pump, process.stderr, "stderr", output)
-                returncode = await _exit(process)
-                done = True
-                # A child may hold the pipes open: take what has arrived, then let go.
-                group.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
-        finally:
-            if not done:
-                with anyio.CancelScope(shield=True):
-                    await self._kill(f"box:{box.folder}:{mark}", process.pid)
-                    await _exit(process)
-            process._transport.close()  # type: ignore[attr-defined] # closes pipes a child holds
-        return returncode if returncode >= 0 else 128 - returncode
+            raise CommandStartError(
+                f"cannot start in cwd={command.cwd!r}: {error.strerror}",
+                errno=error.errno,
+                provider=self.name,
+            ) from error
+        argv = [_mapped(box, argument) for argument in command.argv]
 
+        async def kill(leader: int) -> None:
+            await self._kill(f"box:{box.folder}:{mark}", leader)
 
-async def _exit(process: asyncio.subprocess.Process) -> int:
-    """Wait for the process alone; its own wait() also waits until nobody holds its pipes open."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        pass  # reaped already
-    else:
-        try:
-            await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
-    while process.returncode is None:  # noqa: ASYNC110 - until asyncio has noticed it as well
-        await anyio.sleep(0.001)
-    return process.returncode
-
-
-async def _feed(process: asyncio.subprocess.Process, command: Command) -> None:
-    assert process.stdin is not None
-    assert command.stdin is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        async for item in command.stdin:
-            if isinstance(item, bytes):
-                process.stdin.write(item)
-                await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _pump(reader: asyncio.StreamReader, stream: StreamName, output: Output) -> None:
-    while chunk := await reader.read(1 << 16):
-        await output(stream, chunk)
+        return await _commands.run(
+            argv, cwd=cwd, env=env, command=command, output=output, kill=kill
+        )
 
 
 def _mapped(box: _Box, text: str) -> str:

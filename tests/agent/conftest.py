@@ -15,11 +15,13 @@ from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.types import Command, SandboxInfo, SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid() != 0:
     NAMESPACE.append("--map-root-user")
+AGENT = binary.path().name
+"""Also what a reaper, which is a clone of the agent, is called."""
 
 
 class NamespaceProvider(AgentProvider):
@@ -82,6 +84,7 @@ class Run:
         self.stdout = b""
         self.stderr = b""
         self.status = -1
+        self.exit = Exit(-1)
         self.started = anyio.Event()
 
     async def output(self, stream: str, data: bytes) -> None:
@@ -103,22 +106,23 @@ class Box:
     async def exec(self, *argv: str, run: Run | None = None, **options: object) -> Run:
         run = run or Run()
         command = Command(argv, **options)  # type: ignore[arg-type]  # the tests' own shorthand
-        run.status = await self.provider.exec(self.id, command, run.output)
+        run.exit = await self.provider.exec(self.id, command, run.output)
+        run.status = run.exit.status
         return run
 
     async def sh(self, script: str, run: Run | None = None, **options: object) -> Run:
         return await self.exec("sh", "-c", script, run=run, **options)
 
     async def processes(self) -> list[str]:
-        """The command lines of everything alive but the agent and the `ps` that asks."""
+        """The command lines of everything alive but the agent, its reapers and what asks."""
         lines = (
-            (await self.exec("ps", "-eo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
+            (await self.exec("ps", "-wweo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
         )
         living = [line.split(None, 3) for line in lines]
         return [
             args
             for pid, _, stat, args in living
-            if pid != "1" and stat[0] != "Z" and "ps -eo" not in args
+            if pid != "1" and stat[0] != "Z" and "ps -wweo" not in args and AGENT not in args
         ]
 
     async def settled(self, *lines: str) -> None:

@@ -26,20 +26,6 @@ async def test_a_signal_is_reported_as_128_plus_its_number(box: Box) -> None:
     assert (await box.sh("kill -9 $$")).status == 137
 
 
-async def test_a_missing_program_is_127_and_says_so(box: Box) -> None:
-    run = await box.exec("no-such-program")
-    assert run.status == 127
-    assert run.stderr == b"sandboxkit: no-such-program: command not found\n"
-
-
-async def test_a_program_that_cannot_run_or_a_bad_cwd_is_126(box: Box) -> None:
-    assert (await box.exec("/etc/passwd")).status == 126
-    assert (await box.exec("/etc")).status == 126
-    run = await box.exec("true", cwd="/no/such/folder")
-    assert run.status == 126
-    assert b"/no/such/folder" in run.stderr
-
-
 async def test_commands_start_in_the_workdir_or_their_own_cwd(box: Box) -> None:
     assert (await box.exec("pwd")).stdout.decode().strip() == str(box.workdir)
     assert (await box.exec("pwd", cwd="/usr")).stdout == b"/usr\n"
@@ -164,9 +150,3 @@ async def test_orphans_are_reaped(box: Box) -> None:
     await box.sh("for i in 1 2 3 4 5; do setsid sh -c 'exit 0' & done; wait")
     zombies = await box.sh("ps -eo stat= | grep -c '^Z'")
     assert zombies.stdout == b"0\n"
-
-
-async def test_an_oversized_request_is_a_configuration_error(box: Box) -> None:
-    with pytest.raises(ConfigurationError):
-        await box.exec("true", "x" * (5 << 20))
-    assert (await box.exec("true")).status == 0

@@ -5,16 +5,37 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from sandboxkit.types import PtySize, StdinItem
-from tests.agent.conftest import Box, Run
+from sandboxkit.types import Ending, PtySize, StdinItem
+from tests.agent.conftest import AGENT, Box, Run
 
 pytestmark = pytest.mark.anyio
+
+# In a shell's single quotes.
+SUBREAPER = """
+import ctypes, subprocess, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+subprocess.run(["sh", "-c", "setsid sh -c \\"setsid sleep 1001 & exit\\" &"])
+time.sleep(1000)
+"""
+SIBLINGS = """
+import ctypes, os, time
+clone_parent = 0x8000
+for _ in range(5):
+    if ctypes.CDLL(None).syscall(56, clone_parent, 0, 0, 0, 0) == 0:
+        os.setsid()
+        os.execlp("sleep", "sleep", "1001")
+time.sleep(1000)
+"""
 
 TREES = {
     "plain": "sleep 1001 & sleep 1002",
     "setsid": "setsid sleep 1001 & sleep 1002",
     "double fork": "(setsid sh -c 'sleep 1001 & sleep 1003 & exit' &) ; sleep 1002",
     "cleared environment": "(env -i setsid sh -c 'env -i setsid sleep 1001 & exit' &); sleep 1002",
+    "forged marker": "env SANDBOXKIT_EXEC_ID=x setsid sleep 1001 & (env SANDBOXKIT_EXEC_ID=x "
+    "setsid sh -c 'sleep 1003 & exit' &); sleep 1002",
+    "its own subreaper": "exec python3 -c '" + SUBREAPER + "'",
+    "siblings of its main process": "exec python3 -c '" + SIBLINGS + "'",
     "ignores signals": "trap '' TERM INT HUP; (trap '' TERM; setsid sleep 1001 &); sleep 1002",
     "forks all the time": "f() { (sleep 0.01; f) & }; f; f; f; while :; do setsid sleep 0.3 & sleep 0.02; done",
 }
@@ -110,3 +131,144 @@ async def test_a_command_that_floods_its_output_can_be_cancelled(box: Box) -> No
             await run.started.wait()
             group.cancel_scope.cancel()
     assert await box.processes() == []
+
+
+async def test_a_hundred_processes_that_fork_while_they_are_killed_all_die(box: Box) -> None:
+    forks = """if True:
+        import os, time
+        for _ in range(100):
+            if os.fork() == 0:
+                os.setsid()
+                while True:
+                    if os.fork():
+                        os._exit(0)
+                    os.setsid()
+                    time.sleep(0.002)
+        print("ready", flush=True)
+        time.sleep(1000)
+    """
+    for _ in range(3):
+        run = Run()
+        async with anyio.create_task_group() as group:
+
+            async def body(run: Run = run) -> None:
+                await box.exec("python3", "-c", forks, run=run)
+
+            group.start_soon(body)
+            await run.started.wait()
+            group.cancel_scope.cancel()
+        assert await box.processes() == []
+
+
+# $PPID is a command's reaper; another command's is the parent of its shell.
+@pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM", "SEGV", "HUP"])
+async def test_a_command_cannot_escape_by_signals_to_its_reaper(box: Box, signal: str) -> None:
+    spared = Run()
+    async with anyio.create_task_group() as group:
+
+        async def neighbour() -> None:
+            await box.sh("echo up; exec sleep 2001", run=spared)
+
+        group.start_soon(neighbour)
+        await spared.started.wait()
+        await cancelled(
+            box,
+            f"(setsid sleep 1001 &); kill -{signal} $PPID; (setsid sleep 1002 &) ; "
+            "sleep 0.05; echo ready; sleep 1003",
+        )
+        assert await box.processes() == ["sleep 2001"]
+        group.cancel_scope.cancel()
+    assert await box.processes() == []
+
+
+@pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM"])
+async def test_a_command_whose_reaper_was_signalled_ends_as_it_would(box: Box, signal: str) -> None:
+    with anyio.fail_after(10):
+        run = await box.sh(f"kill -{signal} $PPID; sleep 0.05; echo done; exit 7")
+    assert (run.stdout, run.status, run.exit.ending) == (b"done\n", 7, Ending.EXITED)
+    assert run.exit.usage.processor_seconds is not None
+
+
+@pytest.mark.parametrize("signal", ["KILL", "STOP"])
+async def test_a_neighbours_reaper_that_was_signalled_loses_nothing(box: Box, signal: str) -> None:
+    run = Run()
+    async with anyio.create_task_group() as group:
+
+        async def victim() -> None:
+            await box.sh(
+                "(setsid sleep 3001 &); sleep 0.1; echo $PPID; read line; exit 5",
+                run=run,
+                stdin=line(),
+            )
+
+        async def line() -> AsyncIterator[StdinItem]:
+            await signalled.wait()
+            yield b"go\n"
+
+        signalled = anyio.Event()
+        group.start_soon(victim)
+        await run.started.wait()
+        await cancelled(
+            box, f"kill -{signal} {run.stdout.decode().strip()}; echo ready; sleep 1001"
+        )
+        assert "sleep 3001" in await box.processes()
+        signalled.set()
+    assert run.status == 5
+
+
+async def test_a_command_whose_reaper_is_dead_is_killed_whole(box: Box) -> None:
+    run = Run()
+    async with anyio.create_task_group() as group:
+
+        async def victim() -> None:
+            await box.sh("echo $PPID; (setsid sleep 3001 &); sleep 3002", run=run)
+
+        group.start_soon(victim)
+        await run.started.wait()
+        await box.sh(f"kill -9 {run.stdout.decode().strip()}; sleep 0.05")
+        group.cancel_scope.cancel()
+    assert await box.processes() == []
+
+
+async def test_a_daemon_outlives_its_command_and_the_kill_of_others(box: Box) -> None:
+    await box.sh("(env -i setsid sleep 2001 &)")
+    await cancelled(box, "(env -i setsid sleep 1001 &) ; echo ready; sleep 1002")
+    await box.settled("sleep 2001")
+
+
+async def test_no_reaper_outlives_its_processes(box: Box) -> None:
+    async with anyio.create_task_group() as group:
+        for _ in range(300):
+            group.start_soon(box.exec, "true")
+    with anyio.fail_after(5):
+        while len(names := await everything(box)) > 3:
+            await anyio.sleep(0.01)
+    # The agent, and the reaper of the `ps` that asks.
+    assert sorted(name for name in names if name != "ps") == [AGENT[:15], AGENT[:15]]
+
+
+async def everything(box: Box) -> list[str]:
+    """The names of all processes, zombies included."""
+    return (await box.exec("ps", "-eo", "comm=")).stdout.decode().split()
+
+
+async def test_reapers_are_not_counted_as_the_sandboxs_processes(box: Box) -> None:
+    await box.sh("sleep 1001 & sleep 1002 & setsid sleep 1003 &")
+    await box.settled("sleep 1001", "sleep 1002", "sleep 1003")
+    assert (await box.provider.usage(box.id)).processes == 4
+
+
+async def test_a_reaper_can_be_neither_read_nor_traced(box: Box) -> None:
+    for path in ("environ", "mem", "maps", "fd/3", "root/etc/passwd"):
+        run = await box.sh(f"head -c1 /proc/$PPID/{path}")
+        assert run.status != 0
+        assert run.stdout == b""
+    trace = "import ctypes, os; print(ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0))"
+    assert (await box.exec("python3", "-c", trace)).stdout == b"-1\n"
+    status = (await box.sh("cat /proc/$PPID/status")).stdout.decode()
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert f"{name}:\t{0:016x}" in status
+
+
+async def test_a_commands_environment_has_no_mark_of_ours(box: Box) -> None:
+    assert b"SANDBOXKIT_EXEC_ID" not in (await box.exec("env")).stdout

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
 from sandboxkit.providers._agent.frames import Fields, Frame, FrameDecoder, Kind, ProtocolError
+from sandboxkit.providers._agent.link import ANSWER, DATA, MAGIC, OPENED, OPENING, RECORD, Link
 from tests.agent.conftest import Box
 
 HELLO = frames.encode(Kind.HELLO, 0, requests.hello(None))
@@ -66,16 +67,18 @@ def test_text_survives(text: str, several: list[str]) -> None:
 
 
 async def last_words(box: Box, data: bytes) -> str:
-    """Send raw bytes as a second client; return the reason of the agent's BYE."""
+    """Send bytes over a link as a second client; return the reason of the agent's BYE."""
     reason = ""
     decoder = FrameDecoder()
     async with await box.provider._connect(box.id) as stream:
+        link = Link(stream)
         with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-            await stream.send(data)
+            await link.open()
+            await link.send(data)
             if isinstance(stream, UNIXSocketStream):
                 await stream.send_eof()
             while True:
-                for frame in decoder.feed(await stream.receive()):
+                for frame in decoder.feed(await link.receive()):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
     return reason
@@ -90,7 +93,7 @@ MALFORMED = {
     "garbage": (b"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", "bytes, the limit"),
     "no hello": (exec_frame(), "hello"),
     "bad magic": (frames.encode(Kind.HELLO, 0, b"XXXX\0\0\0\1\0" + bytes(8)), "magic"),
-    "other version": (frames.encode(Kind.HELLO, 0, b"SBXK\0\0\0\2\0" + bytes(8)), "version"),
+    "other version": (frames.encode(Kind.HELLO, 0, b"SBXK\0\0\0\1\0" + bytes(8)), "version"),
     "second hello": (HELLO + exec_frame() + frames.encode(Kind.HELLO, 1), "second hello"),
     "unknown type": (HELLO + b"\0\0\0\0\x09\0\0\0\1", "unknown frame type 9"),
     "agent's type": (HELLO + frames.encode(Kind.EXIT, 1, bytes(4)), "unknown frame type 19"),
@@ -155,6 +158,39 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
             await anyio.sleep(0.01)
 
 
+async def unlinked(box: Box, data: bytes) -> str:
+    """Send bytes that are no link's; return the reason of the agent's BYE."""
+    async with await box.provider._connect(box.id) as stream:
+        await stream.send(data)
+        if isinstance(stream, UNIXSocketStream):
+            await stream.send_eof()
+        with anyio.fail_after(5):
+            frames_of = FrameDecoder().feed(await Link(stream).receive())
+            return Fields(next(frames_of).payload).text()
+
+
+NO_LINK = {
+    "another protocol": (b"GET / HTTP/1.1\r\nHost: agent\r\nAccept: */*\r\n\r\n", "not a link's"),
+    "the version before": (OPENING.pack(MAGIC, 1, bytes(16), False, 0, 0), "version 2"),
+    "cut short": (b"SBXL\2", "inside its opening"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", NO_LINK)
+async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -> None:
+    data, complaint = NO_LINK[case]
+    assert complaint in await unlinked(box, data)
+
+
+def of_the_agent(data: bytes) -> bytes:
+    """What an agent sends at the beginning of a session."""
+    return ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(DATA, 0, len(data)) + data
+
+
+WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\2" + bytes(16))
+
+
 async def connected() -> tuple[ByteStream, socket.socket]:
     ours, theirs = socket.socketpair()
     return await UNIXSocketStream.from_socket(ours), theirs
@@ -166,9 +202,12 @@ async def connected() -> tuple[ByteStream, socket.socket]:
     [
         (b"", "ended"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
-        (frames.encode(Kind.BYE, 0, frames.string("no room")), "no room"),
-        (struct.pack(">IBI", 5 << 20, 16, 0), "limit"),
-        (frames.encode(Kind.BYE, 0, b"\0\0\0\x09short"), "too short"),
+        (ANSWER.pack(MAGIC, 1, OPENED, 0), "version 1"),
+        (ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x", "byte 7"),
+        (ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(9, 0, 0), "record type 9"),
+        (of_the_agent(frames.encode(Kind.BYE, 0, frames.string("no room"))), "no room"),
+        (of_the_agent(struct.pack(">IBI", 5 << 20, 16, 0)), "limit"),
+        (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
     ],
 )
 async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str) -> None:
@@ -182,10 +221,11 @@ async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str
 @pytest.mark.anyio
 async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> None:
     stream, agent = await connected()
-    agent.send(frames.encode(Kind.WELCOME, 0, b"\0\0\0\1"))
+    agent.send(of_the_agent(WELCOME))
     client = await AgentClient.start(stream, requests.hello(None))
     request = client.open(Kind.CALL, b"\x09")
-    agent.send(frames.encode(Kind.CREDIT, request.number, b""))
+    broken = frames.encode(Kind.CREDIT, request.number, b"")
+    agent.send(RECORD.pack(DATA, len(WELCOME), len(broken)) + broken)
     with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match="protocol error"):
         await request.receive()
 
@@ -194,7 +234,7 @@ async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> No
 async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number() -> None:
     """Descriptors are numbered anew: the loop must have let go of one before it is closed."""
     stream, agent = await connected()
-    agent.send(frames.encode(Kind.WELCOME, 0, b"\0\0\0\1"))
+    agent.send(of_the_agent(WELCOME))
     client = await AgentClient.start(stream, requests.hello(None))
     number = stream.extra(SocketAttribute.raw_socket).fileno()
     await anyio.wait_all_tasks_blocked()  # its reader waits for the socket

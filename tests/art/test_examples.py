@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ FOLDER = ROOT / "examples" / "rl_training"
 EXPECTED = Path(__file__).parent / "expected"
 ARGUMENTS = {"mbpp_rollouts": ["--dry-run"]}
 TRAINER = FOLDER / "trl_grpo.py"
-PROGRAMS = sorted({*FOLDER.glob("*.py")} - {TRAINER, FOLDER / "__init__.py"})
+# Those for TRL are in tests/trl.
+PROGRAMS = sorted({*FOLDER.glob("*.py")} - {*FOLDER.glob("trl_*.py"), FOLDER / "__init__.py"})
 
 
 @pytest.mark.timeout(300)
@@ -22,17 +25,41 @@ def test_a_program_prints_exactly_what_is_expected(path: Path, provider: str) ->
     assert printed == (EXPECTED / f"{path.stem}.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "returncode", "said"),
+    [
+        ([], 2, "--dry-run for a script, or --base-url URL for a server"),
+        (["--base-url", "http://127.0.0.1:9/v1"], 1, "no rollout has a reward; the first: "),
+    ],
+)
+def test_rollouts_without_a_model_say_so_and_fail(
+    arguments: list[str], returncode: int, said: str
+) -> None:
+    command = [sys.executable, str(FOLDER / "mbpp_rollouts.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == returncode
+    assert said in done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_the_trainer_trains_and_keeps_its_metrics(
     tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    options = ["--tiny", "--steps", "2", "--sandboxes", "4", "--out", str(tmp_path)]
-    # TRL and transformers warn of themselves.
-    printed = run_example(TRAINER, provider, *options, warnings="ignore")
-    assert printed == "2 steps; see metrics.jsonl and reward.svg\n"
+    options = ["--tiny", "--sandboxes", "4", "--out", str(tmp_path)]
+    if provider != "local":
+        options += ["--steps", "2"]
+    # As Python has it by itself: what it would warn a user of is an error of the example's.
+    printed = run_example(TRAINER, provider, *options, warnings="default::FutureWarning")
+    assert f"see {tmp_path}/metrics.jsonl and {tmp_path}/reward.svg\n" in printed
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [each["step"] for each in steps] == [1, 2]
+    assert printed.startswith(f"{len(steps)} steps, mean reward from {steps[0]['reward']:.2f} to ")
+    assert [each["step"] for each in steps] == list(range(1, len(steps) + 1))
+    if provider == "local":
+        assert len(steps) < 40, "it stops when it has learned"
+        assert sum(each["reward"] for each in steps[-4:]) >= 4 * 0.9
+    else:
+        assert len(steps) == 2
     for each in steps:
         assert math.isclose(each["rewards/pass_rate/mean"], each["reward"], rel_tol=1e-5)
         assert each["infra_failed_rate"] == 0

@@ -11,6 +11,7 @@ import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fcntl import ioctl
 
 import pytest
@@ -44,8 +45,26 @@ def cli() -> Cli:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours, on the local provider, with a terminal type that every machine knows."""
-    return {**os.environ, "SANDBOXKIT_PROVIDER": "local", "TERM": "xterm", **(extra or {})}
+    """Ours, on the local provider, with a terminal type that every machine knows.
+
+    The size of its window is not told by variables, which the processes of the tests have.
+    """
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return {**ours, "SANDBOXKIT_PROVIDER": "local", "TERM": "xterm", **(extra or {})}
+
+
+@contextmanager
+def following(*args: str) -> "Iterator[subprocess.Popen[str]]":
+    """`sandboxkit` in the background, ended at the end, with its output in a pipe."""
+    process = subprocess.Popen(
+        [*_COMMAND, *args], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        with process:
+            yield process
+            process.terminate()
+    finally:
+        process.kill()
 
 
 class Terminal:
@@ -77,7 +96,7 @@ class Terminal:
         """Wait until the text is on the screen; forget the screen up to it."""
         deadline = time.monotonic() + _SECONDS
         while text.encode() not in self.screen:
-            if not self._read(deadline - time.monotonic()):
+            if not self.read(deadline - time.monotonic()):
                 pytest.fail(f"{text!r} did not appear in {self.screen!r}")
         self.screen = self.screen.partition(text.encode())[2]
 
@@ -85,9 +104,9 @@ class Terminal:
         """Wait for the command to end and read the rest of its screen."""
         deadline = time.monotonic() + _SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
-            self._read(0.05)
+            self.read(0.05)
         code = self.process.wait(timeout=1)
-        while self._read(0):
+        while self.read(0):
             pass
         return code
 
@@ -103,7 +122,8 @@ class Terminal:
         os.close(self.master)
         os.close(self._slave)
 
-    def _read(self, seconds: float) -> bool:
+    def read(self, seconds: float) -> bool:
+        """Wait so long for something new on the screen, and say whether there was."""
         if not select.select([self.master], [], [], max(0.0, seconds))[0]:
             return False
         self.screen += os.read(self.master, 1 << 16)

@@ -2,9 +2,14 @@
 
 import json
 import os
+import random
+import re
 from pathlib import Path
 
-from tests.cli.conftest import Cli, Open
+import pytest
+
+from sandboxkit.cli.logs import last_lines, since
+from tests.cli.conftest import Cli, Open, following
 
 
 def test_ls_shows_state_and_public_tags_only(cli: Cli, detached: str, tag: str) -> None:
@@ -24,7 +29,28 @@ def test_ls_filters_by_state_and_all_tags(cli: Cli, detached: str, tag: str) -> 
     assert cli("ls", "-q", "--tag", tag, "--state", "running").stdout == f"{detached}\n"
     assert cli("ls", "-q", "--tag", tag, "--state", "stopped").stdout == ""
     assert cli("ls", "-q", "--tag", tag, "--tag", "other").stdout == ""
-    assert detached in cli("ls", "-q", "--all").stdout
+    assert detached in cli("ls", "-q", "-p", "local").stdout
+
+
+def test_ls_writes_json_and_templates(cli: Cli, detached: str, tag: str) -> None:
+    key, _, value = tag.partition(":")
+    whole = cli("ls", "--tag", tag, "--format", "json").stdout
+    assert whole == cli("ls", "--tag", tag, "--json").stdout
+    form = rf"{{id}}\t{{provider}}\t{{tags.{key}}}\t{{tags.none}}."
+    shown = cli("ls", "--tag", tag, "--format", form).stdout
+    assert shown == f"{detached}\tlocal\t{value}\t.\n"
+    for wrong in ("{ID}", "ids"):
+        result = cli("ls", "--format", wrong)
+        assert result.returncode == 2
+        assert "{created_at}" in result.stderr or "{id} {state}" in result.stderr
+
+
+def test_inspect_says_what_ls_does_and_what_was_used(cli: Cli, detached: str, tag: str) -> None:
+    said = json.loads(cli("inspect", detached).stdout)
+    (listed,) = json.loads(cli("ls", "--tag", tag, "--json").stdout)
+    assert said.items() >= listed.items()
+    assert said["detached"] is True
+    assert said["usage"]["processor_seconds"] >= 0
 
 
 def test_ls_on_a_terminal_is_a_table(terminal: Open, detached: str, tag: str) -> None:
@@ -32,6 +58,17 @@ def test_ls_on_a_terminal_is_a_table(terminal: Open, detached: str, tag: str) ->
     assert window.exit_code() == 0
     assert detached.encode() in window.screen
     assert "─" in window.screen.decode()
+
+
+def test_ls_on_a_narrow_terminal_keeps_every_word_whole(
+    terminal: Open, detached: str, tag: str
+) -> None:
+    window = terminal("ls", "--tag", tag, cols=64)
+    assert window.exit_code() == 0
+    first, second = window.screen.decode().splitlines()[1:3]
+    assert detached in first
+    assert tag in second
+    assert max(map(len, re.sub(r"\x1b\[[\d;]*m", "", window.screen.decode()).splitlines())) <= 64
 
 
 def test_cp_copies_files_and_folders_both_ways(cli: Cli, detached: str, tmp_path: Path) -> None:
@@ -70,6 +107,36 @@ def test_cp_refuses_what_it_cannot_do(cli: Cli) -> None:
         assert result.stderr.startswith("sandboxkit: error: ")
 
 
+def test_cp_writes_to_standard_output_and_reads_standard_input(cli: Cli, detached: str) -> None:
+    content = "one\ntwo \udcff\0"
+    sent = cli("cp", "-", f"{detached}:/workspace/deep/file", stdin=content)
+    assert (sent.returncode, sent.stderr) == (0, "")
+    assert cli("exec", detached, "stat", "-c", "%a", "deep/file").stdout == "644\n"
+    got = cli("cp", f"{detached}:/workspace/deep/file", "-")
+    assert (got.returncode, got.stdout, got.stderr) == (0, content, "")
+    assert not Path("-").exists()
+    folder = cli("cp", f"{detached}:/workspace", "-")
+    assert folder.returncode == 2
+    assert f"exec {detached} tar c /workspace" in folder.stderr
+    nameless = cli("cp", "-", f"{detached}:/workspace", stdin="x")
+    assert nameless.returncode == 2
+    assert "add the name" in nameless.stderr
+
+
+def test_a_long_copy_says_on_a_terminal_how_far_it_is(
+    cli: Cli, terminal: Open, detached: str
+) -> None:
+    window = terminal("cp", "-", f"{detached}:/workspace/typed")
+    typed = 0
+    while b"copied " not in window.screen:
+        window.type("x\n")
+        typed += 1
+        window.read(0.1)
+    window.type("\x04")
+    assert window.exit_code() == 0
+    assert cli("exec", detached, "cat", "typed").stdout == "x\n" * typed
+
+
 def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:
     started = cli(
         "run", "-d", "--lifetime", "60s", "--tag", tag, "sh", "-c", "echo from-main; sleep 60"
@@ -83,6 +150,44 @@ def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:
         assert shown == "from-main\n"
     finally:
         cli("stop", sandbox_id)
+
+
+def test_logs_follows_the_main_command_to_its_end(cli: Cli, tag: str) -> None:
+    script = "echo one; echo two; until [ -e go ]; do sleep 0.1; done; echo three"
+    sandbox_id = cli(
+        "run", "-d", "--lifetime", "3m", "--tag", tag, "sh", "-c", script
+    ).stdout.strip()
+    try:
+        with following("logs", "--follow", sandbox_id) as process:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in "12"] == ["one\n", "two\n"]
+            assert cli("logs", "--tail", "1", sandbox_id).stdout == "two\n"
+            cli("exec", sandbox_id, "touch", "go")
+            assert process.stdout.read() == "three\n"
+            assert process.wait(timeout=60) == 0
+    finally:
+        cli("stop", sandbox_id)
+
+
+def test_a_later_look_at_the_newest_output_shows_what_is_new() -> None:
+    data = random.Random(0).randbytes(20_000)
+    for start, end, later, last in (
+        (0, 0, 0, 9),
+        (0, 9000, 0, 9000),
+        (0, 9000, 0, 12_000),
+        (0, 9000, 100, 9100),
+        (0, 9000, 4900, 18_000),
+    ):
+        assert since(data[start:end], data[later:last]) == data[end:last]
+    assert since(data[:9000], data[8999:]) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, b""), (1, b"c"), (2, b"\nc"), (3, b"b\n\nc"), (9, b"a\nb\n\nc")]
+)
+def test_the_last_lines_are_whole(number: int, shown: bytes) -> None:
+    assert last_lines(b"a\nb\n\nc", number) == shown
+    assert last_lines(b"a\nb\n\nc\n", number) == (shown + b"\n" if number else b"")
 
 
 def test_stop_attempts_all_and_reports_each(cli: Cli, detached: str, tag: str) -> None:

@@ -1,6 +1,7 @@
 """Errors are one line with a remedy; help, doctor and completion say what there is."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 import sandboxkit
 from sandboxkit import cli as command
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Open
 
 VERBS = (
     "demo",
@@ -16,6 +17,7 @@ VERBS = (
     "exec",
     "shell",
     "ls",
+    "inspect",
     "cp",
     "logs",
     "stop",
@@ -81,7 +83,38 @@ def test_doctor_describes_every_provider(cli: Cli) -> None:
     found = json.loads(result.stdout)
     assert found["local"]["available"] is True
     assert found["local"]["isolation"]
+    assert [
+        name for name, each in found.items() if not each["available"] | bool(each["remedy"])
+    ] == []
     assert "local *" in cli("doctor").stdout
+
+
+def test_doctor_fits_a_terminal_of_80_columns(
+    terminal: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    window = terminal("doctor", "-p", "local", cols=80)
+    assert window.exit_code() == 0
+    shown = re.sub(r"\x1b\[(?!3)[\d;]*m", "", window.screen.decode())
+    assert "\x1b" not in shown  # bold and dim may be, colours not
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["local", "*", "yes"]
+    assert lines[1].startswith("  isolation  ")
+
+
+def test_help_fits_80_columns_and_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def texts(columns: int) -> dict[str, str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        (verbs,) = command.build_parser()._subparsers._group_actions  # type: ignore[union-attr]
+        assert isinstance(verbs.choices, dict)
+        parsers = {"": command.build_parser(), **verbs.choices}
+        return {name: parser.format_help() for name, parser in parsers.items()}
+
+    wide = texts(500)
+    for verb, text in texts(80).items():
+        assert [line for line in text.splitlines() if len(line) > 80] == [], verb
+        assert set(text.split()) == set(wide[verb].split()), verb
 
 
 def test_doctor_fails_when_the_chosen_provider_cannot_work(cli: Cli) -> None:

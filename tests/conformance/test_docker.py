@@ -7,6 +7,7 @@ import pytest
 from sandboxkit.provider import Provider
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.testing.conformance import ProviderConformance
+from tests.conformance.hooks import DockerHooks
 from tests.docker_here import TEST_IMAGE, require_docker
 
 IMAGE = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
@@ -17,7 +18,7 @@ def daemon() -> None:
     require_docker()
 
 
-class TestDocker(ProviderConformance):
+class TestDocker(DockerHooks, ProviderConformance):
     spec = "sandboxkit.providers.docker:DockerProvider"
     image = IMAGE
     other_user = "nobody"

@@ -8,18 +8,22 @@ from sandboxkit import ConfigurationError, Session
 from sandboxkit.provider import Provider
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.testing.conformance import ProviderConformance
+from tests.conformance.hooks import VendorHooks
 from tests.e2b.server import emulator
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _emulator() -> Iterator[None]:
-    with emulator():
+    with emulator() as server:
+        VendorHooks.vendor = server._process.pid, server.url
         yield
 
 
-class TestE2B(ProviderConformance):
+class TestE2B(VendorHooks, ProviderConformance):
     """E2B gives every sandbox the limits of its template: those cannot be asked for."""
 
+    silence_bound = 25.0
+    """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
     spec = "sandboxkit.providers.e2b:E2BProvider"
 
     @classmethod

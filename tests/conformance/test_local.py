@@ -3,9 +3,10 @@
 from sandboxkit.provider import Provider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing.conformance import ProviderConformance
+from tests.conformance.hooks import LocalHooks
 
 
-class TestLocal(ProviderConformance):
+class TestLocal(LocalHooks, ProviderConformance):
     spec = "sandboxkit.providers.local:LocalProvider"
 
     @classmethod

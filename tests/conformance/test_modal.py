@@ -9,17 +9,21 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers.modal import ModalProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE
+from tests.conformance.hooks import VendorHooks, child
 from tests.emulators.modal.client import modal_emulator
 
 
 @pytest.fixture(scope="class", autouse=True)
 def emulator() -> Iterator[None]:
     """An emulator for the class."""
-    with modal_emulator():
+    with modal_emulator() as vendor:
+        VendorHooks.vendor = child("tests.emulators.modal"), vendor.url
         yield
 
 
-class TestModal(ProviderConformance):
+class TestModal(VendorHooks, ProviderConformance):
+    silence_bound = 25.0
+    """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
     spec = "sandboxkit.providers.modal:ModalProvider"
 
     @classmethod

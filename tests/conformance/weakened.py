@@ -16,7 +16,7 @@ from unittest import mock
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import LocalProvider, _bwrap, _layout, _provider
-from sandboxkit.types import Command, SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +57,13 @@ class IgnoresTheMemoryLimit(LocalProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         return await super().create(dataclasses.replace(spec, memory_mb=4096))
+
+
+class IgnoresTheDiskLimit(LocalProvider):
+    """A sandbox may write much more than was asked for."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return await super().create(dataclasses.replace(spec, disk_mb=512))
 
 
 class OpensTheNetwork(LocalProvider):
@@ -105,7 +112,7 @@ class AllowsNamespaces(Weakened):
 class LetsCommandsRunOn(LocalProvider):
     """Cancelling a command does not kill it."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         return await asyncio.shield(
             asyncio.ensure_future(super().exec(sandbox_id, command, output))
         )

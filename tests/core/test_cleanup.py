@@ -1,17 +1,32 @@
 """What happens to sandboxes at interpreter exit, on signals, after a fork, and in a sweep."""
 
 import asyncio
+import dataclasses
 import datetime
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from sandboxkit import ConfigurationError, SandboxInfo, SandboxState, Session, _cleanup, _tags
+from sandboxkit import (
+    ConfigurationError,
+    Operation,
+    SandboxError,
+    SandboxInfo,
+    SandboxState,
+    Session,
+    _cleanup,
+    _owners,
+    _tags,
+)
 from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec
 
 # Each deletion leaves a file behind, so that another process can count them.
 PRELUDE = """
@@ -150,17 +165,55 @@ def info(**tags: str) -> SandboxInfo:
     return SandboxInfo("id", "fake", SandboxState.RUNNING, tags)
 
 
+def dead_owner() -> str:
+    """The owner that a process of this machine was."""
+    code = "from sandboxkit import _owners; print(_owners.owner())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def test_an_orphan_is_what_a_dead_process_of_this_machine_owned() -> None:
-    mine = {_tags.OWNER: _cleanup.owner()}
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    host = _cleanup.owner().partition(":")[0]
-    dead = {_tags.OWNER: f"{host}:{child.pid}:{_cleanup._start_time(child.pid)}"}
-    child.communicate()
-    assert not _cleanup.is_orphan(info(**mine))
-    assert _cleanup.is_orphan(info(**dead))
-    assert not _cleanup.is_orphan(info(**dead, **{_tags.DETACH: "1"}))
-    assert not _cleanup.is_orphan(info(**{_tags.OWNER: f"another-host:{child.pid}:1"}))
-    assert not _cleanup.is_orphan(info())
+    dead = {_tags.OWNER: dead_owner()}
+    assert not _owners.is_orphan(info(**{_tags.OWNER: _owners.owner()}))
+    assert _owners.is_orphan(info(**dead))
+    assert not _owners.is_orphan(info(**dead, **{_tags.DETACH: "1"}))
+
+
+def test_what_cannot_be_known_to_be_dead_is_no_orphan() -> None:
+    boot, namespace, pid, started = dead_owner().split(".")
+    for other in (
+        f"0123456789abcdef.{namespace}.{pid}.{started}",  # another machine, or before a reboot
+        f"{boot}.4026539999.{pid}.{started}",  # in a container of this machine
+        "",
+        "a:b:c",
+        f"{boot}.{namespace}..{started}",
+    ):
+        assert not _owners.is_orphan(info(**{_tags.OWNER: other})), other
+    assert not _owners.is_orphan(info())
+
+
+def test_a_pid_that_was_used_again_is_another_process() -> None:
+    boot, namespace, _, started = _owners.owner().split(".")
+    reused = f"{boot}.{namespace}.{os.getpid()}.{int(started) - 1}"
+    assert _owners.is_orphan(info(**{_tags.OWNER: reused}))
+
+
+def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
+    """Its pid is another process's here, or nobody's."""
+    code = "from sandboxkit import _owners; print(_owners.owner()); input()"
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    with subprocess.Popen(
+        [*unshare, sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as inside:
+        assert inside.stdout is not None
+        said = inside.stdout.readline().strip()
+        if not said:
+            pytest.skip("no pid namespaces here")
+        assert not _owners.is_orphan(info(**{_tags.OWNER: said}))
 
 
 def test_a_sweep_deletes_what_matches_and_nothing_else() -> None:
@@ -181,6 +234,160 @@ def test_a_sweep_deletes_what_matches_and_nothing_else() -> None:
 
 def test_expiry_is_read_from_the_backend_or_the_tags() -> None:
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
-    assert _cleanup.is_expired(SandboxInfo("i", "f", SandboxState.RUNNING, {}, expires_at=past))
-    assert _cleanup.is_expired(info(**{_tags.EXPIRES: "1"}))
-    assert not _cleanup.is_expired(info())
+    assert _owners.is_expired(SandboxInfo("i", "f", SandboxState.RUNNING, {}, expires_at=past))
+    assert _owners.is_expired(info(**{_tags.EXPIRES: "1"}))
+    assert not _owners.is_expired(info())
+
+
+class Clocks:
+    """Both clocks of this machine, to be set apart."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.wall, self.boot = 1e9, 1000.0
+        patch.setattr(_owners, "_clocks", lambda: (self.boot, self.wall))
+
+    def passes(self, seconds: float) -> None:
+        """Both go on."""
+        self.wall, self.boot = self.wall + seconds, self.boot + seconds
+
+    def jumps(self, seconds: float) -> None:
+        """The wall clock is set."""
+        self.wall += seconds
+
+    def made(self, lifetime: float) -> SandboxInfo:
+        """A sandbox of this moment."""
+        tags = {_tags.BIRTH: _owners.birth(), _tags.EXPIRES: f"{self.wall + lifetime:.0f}"}
+        created = datetime.datetime.fromtimestamp(self.wall, datetime.UTC)
+        return SandboxInfo("i", "f", SandboxState.RUNNING, tags, created_at=created)
+
+    def renewed(self, sandbox: SandboxInfo, lifetime: float) -> SandboxInfo:
+        """The same one, as a backend tells it after `renew`."""
+        expires = datetime.datetime.fromtimestamp(self.wall + lifetime, datetime.UTC)
+        return dataclasses.replace(sandbox, expires_at=expires)
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(monkeypatch)
+
+
+def test_a_lifetime_passes(clocks: Clocks) -> None:
+    sandbox = clocks.made(100)
+    clocks.passes(99)
+    assert not _owners.is_expired(sandbox)
+    clocks.passes(2)
+    assert _owners.is_expired(sandbox)
+
+
+def test_a_clock_that_jumps_forward_ends_no_lifetime(clocks: Clocks) -> None:
+    sandbox = clocks.made(100)
+    clocks.jumps(1e8)
+    assert not _owners.is_expired(sandbox)
+    assert _owners.age(sandbox) < 1
+    renewed = clocks.renewed(sandbox, 500)
+    clocks.passes(200)
+    assert _owners.is_expired(sandbox)
+    assert not _owners.is_expired(renewed)
+    clocks.jumps(1e8)
+    assert not _owners.is_expired(renewed)
+
+
+def test_a_clock_that_jumps_forward_after_a_renewal_ends_no_lifetime(clocks: Clocks) -> None:
+    sandbox = clocks.made(100)
+    clocks.passes(50)
+    renewed = clocks.renewed(sandbox, 500)
+    clocks.jumps(1e8)
+    clocks.passes(499)
+    assert not _owners.is_expired(renewed)
+    clocks.passes(2)
+    assert _owners.is_expired(renewed)
+
+
+def test_a_clock_that_jumps_back_ends_no_lifetime(clocks: Clocks) -> None:
+    sandbox = clocks.made(100)
+    clocks.jumps(-1e8)
+    clocks.passes(99)
+    assert not _owners.is_expired(sandbox)
+
+
+def test_without_a_birth_of_this_boot_the_wall_clock_decides(clocks: Clocks) -> None:
+    sandbox = clocks.made(100)
+    elsewhere = {**sandbox.tags, _tags.BIRTH: "0123456789abcdef.5.1000000000"}
+    clocks.jumps(200)
+    assert _owners.is_expired(dataclasses.replace(sandbox, tags=elsewhere))
+    for odd in ("", "x", _owners.birth().rpartition(".")[0], _owners.birth() + "e"):
+        tags = {**sandbox.tags, _tags.BIRTH: odd}
+        assert _owners.is_expired(dataclasses.replace(sandbox, tags=tags)), odd
+
+
+class Here(FakeProvider):
+    """Has sandboxes on this machine, and says when it lists them."""
+
+    on_this_machine: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = 0
+        self.gate = asyncio.Event()
+        self.broken = False
+        self.swept = threading.Event()
+        self.deleted = threading.Event()
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        self.lists += 1
+        await self.gate.wait()
+        if self.broken:
+            self.swept.set()
+            raise SandboxError("down")
+        async for found in super().list(tags):
+            yield found
+
+    async def delete(self, sandbox_id: str) -> None:
+        await super().delete(sandbox_id)
+        self.deleted.set()
+
+    def stray(self, owner: str, expires: float) -> str:
+        """A sandbox of that owner."""
+        tags = {_tags.OWNER: owner, _tags.EXPIRES: f"{expires:.0f}"}
+        return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(10)
+
+    def open(self) -> None:
+        """Let every list go on."""
+
+        async def run() -> None:
+            self.gate.set()
+
+        Operation(run()).result(10)
+
+
+def test_the_first_start_sweeps_what_can_only_be_left_over_and_waits_for_none_of_it() -> None:
+    provider = Here()
+    dead, alive = dead_owner(), _owners.owner()
+    stray = provider.stray(dead, 1)
+    kept = {
+        provider.stray(dead, 1e11),
+        provider.stray(alive, 1),
+        provider.stray("0123456789abcdef.1.2.3", 1),
+    }
+    with Session(provider) as session:
+        session.sandbox().start().result(10)  # the sweep is still held
+        session.sandbox().start().result(10)
+        assert stray in provider._boxes
+        provider.open()
+        assert provider.deleted.wait(10)
+    assert provider._boxes.keys() == kept
+    assert provider.lists == 1
+    for sandbox_id in kept:
+        Operation(provider.delete(sandbox_id)).result(10)
+
+
+def test_a_sweep_that_fails_or_hangs_hurts_nobody() -> None:
+    provider = Here()
+    with Session(provider) as session:
+        session.sandbox().start().result(10)
+    assert not provider._boxes  # it hung until the session was closed
+    provider.broken = True
+    provider.open()
+    with Session(provider) as session:
+        session.sandbox().start().result(10)
+        assert provider.swept.wait(10)

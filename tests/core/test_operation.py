@@ -51,6 +51,14 @@ def test_result_on_the_background_loop_raises_instead_of_deadlocking() -> None:
         Operation(inner()).result(5)
 
 
+def test_wait_on_the_background_loop_raises_instead_of_deadlocking() -> None:
+    async def inner() -> None:
+        wait([Operation(forever())])
+
+    with pytest.raises(RuntimeError, match=r"wait\(\) would deadlock"):
+        Operation(inner()).result(5)
+
+
 def test_an_error_is_raised_by_result() -> None:
     with pytest.raises(LookupError, match="lost"):
         Operation(fail()).result(5)
@@ -111,6 +119,66 @@ def test_wait_returns_at_most_num_returns_in_input_order() -> None:
 def test_wait_stops_at_its_timeout() -> None:
     slow = Operation(forever())
     assert wait([slow], timeout=0.01) == ([], [slow])
+    slow.cancel()
+
+
+def test_wait_wakes_for_each_of_those_that_end_while_it_blocks() -> None:
+    gates = [asyncio.Event() for _ in range(4)]
+
+    async def gated(number: int) -> int:
+        return await value(number, gates[number])
+
+    async def open_gate(number: int) -> None:
+        gates[number].set()
+
+    made = [Operation(gated(number)) for number in range(4)]
+    opened = threading.Thread(
+        target=lambda: [Operation(open_gate(number)).result(5) for number in (3, 1, 1)]
+    )
+    opened.start()
+    assert wait(made, num_returns=2, timeout=30) == ([made[1], made[3]], [made[0], made[2]])
+    opened.join()
+    made[0].cancel()
+    assert wait(made[:1], timeout=30) == ([made[0]], [])
+    made[2].cancel()
+
+
+def test_wait_without_patience_sees_what_is_done_already() -> None:
+    for _ in range(200):
+        operation = Operation(value(1))
+        operation.result(5)
+        assert wait([operation], timeout=0) == ([operation], [])
+
+
+def test_many_threads_can_wait_for_the_same_operations() -> None:
+    gate = asyncio.Event()
+
+    async def release() -> None:
+        gate.set()
+
+    made = [Operation(value(number, gate)) for number in range(50)]
+    found: list[int] = []
+
+    def drain() -> None:
+        pending = made
+        while pending:
+            done, pending = wait(pending, timeout=30)
+            found.append(len(done))
+
+    threads = [threading.Thread(target=drain) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    Operation(release()).result(5)
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 400
+
+
+def test_an_operation_given_twice_counts_once() -> None:
+    first, slow = Operation(value(1)), Operation(forever())
+    first.result(5)
+    assert wait([first, slow, first], num_returns=1) == ([first], [slow])
+    assert list(as_completed([first, first], timeout=5)) == [first]
     slow.cancel()
 
 

@@ -243,19 +243,6 @@ def test_it_works_under_async_with() -> None:
     assert ids(provider) == []
 
 
-def test_the_shell_keeps_directory_and_environment() -> None:
-    with Session(FakeProvider()) as session:
-        shell = session.sandbox().shell()
-        odd = 'it\'s a "dir" $HOME'
-        shell.run(
-            f"cd \"$(mktemp -d)\" && mkdir '{odd.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' && cd it*"
-        ).result(5)
-        shell.run("export GREETING='hello  there'; exit 3").result(5)
-        result = shell.run('pwd; echo "$GREETING"').result(5)
-        assert result.stdout.splitlines()[0].endswith(odd), result
-        assert result.stdout.splitlines()[1] == "hello  there"
-
-
 def test_an_unused_stdin_says_how_to_open_one() -> None:
     with Session(FakeProvider()) as session:
         process = session.sandbox().exec(["true"])

@@ -5,12 +5,19 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import Operation, Session
+from sandboxkit.providers._hosted import creation
 from sandboxkit.providers.daytona import DaytonaProvider
 from tests.daytona.server import emulator as emulator_in_use
 from tests.emulators._server import Server
 
 TIMEOUT = 2.0
 """Seconds that the provider of these tests gives Daytona for an answer."""
+
+
+@pytest.fixture(autouse=True)
+def answers_are_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No creation of an emulator's comes to light seconds after it got no answer."""
+    monkeypatch.setattr(creation, "_LATE_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="session")

@@ -73,14 +73,17 @@ def test_a_user_that_daytona_does_not_know(session: Session) -> None:
         session.sandbox(user="nobody2").start().result(10)
 
 
-def test_a_user_for_one_command(session: Session) -> None:
-    with pytest.raises(ConfigurationError, match="user='root'"):
-        session.sandbox().exec(["true"], user="root").result(30)
+@pytest.mark.parametrize("user", ["root", "nobody2"])
+def test_a_user_for_one_command(session: Session, user: str) -> None:
+    sandbox = session.sandbox()
+    with pytest.raises(ConfigurationError, match=user):
+        sandbox.exec(["true"], user=user).result(30)
+    assert sandbox.exec(["id", "-un"], user="daytona").result(30).stdout == "daytona\n"
 
 
-def test_an_environment_that_no_shell_takes(session: Session) -> None:
-    with pytest.raises(ConfigurationError, match="'not-a-name'"):
-        session.sandbox().exec(["true"], env={"not-a-name": "1"}).result(30)
+def test_an_environment_that_no_shell_takes_is_the_commands(session: Session) -> None:
+    result = session.sandbox(env={"a.b": "1"}).exec(["env"], env={"not-a-name": "2"}).result(30)
+    assert {"a.b=1", "not-a-name=2"} <= set(result.stdout.splitlines())
 
 
 @pytest.mark.parametrize(("lifetime", "seconds"), [(61.5, 120), (None, 900)])

@@ -7,9 +7,8 @@ import pytest
 from sandboxkit import CommandTimeoutError, Sandbox, Session
 from tests.daytona.conftest import TIMEOUT
 from tests.emulators._server import Server
-from tests.hosted.kept_shells import settle
 
-TERMINAL, EXECUTE = "WS process/pty/create-connect", "POST process/execute"
+TERMINAL = "WS process/pty/create-connect"
 
 
 def asked(server: Server, sandbox: Sandbox) -> list[str]:
@@ -17,43 +16,37 @@ def asked(server: Server, sandbox: Sandbox) -> list[str]:
     return [request.replace(f"/toolbox/{sandbox.id}/", "") for request in server.requests]
 
 
-def test_a_command_with_input_is_one_call(server: Server, session: Session) -> None:
+def test_a_start_is_a_creation_and_one_terminal(server: Server, session: Session) -> None:
+    server.clear()
+    sandbox = session.sandbox(command=["sleep", "1000"], env={"A": "1"}).start().result(30)
+    made, *described, terminal = asked(server, sandbox)
+    assert (made, terminal) == ("POST /api/sandbox", TERMINAL)
+    assert set(described) == {f"GET /api/sandbox/{sandbox.id}"}
+
+
+def test_what_happens_inside_is_no_call(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
     result = sandbox.exec(["sh", "-c", "cat; echo err >&2"], stdin=b"in").result(30)
     assert (result.stdout, result.stderr) == ("in", "err\n")
-    assert asked(server, sandbox) == [TERMINAL]
-
-
-def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.clear()
+    for size in (1000, 1 << 20):
+        sandbox.write_file("/workspace/file", b"x" * size).result(30)
+        assert sandbox.read_file("/workspace/file").result(30) == b"x" * size
     with pytest.raises(CommandTimeoutError):
         sandbox.exec(["sleep", "1000"], timeout=1).result(30)
-    assert asked(server, sandbox) == [TERMINAL, EXECUTE]
+    assert server.requests == []
 
 
-def test_the_next_commands_are_no_calls(server: Server, session: Session) -> None:
+def test_a_sandbox_of_another_process_is_looked_up_and_one_terminal(
+    server: Server, session: Session
+) -> None:
     sandbox = session.sandbox().start().result(30)
-    server.clear()
-    for number in range(5):
-        assert sandbox.exec(["echo", str(number)]).result(30).stdout == f"{number}\n"
-        settle(sandbox)
-    assert asked(server, sandbox) == [TERMINAL]
-
-
-def test_of_a_large_file_only_the_transfer_is_a_call(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    for size, write, read in (
-        (1000, [TERMINAL], []),
-        (1 << 20, ["POST files/upload-v2"], ["GET files/download"]),
-    ):
+    with Session("daytona") as other:
+        found = other.from_id(str(sandbox.id)).result(30)
         server.clear()
-        sandbox.write_file("/workspace/file", b"x" * size).result(30)
-        assert asked(server, sandbox) == write
-        server.clear()
-        assert sandbox.read_file("/workspace/file").result(30) == b"x" * size
-        assert asked(server, sandbox) == read
+        assert found.exec(["echo", "hello"]).result(30).stdout == "hello\n"
+        assert asked(server, sandbox).count(TERMINAL) == 1
+        assert len(server.requests) <= 2
 
 
 def test_a_stop_is_one_call(server: Server, session: Session) -> None:

@@ -3,6 +3,7 @@
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
@@ -36,17 +37,24 @@ async def provider(daemon: None, anyio_backend: str) -> AsyncIterator[DockerProv
     await provider.aclose()
 
 
+def containers(tag: str) -> list[str]:
+    """Those that carry the tag, in whichever state."""
+    return subprocess.run(
+        ["docker", "ps", "--all", "--quiet", "--filter", f"label=test={tag}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+
 @pytest.fixture
 def tag(daemon: None) -> Iterator[str]:
     """A tag of this test's own; what carries it afterwards is removed and is a failure."""
     value = secrets.token_hex(8)
     yield value
-    left = subprocess.run(
-        ["docker", "ps", "--all", "--quiet", "--filter", f"label=test={value}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    deadline = time.monotonic() + 15  # the daemon names a container for as long as it removes it
+    while (left := containers(value)) and time.monotonic() < deadline:
+        time.sleep(0.1)
     if left:
         subprocess.run(["docker", "rm", "--force", *left], capture_output=True)
         pytest.fail(f"{len(left)} containers were left behind")
@@ -73,7 +81,9 @@ class Box:
             texts[stream] += chunk
 
         with anyio.fail_after(60):
-            status = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
+            status = (
+                await self.provider.exec(self.id, Command(argv=argv, user=user), output)
+            ).status
         return status, texts["stdout"].decode(), texts["stderr"].decode()
 
     async def python(self, code: str) -> str:

@@ -66,3 +66,15 @@ async def test_an_impossible_reference_is_a_configuration_error(name: str) -> No
     with pytest.raises(ConfigurationError) as caught:
         await DockerProvider().create(SandboxSpec(image=name))
     assert name in str(caught.value)
+
+
+async def test_an_image_that_is_removed_once_it_is_known_is_pulled_again(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = DockerProvider()
+    await provider._images.ensure(registry.image)
+    subprocess.run(["docker", "rmi", "--force", registry.image], check=True, capture_output=True)
+    with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
+        await provider.delete(await provider.create(SandboxSpec(image=registry.image)))
+    await provider.aclose()
+    assert f"pulled image {registry.image}" in caplog.text

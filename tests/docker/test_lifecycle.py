@@ -3,11 +3,13 @@
 import os
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import anyio
 import pytest
 
+from sandboxkit._owners import is_expired
 from sandboxkit.errors import (
     ConfigurationError,
     SandboxError,
@@ -17,7 +19,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.docker import DockerProvider, _agent_volume
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.docker.conftest import SOCKET, Box, client, listed, until_gone
 from tests.docker.tcp_bridge import TcpBridge
@@ -168,7 +170,7 @@ async def test_a_removed_agent_volume_is_filled_again(
     path.write_bytes(binary.path().read_bytes() + tag.encode())
     monkeypatch.setattr(binary, "path", lambda _: path)
     await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
-    volume = await provider._agent.ensure("unused")
+    volume = (await provider._agent.ensure("unused")).name
     for state in ("absent", "empty"):
         subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
         if state == "empty":
@@ -177,6 +179,47 @@ async def test_a_removed_agent_volume_is_filled_again(
         assert await Box(provider, sandbox_id).python("print(1)") == "1"
         await provider.delete(sandbox_id)
     subprocess.run(["docker", "volume", "rm", volume], check=True, capture_output=True)
+
+
+async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
+    provider: DockerProvider, tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "agent"
+    path.write_bytes(binary.path().read_bytes() + tag.encode())
+    monkeypatch.setattr(binary, "path", lambda _: path)
+    monkeypatch.setattr(_agent_volume, "_LOADED_WITHIN", 0)
+    image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
+    name = f"sandboxkit-agent-loader-{tag}"
+    label = ["--label", "sandboxkit.agent=1"]
+    subprocess.run(["docker", "create", "--name", name, *label, image], check=True)
+    other = f"somebody-elses-{tag}"
+    subprocess.run(["docker", "create", "--name", other, *label, image], check=True)
+    await anyio.sleep(1.1)  # the daemon tells whole seconds
+    volume = (await provider._agent.ensure(image)).name
+    left = subprocess.run(["docker", "ps", "-a", "--format", "{{.Names}}"], capture_output=True)
+    subprocess.run(["docker", "rm", other], check=True)
+    subprocess.run(["docker", "volume", "rm", volume], check=True)
+    assert name not in left.stdout.decode().split()
+    assert other in left.stdout.decode().split()
+
+
+async def test_an_earlier_hog_is_not_why_a_killed_sandbox_ended(
+    provider: DockerProvider, tag: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, memory_mb=64))
+    box = Box(provider, sandbox_id)
+    status, _, _ = await box.run("python", "-c", "b = bytearray(1 << 30)")
+    assert status == 137
+    async with anyio.create_task_group() as tasks:
+
+        async def told() -> None:
+            with pytest.raises(SandboxTerminatedError, match="through Docker") as caught:
+                await box.run("sleep", "60")
+            assert not caught.value.out_of_memory
+
+        tasks.start_soon(told)
+        await anyio.sleep(0.2)
+        await anyio.run_process(["docker", "kill", sandbox_id])
 
 
 @pytest.mark.parametrize(("how", "said"), [("kill", "agent was killed"), ("delete", "deleted")])
@@ -300,3 +343,19 @@ async def test_starts_beyond_the_limit_wait_their_turn(provider: DockerProvider,
         for sandbox_id in ids:
             tasks.start_soon(provider.delete, sandbox_id)
     assert await listed(provider, tag) == []
+
+
+async def test_what_was_renewed_is_not_taken_for_expired(
+    provider: DockerProvider, tag: str
+) -> None:
+    """Labels say a container's first end for ever; one that runs after that was renewed."""
+    expires = time.time() + 3
+    tags = {"test": tag, "sandboxkit.expires": f"{expires:.3f}"}
+    sandbox_id = await provider.create(SandboxSpec(tags=tags, lifetime=3))
+    assert (await provider.get(sandbox_id)).expires_at is not None
+    await provider.renew(sandbox_id, 60)
+    await anyio.sleep(expires - time.time() + 0.5)  # until that moment has passed
+    [info] = await listed(provider, tag)
+    assert info.expires_at is None
+    assert not is_expired(info)
+    await provider.delete(sandbox_id)

@@ -7,7 +7,40 @@ from unittest import mock
 
 from tests.emulators._server import Server
 
+__all__ = ["KEY", "E2BServer", "emulator", "environment"]
+
 KEY = "e2b_0123456789abcdef"
+
+
+class E2BServer(Server):
+    """What the tests may ask of the emulator of E2B beyond faults; `clear` takes it back."""
+
+    def __init__(self, *options: str) -> None:
+        super().__init__("tests.emulators.e2b", *options)
+
+    def limit(self, sandboxes: int) -> None:
+        """Let the account have no more at a time."""
+        self._ask("limit", sandboxes)
+
+    def refuse_to_fork(self, why: str) -> None:
+        """Let no process be started, for the kernel's reason."""
+        self._ask("unforkable", why)
+
+    def hold_inputs(self) -> None:
+        """Let a proxy pass on a streamed request only when all of it has come."""
+        self._ask("hold")
+
+    @property
+    def programs(self) -> list[str]:
+        """The command lines of what the daemons of all sandboxes have started, and still runs."""
+        found: list[str] = self._ask("state")["programs"]
+        return found
+
+    @property
+    def kept_alive(self) -> int:
+        """How many signs of life have come on streamed inputs."""
+        found: int = self._ask("state")["kept_alive"]
+        return found
 
 
 def environment(server: Server) -> dict[str, str]:
@@ -16,10 +49,13 @@ def environment(server: Server) -> dict[str, str]:
 
 
 @contextmanager
-def emulator() -> Iterator[Server]:
-    """An emulator in use; at its end it has no sandbox left, and has seen only what E2B knows."""
+def emulator(*options: str) -> Iterator[E2BServer]:
+    """An emulator in use; at its end it has no sandbox left, and has seen only what E2B knows.
+
+    "rooted" is an option: its machines have a root of their own, and need Docker.
+    """
     with (
-        Server("tests.emulators.e2b") as server,
+        E2BServer(*options) as server,
         mock.patch.dict(os.environ, environment(server)),
     ):
         yield server

@@ -40,7 +40,8 @@ def test_a_variable_that_cannot_be_right(server: Server, variable: str, value: s
         {"disk_mb": 512},
         {"pids": 100},
         {"gpu": "T4"},
-        {"profile": "strict"},
+        {"user": "root", "profile": "strict"},
+        {"workdir": "/", "profile": "strict"},
         {"lifetime": 24 * 3600 + 1},
         {"env": {"A": "\ud800"}},
     ],
@@ -59,13 +60,8 @@ def test_an_unknown_template(server: Server, session: Session) -> None:
 
 
 def test_a_user_whom_the_sandbox_does_not_have(server: Server, session: Session) -> None:
-    with pytest.raises(ConfigurationError, match="user='nobody-here'"):
+    with pytest.raises(ConfigurationError, match="nobody-here"):
         session.sandbox().exec(["true"], user="nobody-here").result(30)
-
-
-def test_an_environment_that_no_shell_takes(server: Server, session: Session) -> None:
-    with pytest.raises(ConfigurationError, match="'not-a-name'"):
-        session.sandbox().exec(["true"], env={"not-a-name": "1"}).result(30)
 
 
 def test_a_lifetime_is_rounded_up(server: Server, session: Session) -> None:

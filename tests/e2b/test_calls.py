@@ -4,45 +4,48 @@ import time
 
 import pytest
 
-from sandboxkit import CommandTimeoutError, Session
+from sandboxkit import CommandTimeoutError, Operation, Session
+from sandboxkit.providers.e2b import E2BProvider
 from tests.e2b.conftest import TIMEOUT
 from tests.emulators._server import Server
 
-START = "POST /process.Process/Start"
 PROCESS = "POST /process.Process/"
+WAY = [f"{PROCESS}Start", f"{PROCESS}StreamInput"]
 
 
-def test_a_sandbox_is_one_call_and_one_to_make_its_directory(
+def test_a_sandbox_is_one_call_and_two_for_the_way_to_its_agent(
     server: Server, session: Session
 ) -> None:
-    session.sandbox().start().result(30)
-    assert server.requests == ["POST /v2/sandboxes", START]
+    session.sandbox(command=["sleep", "1000"]).start().result(30)
+    assert server.requests == ["POST /v2/sandboxes", *WAY]
 
 
-def test_a_command_is_one_call(server: Server, session: Session) -> None:
+def test_commands_and_files_are_no_calls(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
-    assert sandbox.exec(["true"]).result(30).returncode == 0
-    assert server.requests == [START]
-
-
-def test_a_kill_is_one_call_more(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.clear()
+    assert sandbox.exec(["wc", "-c"], stdin=b"x" * (3 << 20)).result(30).stdout == "3145728\n"
     with pytest.raises(CommandTimeoutError):
         sandbox.exec(["sleep", "1000"], timeout=0.5).result(30)
-    assert server.requests == [START, START]
+    sandbox.write_file("/workspace/file", b"there").result(30)
+    assert sandbox.read_file("/workspace/file").result(30) == b"there"
+    assert server.requests == []
 
 
-def test_an_input_is_one_call_a_mebibyte_and_one_for_its_end(
+def test_anothers_sandbox_is_one_call_to_find_it_and_two_for_the_way(
     server: Server, session: Session
 ) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
-    result = sandbox.exec(["wc", "-c"], stdin=b"x" * (3 << 20)).result(30)
-    assert result.stdout.strip() == str(3 << 20)
-    wanted = [START, *[f"{PROCESS}SendInput"] * 3, f"{PROCESS}CloseStdin"]
-    assert server.requests == wanted
+    provider = E2BProvider(timeout=TIMEOUT)
+    with Session(provider) as other:
+        theirs = other.from_id(str(sandbox.id)).result(30)
+        found = f"GET /sandboxes/{sandbox.id}"
+        asked = server.requests
+        assert set(asked) == {found}
+        server.clear()
+        theirs.exec(["true"]).result(30)
+        assert [request for request in server.requests if request != found] == WAY
+    Operation(provider.aclose()).result(30)
 
 
 def test_a_stop_is_one_call(server: Server, session: Session) -> None:

@@ -21,6 +21,7 @@ from sandboxkit import (
 )
 from sandboxkit.providers.e2b import E2BProvider
 from tests.e2b.conftest import TIMEOUT
+from tests.e2b.server import E2BServer
 from tests.emulators._server import Server
 
 T = TypeVar("T")
@@ -28,31 +29,6 @@ T = TypeVar("T")
 CREATE, LIST = "POST /v2/sandboxes", "GET /v2/sandboxes"
 DELETE, START = "DELETE /sandboxes/", "/process.Process/Start"
 
-HTML = {"body": "<html>Bad Gateway</html>"}
-PROXY_GONE = {"body": {"code": 502, "message": "The sandbox was not found"}}
-PROXY_CLOSED = {"body": {"code": 502, "message": "The sandbox is running but port is not open"}}
-
-
-def said(status: int) -> dict[str, Any]:
-    return {"body": {"code": status, "message": "said so"}}
-
-
-STATUSES: list[tuple[int, dict[str, Any], type[SandboxError]]] = [
-    (401, said(401), AuthenticationError),
-    (403, said(403), AuthenticationError),
-    (409, said(409), ProviderUnavailableError),
-    (429, said(429), ProviderUnavailableError),
-    (500, said(500), ProviderUnavailableError),
-    (500, {"body": "Internal Server Error"}, ProviderUnavailableError),
-    (502, HTML, ProviderUnavailableError),
-    (503, said(503), ProviderUnavailableError),
-    (504, HTML, ProviderUnavailableError),
-]
-statuses = pytest.mark.parametrize(
-    ("status", "answer", "expected"),
-    STATUSES,
-    ids=[f"{status}-{type(answer['body']).__name__}" for status, answer, _ in STATUSES],
-)
 BROKEN = ("reset", "drop", "stall", "stall_body", "reset_mid_body")
 broken = pytest.mark.parametrize("kind", BROKEN)
 
@@ -73,40 +49,6 @@ def timed(action: Callable[[], T], seconds: float) -> T:
     return result
 
 
-@statuses
-@pytest.mark.parametrize("call", ["create", "list", "stop", "renew"])
-def test_a_status_is_a_typed_error(
-    server: Server,
-    session: Session,
-    call: str,
-    status: int,
-    answer: dict[str, Any],
-    expected: type[SandboxError],
-) -> None:
-    sandbox = session.sandbox() if call == "create" else session.sandbox().start().result(30)
-    server.fault("sandboxes", "status", status=status, **answer)
-    operations: dict[str, Callable[[], Operation[Any]]] = {
-        "create": sandbox.start,
-        "list": session.list,
-        "stop": sandbox.stop,
-        "renew": lambda: sandbox.renew(100),
-    }
-    assert isinstance(raised(operations[call]()), expected)
-    server.clear()
-
-
-@pytest.mark.parametrize(("header", "expected"), [({"Retry-After": "7"}, 7.0), ({}, None)])
-def test_throttling_says_when_to_try_again(
-    server: Server, session: Session, header: dict[str, str], expected: float | None
-) -> None:
-    server.fault(CREATE, "status", status=429, headers=header, **said(429))
-    error = raised(session.sandbox().start())
-    assert isinstance(error, ProviderUnavailableError)
-    assert error.retryable
-    assert error.retry_after == expected
-    assert server.requests.count(CREATE) == 1  # the SDK does not try again by itself
-
-
 def test_retry_after_as_a_date_counts_from_the_servers_clock(
     server: Server, session: Session
 ) -> None:
@@ -114,17 +56,19 @@ def test_retry_after_as_a_date_counts_from_the_servers_clock(
         "Date": "Sat, 01 Jan 2000 00:00:00 GMT",
         "Retry-After": "Sat, 01 Jan 2000 00:00:09 GMT",
     }
-    server.fault(LIST, "status", status=429, headers=skewed, **said(429))
+    server.fault(LIST, "status", status=429, headers=skewed)
     error = raised(session.list())
     assert isinstance(error, ProviderUnavailableError)
     # Uvicorn sends a date of its own, too: ours or its, never a negative time.
     assert error.retry_after in (0.0, 9.0)
 
 
-def test_a_reached_quota_is_no_capacity(server: Server, session: Session) -> None:
-    message = "you have reached the maximum number of concurrent E2B sandboxes (20)"
-    server.fault(CREATE, "status", status=429, body={"code": 429, "message": message})
-    assert isinstance(raised(session.sandbox().start()), CapacityError)
+def test_a_full_account_is_a_lack_of_room(server: E2BServer, session: Session) -> None:
+    server.limit(1)
+    session.sandbox().start().result(30)
+    error = raised(session.sandbox().start())
+    assert isinstance(error, CapacityError)
+    assert "(1)" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["drop", "reset_mid_body", "stall_body"])
@@ -167,46 +111,11 @@ def test_a_stop_ends_in_time_and_can_be_repeated(
     server: Server, session: Session, kind: str
 ) -> None:
     sandbox = session.sandbox().start().result(30)
-    server.fault(DELETE, kind, times=1)
+    # A broken connection is tried again once, a silent one is not.
+    server.fault(DELETE, kind, times=1 if kind == "stall" else 2)
     assert isinstance(raised(sandbox.stop()), ProviderUnavailableError)
     sandbox.stop().result(30)
     assert server.alive == []
-
-
-@pytest.mark.parametrize("kind", ["reset", "stall", "reset_mid_body", "stall_body"])
-def test_a_command_whose_connection_fails_is_a_typed_error(
-    server: Server, session: Session, kind: str
-) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.fault(START, kind, times=1)
-    error = raised(sandbox.exec(["sh", "-c", "echo 1; sleep 1; echo 2; sleep 1000"]), 3)
-    assert isinstance(error, ProviderUnavailableError)
-    assert sandbox.exec(["pgrep", "-f", "sleep 100[0]"]).result(30).stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("status", "answer", "expected"),
-    [
-        (401, said(401), AuthenticationError),
-        (429, said(429), ProviderUnavailableError),
-        (500, said(500), ProviderUnavailableError),
-        (500, HTML, ProviderUnavailableError),
-        (502, HTML, ProviderUnavailableError),
-        (502, PROXY_CLOSED, ProviderUnavailableError),
-        (502, PROXY_GONE, SandboxTerminatedError),
-        (503, HTML, ProviderUnavailableError),
-    ],
-)
-def test_a_status_in_place_of_a_command_is_a_typed_error(
-    server: Server,
-    session: Session,
-    status: int,
-    answer: dict[str, Any],
-    expected: type[SandboxError],
-) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.fault(START, "status", times=1, status=status, **answer)
-    assert isinstance(raised(sandbox.exec(["true"]), 3), expected)
 
 
 def test_a_sandbox_that_ends_under_a_command(server: Server, session: Session) -> None:
@@ -259,9 +168,10 @@ def test_a_wrong_key_is_refused(server: Server) -> None:
 def test_an_endpoint_that_nobody_serves_fails_in_time(server: Server) -> None:
     closed = {"E2B_API_URL": "http://127.0.0.1:9"}
     with mock.patch.dict(os.environ, closed):
-        provider = E2BProvider(timeout=TIMEOUT)
+        # The SDK tries to connect for two seconds before it says that nobody listens.
+        provider = E2BProvider(timeout=10)
         with Session(provider) as session:
-            error = raised(session.sandbox().start(), 2)
+            error = raised(session.sandbox().start(), 10)
         Operation(provider.aclose()).result(30)
     assert isinstance(error, ProviderUnavailableError)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,7 +31,19 @@ class Rule:
     status: int = 500
     body: str | dict[str, Any] = ""
     headers: dict[str, str] = field(default_factory=dict)
+    per_second: int = 0
+    """So many a second are let through."""
+    passed: list[float] = field(default_factory=list)
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def lets_through(self) -> bool:
+        """Whether one more may pass now."""
+        now = time.monotonic()
+        self.passed = [each for each in self.passed if each > now - 1]
+        if len(self.passed) < self.per_second:
+            self.passed.append(now)
+            return True
+        return False
 
 
 class ConnectionBroken(Exception):
@@ -86,6 +99,8 @@ class Faults:
             if rule.request in name:
                 if rule.skip:
                     rule.skip -= 1
+                elif rule.lets_through():
+                    pass
                 elif rule.times:
                     rule.times -= 1
                     return rule

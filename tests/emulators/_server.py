@@ -2,24 +2,27 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
 from typing import Any, Self
 
+_END_SECONDS = 30.0
+
 
 class Server:
     """Runs `python -m MODULE`, which prints its address and ends with its standard input."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, *options: str) -> None:
+        self._module, self._options = module, options
         self.url = ""
 
     def __enter__(self) -> Self:
         private = ("E2B_", "DAYTONA_", "MODAL_", "SANDBOXKIT_PROVIDER")
         env = {name: value for name, value in os.environ.items() if not name.startswith(private)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-m", self._module, *self._options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -31,7 +34,13 @@ class Server:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._process.communicate(timeout=30)
+        try:
+            self._process.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            # A forked child of this process may hold the pipe that was to end it.
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
 
     def fault(self, request: str, kind: str, **options: Any) -> None:
         """Let requests fail, see `tests.emulators._faults.Rule`."""
@@ -53,9 +62,25 @@ class Server:
         """Abort the connection over which a terminal is next written to, before it or after."""
         self._ask("cut", delivered)
 
+    def find_slow(self, readers: int) -> None:
+        """Drop so many readers of terminals, one after the other, as too slow for their output."""
+        self._ask("slow", readers)
+
     def ping_every(self, seconds: float) -> None:
         """Ping new connections so often, and close those that do not answer as soon."""
         self._ask("pings", seconds)
+
+    def limit_cpus(self, cpus: float) -> None:
+        """Let all sandboxes together have so many processors at most, where there are quotas."""
+        self._ask("cpus", cpus)
+
+    def end_next_start(self, state: str, said: dict[str, object]) -> None:
+        """Let the next sandbox end in this state before it has started, and say this of it."""
+        self._ask("end", [state, said])
+
+    def login_with(self, line: str) -> None:
+        """Let the login shells of terminals run this line first, as an image's profile."""
+        self._ask("profile", line)
 
     @property
     def terminals(self) -> int:

@@ -11,13 +11,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from toys import compose
 
-from sandboxkit.integrations.grpo.toys import compose
 from tests.grpo import tiny
 
 needs_vllm = pytest.mark.skipif(
@@ -69,13 +69,31 @@ def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
     """The server, once it answers; it writes nowhere but in `scratch`."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+    server = begin(folder, scratch, port, *more)
+    try:
+        wait_until_it_answers(server, scratch / f"server-{port}.log")
+        yield server
+    finally:
+        server.stop()
+
+
+def begin(
+    folder: Path,
+    scratch: Path,
+    port: int,
+    *more: str,
+    python: str = sys.executable,
+    preexec: Callable[[], None] | None = None,
+) -> Server:
+    """The server, before it answers."""
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
+        *(python, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--max-model-len", "64", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "64M"),
         *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
         *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
         *("--weight-transfer-config", '{"backend": "gloo"}'),
+        *("--enable-lora", "--max-lora-rank", "8"),
         *more,
     ]
     caches = {f"VLLM_{name}_ROOT": str(scratch / name) for name in ("CACHE", "CONFIG")}
@@ -84,6 +102,7 @@ def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
         **caches,
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(scratch),
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -98,16 +117,12 @@ def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
+            preexec_fn=preexec,
         )
-    server = Server(f"http://127.0.0.1:{port}", folder, process)
-    try:
-        _wait_until_it_answers(server, log)
-        yield server
-    finally:
-        server.stop()
+    return Server(f"http://127.0.0.1:{port}", folder, process)
 
 
-def _wait_until_it_answers(server: Server, log: Path) -> None:
+def wait_until_it_answers(server: Server, log: Path) -> None:
     deadline = time.monotonic() + START_WITHIN
     while True:
         try:

@@ -118,6 +118,7 @@ def ours(given: dict[str, torch.Tensor], objective: Objective) -> tuple[torch.Te
         sequence=sequence,
         sequences=SEQUENCES,
         reference=given["reference"][written],
+        off_policy=True,
     )
     value, _ = loss(objective, tokens, Totals.of(tokens.mask, SEQUENCES))
     value.backward()

@@ -44,7 +44,7 @@ def test_the_grader_is_made_with_its_options() -> None:
         ),
         ("rollout.max_completion_tokens=2048", "leaves no room for a prompt"),
         ("optimizer.lr=0", r"optimizer.lr=0.0: give a number above 0"),
-        ("optimizer.lr=nan", r"optimizer.lr=nan: give a number above 0"),
+        ("optimizer.lr=nan", r"optimizer.lr=nan: give a finite number"),
         ("optimizer.lr=fast", r"optimizer.lr='fast' is a str: give a float"),
         ("run.steps=1.5", r"run.steps=1.5 is a float: give a int"),
         ("run.steps=true", r"run.steps=True is a bool"),
@@ -77,6 +77,7 @@ def test_bad_values_are_named_with_a_remedy(setting: str, said: str) -> None:
         (["engine.urls=[7]"], "engine.urls: 7 is none; give http://HOST:PORT"),
         (['engine.urls=["http://a:1", "http://a:1"]'], "has one of them twice"),
         (['engine.urls=["http://a:1"]', "engine.transfer=disk"], "engine.folder='' is no folder"),
+        (['engine.urls=["http://a:1"]', "engine.transfer=adapter"], "model.lora_rank=0: it is for"),
         (['engine.urls=["http://a:1"]', "engine.transfer=ucx"], "use one of gloo, nccl, disk"),
     ],
 )

@@ -1,14 +1,17 @@
 """The engine without vLLM: exact log-probabilities, its own random numbers, weights in flight."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import Completion, Request
-from sandboxkit.integrations.grpo.engines.hf import HFEngine
+from sandboxkit.integrations.grpo.engines.hf import HFEngine, _drawn
+from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.tiny import VOCABULARY, save_model
 
@@ -53,6 +56,91 @@ def test_a_request_alone_gives_what_it_gives_among_others(engine: HFEngine) -> N
     assert [ask(engine, request)[0].ids for request in REQUESTS] == [each.ids for each in together]
 
 
+def test_what_is_equal_so_far_is_computed_once_and_what_has_ended_no_more(folder: str) -> None:
+    model = load(folder)
+    computed: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _, __, given: computed.append(given["input_ids"].shape[0]), with_kwargs=True
+    )
+    engine = HFEngine(model, stop=[1])
+    lengths = [1, 2, 6, 6, 6]
+    asked = [Request((2, 3), size, 0.3, seed) for seed, size in enumerate(lengths)]
+    asked += [Request((7, 8, 9), 3, 1.0, 9), asked[-1]]
+    done = ask(engine, *asked)
+    ended = [len(each.ids) for each in done]
+
+    def different(step: int) -> int:
+        going = zip(asked, done, strict=True)
+        return len({(r.ids, each.ids[:step]) for r, each in going if len(each.ids) > step})
+
+    assert computed == [different(step) for step in range(max(ended))]
+    assert any(different(step) < sum(n > step for n in ended) for step in range(1, max(ended)))
+    assert len({each.ids for each in done}) > 2
+    assert [ask(engine, request)[0].ids for request in asked] == [each.ids for each in done]
+    engine.close()
+
+
+def test_what_has_ended_is_handed_over_while_the_others_are_written(folder: str) -> None:
+    model, step = load(folder), threading.Semaphore(0)
+    engine = HFEngine(model, stop=[])
+
+    def wait(_: object, __: object) -> None:
+        assert step.acquire(timeout=30)
+
+    model.register_forward_pre_hook(wait)
+
+    async def run() -> None:
+        short, long = (
+            asyncio.ensure_future(engine.generate(Request((2, 3), size, 1.0, size)))
+            for size in (2, 4)
+        )
+        step.release(2)
+        assert len((await asyncio.wait_for(short, 30)).ids) == 2
+        assert not long.done(), "its third token waits"
+        step.release(2)
+        assert len((await asyncio.wait_for(long, 30)).ids) == 4
+
+    asyncio.run(run())
+    engine.close()
+
+
+def test_what_is_asked_for_while_it_is_busy_is_sampled_together(folder: str) -> None:
+    """As the turns of many rollouts are, whose tools are done one after the other."""
+    model, computed = load(folder), list[int]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(_: object, __: object, given: dict[str, torch.Tensor]) -> None:
+        computed.append(given["input_ids"].shape[0])
+        begun.set()
+        assert go_on.wait(30)
+
+    model.register_forward_pre_hook(wait, with_kwargs=True)
+    engine = HFEngine(model, stop=[], max_batch=3)
+
+    async def run() -> None:
+        asked = []
+        for prompt in range(2, 8):
+            asked.append(asyncio.ensure_future(engine.generate(Request((prompt,), 1, 1.0, 0))))
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(begun.wait, 30)
+        asked[1].cancel()
+        go_on.set()
+        done = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 30)
+        assert [isinstance(each, Completion) for each in done] == [True, False, *[True] * 4]
+
+    asyncio.run(run())
+    engine.close()
+    assert computed == [1, 3, 1]
+
+
+def test_a_draw_from_a_large_vocabulary_is_that_of_the_whole_sum() -> None:
+    shares = torch.softmax(torch.randn(64, 1000, generator=torch.Generator().manual_seed(0)), -1)
+    chances = torch.linspace(0, 1, 65, dtype=torch.float64)[:64, None]
+    whole = shares.double().cumsum(-1)
+    expected = torch.searchsorted(whole, chances * whole[:, -1:], right=True)
+    assert torch.equal(_drawn(shares, chances), expected)
+
+
 def test_what_is_drawn_has_the_models_distribution(engine: HFEngine, folder: str) -> None:
     done = ask(engine, *[Request((2, 3), 1, 1.0, seed) for seed in range(4000)])
     found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
@@ -93,6 +181,20 @@ def test_new_weights_take_effect_in_flight_and_are_versioned(engine: HFEngine, f
     expected, _ = logp_of(other, sequence)
     torch.testing.assert_close(torch.tensor(later.logp), expected.detach(), atol=1e-4, rtol=0)
     assert flying.ids == later.ids, "all its tokens came after the update"
+
+
+def test_it_computes_in_the_dtype_that_is_configured(folder: str) -> None:
+    settings = ["run.folder=run", f"model.name={folder}", "data.train=rows"]
+    for dtype in ("float32", "bfloat16"):
+        config = read(None, [*settings, f"engine.dtype={dtype}"])
+        engine = start(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
+        assert isinstance(engine, HFEngine)
+        (done,) = ask(engine, REQUESTS[0])
+        expected, _ = logp_of(load(folder), Sequences([REQUESTS[0].ids + done.ids], [2]))
+        distance = (torch.tensor(done.logp) - expected).abs().max().item()
+        assert (distance < 1e-5) is (dtype == "float32")
+        assert distance < 0.1
+        engine.close()
 
 
 def test_weights_of_another_model_are_refused(engine: HFEngine) -> None:

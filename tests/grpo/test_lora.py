@@ -8,6 +8,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint, lora
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.loop import handed
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.training import train_step
@@ -88,3 +90,26 @@ def test_the_layers_can_be_named(folder: str) -> None:
     assert all(".q_proj.lora_" in name for name in trained)
     with pytest.raises(ConfigurationError, match=r"model\.lora_targets=\['nowhere'\]: .*nowhere"):
         adapted(folder, "nowhere")
+
+
+def test_what_an_engine_gets_is_cast_before_it_is_gathered(folder: str, tmp_path: Path) -> None:
+    given = [
+        *(f"model.name={folder}", "data.train=rows.jsonl", "engine.kind=vllm_server"),
+        *('engine.urls=["http://a:1"]', "engine.dtype=bfloat16", "model.lora_rank=4"),
+    ]
+    model, optimizer = adapted(folder, "q_proj")
+    step(model, optimizer)
+    merged = dict(handed(model, read(None, given)))
+    whole = dict(lora.merged(model, model.state_dict().items()))
+    assert list(merged) == list(whole)
+    for name, value in merged.items():
+        # What is merged is the sum of what was gathered, cast once more when it is sent.
+        summed = name.endswith("q_proj.weight")
+        assert value.dtype is (torch.float32 if summed else torch.bfloat16), name
+        torch.testing.assert_close(value.float(), whole[name], atol=0.02, rtol=0.01)
+    alone = [*given, "engine.transfer=adapter", f"engine.folder={tmp_path}"]
+    sent = dict(handed(model, read(None, alone)))
+    assert {value.dtype for value in sent.values()} == {torch.bfloat16}
+    assert all(".q_proj.lora_" in name for name in sent)
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    assert sum(each.numel() for each in sent.values()) == trained

@@ -27,6 +27,7 @@ def tokens(
         mask=torch.ones(len(logp)),
         sequence=of,
         sequences=int(of.max()) + 1,
+        off_policy=old is not None,
     )
 
 

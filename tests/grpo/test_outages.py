@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ProviderUnavailableError, Session
+from sandboxkit.integrations.grpo import sampling
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.metrics import batch_metrics
 from sandboxkit.integrations.grpo.program import FAILED
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
-from sandboxkit.integrations.grpo.sampling import Sampling, Stop, batch_metrics
+from sandboxkit.integrations.grpo.sampling import Sampling, Stop
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
@@ -62,12 +65,12 @@ def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> 
     words = chat_tokenizer()
     engine = Script(words, ["I cannot.", BLOCK])
     with Session(Dying(before=0)) as session:
-        sampling = Sampling(config, words, {END}, engine, session, Stop(), 0)
+        subject = Sampling(config, words, {END}, engine, session, Stop(), 0)
         try:
             with pytest.raises(ProviderUnavailableError, match=r"2 of 2 held-out .*daemon died"):
-                sampling.evaluate()
+                subject.evaluate()
         finally:
-            sampling.close()
+            subject.close()
 
 
 def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
@@ -105,3 +108,13 @@ def test_failures_and_trust_are_shares_of_what_was_graded() -> None:
     members = [made(isolated)] * 3 + [made(shared), made(shared, used=False), made(infra)]
     found = batch_metrics(Batch(finished=[Group(0, tuple(members))]), 0)
     assert (found["infra_failed_rate"], found["trust/shared"]) == (0.2, 0.25)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal == signal.SIGINT
+        monkeypatch.setattr(sampling, "_AT_ONCE", -1.0)  # as if some time had passed
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

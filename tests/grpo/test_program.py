@@ -4,22 +4,25 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import compose
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo import plot, records
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.loop import learning_rate
-from sandboxkit.integrations.grpo.toys import compose
 from sandboxkit.integrations.grpo.trainer import train
+from sandboxkit.provider import Output
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.grpo import tiny
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
@@ -79,6 +82,17 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     ]
 
 
+def kept(run: Path) -> dict[int, list[dict[str, Any]]]:
+    """The rollouts of each step, without what the clock says and who graded first."""
+    return {
+        step: [
+            {key: value for key, value in row.items() if key not in ("seconds", "remembered")}
+            for row in records.read(run, step)
+        ]
+        for step in records.steps(run)
+    }
+
+
 def no_sandboxes(run: Path) -> bool:
     with Session("local") as session:
         return not session.list(tags=("grpo", f"run:{run.name}")).result(30)
@@ -99,6 +113,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path:
     output = finish(start(settings(folder, killed, *more), tmp_path))
     assert "goes on after step" in output
     assert metrics(killed) == metrics(whole), "to the last digit, each step once"
+    assert kept(killed) == kept(whole)
+    assert set(kept(whole)) == {1, 2, 3, 4, 5}
     one = (whole / "export" / "model.safetensors").read_bytes()
     assert one == (killed / "export" / "model.safetensors").read_bytes()
 
@@ -121,9 +137,69 @@ def test_sigterm_writes_a_checkpoint_and_leaves_nothing(folder: Path, tmp_path: 
     assert no_sandboxes(run)
 
 
-@pytest.mark.parametrize("rank", [0, 4])
-def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path, rank: int) -> None:
-    more = ["run.steps=2", "rollout.prompts_per_step=4", f"model.lora_rank={rank}"]
+class Signalling(LocalProvider):
+    """SIGTERM comes to this process in the first run after the metrics have a step; 0 is the first run."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        super().__init__()
+        self.run = run
+        self.step: int | None = step
+
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        if self.step == len(metrics(self.run)):
+            self.step = None
+            signal.raise_signal(signal.SIGTERM)
+        return await super().run_python(sandbox_id, code, command, output)
+
+
+def test_a_pass_over_the_held_out_rows_that_a_signal_ended_is_made_up_for(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    more = ["run.steps=3", "run.evaluate_every=2", f"data.held_out={folder}/held_out.jsonl"]
+    given = config(folder, run, *more, "rollout.prompts_per_step=4", "grading.remember=0")
+
+    def held_out() -> list[int]:
+        rows = plot.rows(run / "metrics.jsonl")
+        return [row["step"] for row in rows if "held_out" in row]
+
+    assert train(given, Signalling(run, 2)) == signal.SIGTERM
+    assert held_out() == [0]
+    assert train(given, Signalling(run, 3)) == signal.SIGTERM
+    assert held_out() == [0, 2]
+    for _ in range(2):
+        assert train(given) == 0
+        assert held_out() == [0, 2, 3]
+    assert len(metrics(run)) == 3
+
+
+@pytest.mark.parametrize("waits", ["for a verdict", "for a server"])
+def test_a_signal_before_the_first_step_ends_the_run(
+    folder: Path, tmp_path: Path, waits: str
+) -> None:
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    more = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            caller, _ = server.accept()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            caller.close()
+
+        if waits == "for a server":
+            threading.Thread(target=answer, daemon=True).start()
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            more = ["engine.kind=vllm_server", f'engine.urls=["{url}"]', "engine.timeout=1"]
+            more += ["engine.patience=10000"]
+        assert train(config(folder, run, *more), Signalling(run, 0)) == signal.SIGTERM
+    assert not (run / "checkpoints").exists()
+    assert no_sandboxes(run)
+
+
+def test_two_ranks_train_adapters_as_one_does(folder: Path, tmp_path: Path) -> None:
+    more = ["run.steps=2", "rollout.prompts_per_step=4", "model.lora_rank=4"]
     finish(start(settings(folder, tmp_path / "one", *more), tmp_path))
     finish(start(settings(folder, tmp_path / "two", *more), tmp_path, ranks=2))
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
@@ -176,7 +252,7 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(
     folder: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    more = ["run.steps=10", "grading.options={together=true, limits={retries=0}}"]
+    more = ["run.steps=10", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
     # Each rollout is graded on its own, so that each can fail.
     more += ["grading.remember=0", "rollout.prompts_per_step=4"]
     assert train(config(folder, run, *more), Failing()) == 0
@@ -184,9 +260,10 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(
     failed = sum(row["infra_failed_rate"] for row in rows) / len(rows)
     assert 0.1 <= failed <= 0.3
     assert all(row["loss"] is not None for row in rows if row["groups"])
-    samples: list[dict[str, Any]] = [*plot.rows(run / "samples.jsonl")]
-    for sample in samples:
-        assert (sample["outcome"] == "infra_error") == (sample["reward"] is None)
+    made = [each for step in range(1, 11) for each in records.read(run, step)]
+    assert len(made) == sum(row["rollouts"] for row in rows)
+    for each in made:
+        assert (each["outcome"] == "infra_error") == (each["reward"] is None)
 
 
 def test_a_backend_that_is_away_stops_the_run_before_it_starts(
@@ -198,12 +275,13 @@ def test_a_backend_that_is_away_stops_the_run_before_it_starts(
 
 def test_a_backend_that_goes_away_ends_the_run(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    more = ["run.steps=50", "grading.options={together=true, limits={retries=0}}"]
+    more = ["run.steps=50", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
     made = config(folder, run, *more, "grading.remember=0", "rollout.prompts_per_step=4")
     steps = 2
     with pytest.raises(ProviderUnavailableError, match=r"rollouts .*: .*injected"):
         train(made, Failing(before=2 + steps * 4 * made.rollout.group_size))
     assert len(metrics(run)) == steps
+    assert "infra_error" in [row["outcome"] for row in records.read(run, steps + 1)]
 
 
 def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Path) -> None:
@@ -225,7 +303,6 @@ def test_what_is_wrong_is_said_before_anything_starts(folder: Path, tmp_path: Pa
 
     refused("'/nowhere/model' cannot be loaded", "model.name=/nowhere/model")
     refused("data '/nowhere' cannot be read", "data.train=/nowhere")
-    refused("is FSDP's mixed precision", "model.bf16=true")
     refused("unknown provider 'nowhere'", "grading.provider=nowhere")
     refused("line 1: the prompt has .* shorten it", "engine.max_model_tokens=16")
     refused("needs messages", "rollout.max_turns=2")
@@ -258,11 +335,23 @@ def test_a_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_learning_rate_warms_up_and_comes_down() -> None:
-    def at(step: int, schedule: str) -> float:
-        given = ["model.name=m", "data.train=t", "run.steps=12", "optimizer.warmup=2"]
+    def at(step: int, schedule: str, *more: str) -> float:
+        given = ["model.name=m", "data.train=t", "run.steps=12", "optimizer.warmup=2", *more]
         made = read(None, [*given, "optimizer.lr=1.0", f"optimizer.schedule={schedule}"])
         return learning_rate(made, step)
 
     assert [at(step, "constant") for step in (0, 1, 2, 11)] == [0.5, 1, 1, 1]
     assert [at(step, "linear") for step in (2, 7, 12)] == [1, 0.5, 0]
     assert at(7, "cosine") == pytest.approx(0.5)
+    half = "optimizer.decay_ratio=0.5"
+    assert [at(step, "linear", half) for step in (1, 2, 7, 8, 11, 12)] == [
+        *(1, 1, 1, pytest.approx(0.8), pytest.approx(0.2), 0),
+    ]
+    assert at(7, "cosine", "optimizer.decay_ratio=1") == pytest.approx(0.5)
+    for match, *settings in (
+        ("0.5 does nothing with", half),
+        ("decay_ratio=1.5: give a share", "optimizer.decay_ratio=1.5", "optimizer.schedule=linear"),
+        ("decay_ratio=0.0: give a number above 0", "optimizer.decay_ratio=0"),
+    ):
+        with pytest.raises(ConfigurationError, match=match):
+            read(None, ["model.name=m", "data.train=t", *settings])

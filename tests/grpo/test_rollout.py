@@ -31,7 +31,8 @@ class Script:
         self.seen.append(request)
         ids = self.tokenizer(self.texts[(len(self.seen) - 1) % len(self.texts)])["input_ids"]
         ids = (*ids, END)[: request.max_tokens]
-        return Completion(ids, (-0.5,) * len(ids), len(self.seen))
+        server = request.server or f"server {len(self.seen)}"
+        return Completion(ids, (-0.5,) * len(ids), len(self.seen), server)
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -42,11 +43,11 @@ class Script:
 class Counting:
     """HostCompare that counts what it is asked, and fails in one way or another if told to."""
 
-    asked = 0
+    asked, given_up = 0, False
 
     def __init__(self, trouble: str = "") -> None:
         self.trouble = trouble
-        Counting.asked = 0
+        Counting.asked, Counting.given_up = 0, False
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         Counting.asked += 1
@@ -55,6 +56,11 @@ class Counting:
                 raise ZeroDivisionError("in somebody's grader")
             case "hangs":
                 await asyncio.sleep(3600)
+            case "hangs once" if Counting.asked == 1:
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    Counting.given_up = True
             case "infra":
                 return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
             case "infra twice" if Counting.asked <= 2:
@@ -139,6 +145,7 @@ def test_turns_with_tools_are_joined_token_by_token_and_the_tools_carry_no_loss(
     (made,) = run(subject, row(files={"/workspace/given.txt": "from the row"}))
     assert made.verdict.outcome is Outcome.PASSED
     assert made.tool_calls == 2
+    assert [turn.server for turn in engine.seen] == ["", "server 1", "server 1"]
     tokenizer = engine.tokenizer
     answer = "\n<|start|>tool\n{}<|end|>\n<|start|>assistant\n"
     pieces = [
@@ -161,7 +168,7 @@ def test_a_call_that_cannot_be_read_is_the_models_mistake(session: Session) -> N
         session, texts, "rollout.max_turns=3", "rollout.max_completion_tokens=1000"
     )
     (made,) = run(subject, row())
-    text = subject.text(made)
+    text = subject.text(made.completion)
     assert "ERROR: this is no tool call" in text
     assert "there is no tool 'rm'" in text
     assert made.verdict.reward == 0.0
@@ -180,7 +187,7 @@ def test_a_tool_past_its_time_is_told_to_the_model(session: Session) -> None:
     texts = [tool_call("sleep 100"), "Well."]
     subject, _ = rollouts(session, texts, "rollout.max_turns=2", "rollout.tool_timeout=1")
     (made,) = run(subject, row())
-    assert "killed after 1 s" in subject.text(made)
+    assert "still running; a call waits up to 1 s" in subject.text(made.completion)
     assert made.verdict.reward == 0.0
 
 
@@ -234,6 +241,28 @@ def test_an_infrastructure_failure_is_not_remembered(session: Session) -> None:
 
     Operation(twice()).result(100)
     assert Counting.asked == 2
+
+
+def test_closing_gives_up_what_is_graded_and_no_longer_remembered(session: Session) -> None:
+    texts = [BLOCK, BLOCK.replace("2", "3"), BLOCK.replace("2", "4")]
+    options = ['grading.options={trouble="hangs once"}', "grading.remember=1"]
+    subject, _ = rollouts(session, texts, *options)
+
+    async def forget() -> None:
+        first = asyncio.create_task(subject.one(row(), "0"))
+        while not Counting.asked:
+            await asyncio.sleep(0.01)
+        for number in (1, 2):
+            await subject.one(row(), str(number))
+        first.cancel()
+        subject.close()
+        await asyncio.gather(first, return_exceptions=True)
+        async with asyncio.timeout(60):
+            while not Counting.given_up:
+                await asyncio.sleep(0.01)
+
+    Operation(forget()).result(100)
+    assert Counting.asked == 3
 
 
 def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import repair
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row, read_rows
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
-from sandboxkit.integrations.grpo.toys import repair
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Task, bundled_tasks
@@ -78,7 +78,7 @@ def test_a_task_is_worked_on_with_tools_and_graded_by_its_tests(
 ) -> None:
     (made,) = run(session, texts)
     assert (made.verdict.reward, made.tool_calls) == (reward, calls)
-    assert made.sandbox_seconds > 0
+    assert {"sampling", "queue", "start", "grading"} <= made.seconds.keys()
 
 
 def test_a_task_that_cannot_start_masks_its_rollout_and_its_group_is_kept() -> None:
@@ -99,7 +99,7 @@ def test_waiting_for_room_is_in_nobodys_deadline(session: Session) -> None:
     settings = ["rollout.max_turns=2", "grading.max_concurrency=1", "rollout.deadline=6"]
     made = run(session, [tool_call("sleep 1")], *settings, count=5)
     assert [each.verdict.outcome for each in made] == [Outcome.FAILED] * 5
-    assert max(each.sandbox_seconds for each in made) > 8, "they did wait"
+    assert max(each.seconds["queue"] for each in made) > 4, "they did wait"
 
 
 def test_tests_that_hang_are_the_policys_failure_and_are_not_masked(session: Session) -> None:

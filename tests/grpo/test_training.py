@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM
 
 from sandboxkit import ConfigurationError
@@ -36,6 +39,35 @@ def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:
     torch.testing.assert_close(entropies, torch.cat([e for _, e in alone]), atol=1e-5, rtol=0)
 
 
+def test_equal_sequences_are_computed_once_and_count_as_often_as_they_are(folder: str) -> None:
+    batch = samples(4)
+    twice = [
+        replace(sample, advantage=sample.advantage + more)
+        for more in (-1.0, 1.0)
+        for sample in batch
+    ]
+    computed: list[int] = []
+    weights = list[torch.Tensor]()
+    reports = []
+    for given in (batch, twice):
+        model = load(folder)
+        model.register_forward_pre_hook(
+            lambda _, __, asked: computed.append(asked["input_ids"].numel()), with_kwargs=True
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        reports.append(
+            train_step(model, optimizer, given, Objective("grpo"), max_tokens_per_row=64)
+        )
+        weights.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    once, both = reports
+    assert sum(computed) == 2 * sum(map(len, batch))
+    assert both.tokens == 2 * once.tokens
+    assert both.loss == pytest.approx(once.loss, abs=1e-5)
+    assert both.entropy == pytest.approx(once.entropy, abs=1e-5)
+    assert both.grad_norm == pytest.approx(once.grad_norm, abs=1e-5)
+    torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
+
+
 def test_log_probabilities_are_those_of_the_plain_model(folder: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     ids, start = [5, 6, 7, 8, 9], 2
@@ -43,6 +75,27 @@ def test_log_probabilities_are_those_of_the_plain_model(folder: str) -> None:
     expected = torch.log_softmax(logits, -1)[[1, 2, 3], ids[start:]]
     found, _ = logp_of(load(folder), Sequences([ids], [start]), temperature=0.7)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_bfloat16_computes_so_and_keeps_weights_in_float32(folder: str) -> None:
+    batch, moved, norms = samples(6), list[torch.Tensor](), list[float]()
+    for autocast in (False, True):
+        model = load(folder)
+        before = torch.cat([each.detach().flatten() for each in model.parameters()])
+        report = train_step(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            batch,
+            Objective(),
+            max_tokens_per_row=64,
+            max_grad_norm=1e9,
+            autocast=autocast,
+        )
+        assert {each.dtype for each in model.parameters()} == {torch.float32}
+        moved.append(torch.cat([each.detach().flatten() for each in model.parameters()]) - before)
+        norms.append(report.grad_norm)
+    assert norms[0] != norms[1] == pytest.approx(norms[0], rel=0.05)
+    assert torch.cosine_similarity(moved[0], moved[1], 0) > 0.99
 
 
 def test_the_size_of_the_pieces_changes_nothing(
@@ -95,6 +148,26 @@ def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> N
     assert len(alone) == len(together) == 4
     for one, two in zip(alone, together, strict=True):
         assert two == pytest.approx(one, abs=1e-5)
+
+
+def test_the_mean_over_micro_batches_is_over_those_of_all_ranks(folder: str) -> None:
+    """Of two, with a row of as many tokens on each: then it is the mean over all tokens."""
+    batch = [
+        Sample((2, 3), (number, 5, 6), (True,) * 3, (-3.0,) * 3, 0.1 * number)
+        for number in range(4, 8)
+    ]
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        found = []
+        for kind in ("bnpo", "dapo"):
+            model = load(folder)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            objective = Objective(kind)
+            found.append(train_step(model, optimizer, batch, objective, max_tokens_per_row=64))
+    finally:
+        dist.destroy_process_group()
+    assert found[0].loss == pytest.approx(found[1].loss)
+    assert found[0].grad_norm == pytest.approx(found[1].grad_norm)
 
 
 def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
@@ -153,7 +226,8 @@ def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> No
         load(str(tmp_path / "nothing"))
 
 
-def test_a_model_whose_layers_would_leak_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(ConfigurationError, match="is a mamba"):
+@pytest.mark.parametrize("family", ["mamba", "qwen3_5_text"])
+def test_a_model_whose_layers_would_leak_is_refused(tmp_path: Path, family: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(ConfigurationError, match=f"is a {family}"):
         load(str(tmp_path))

@@ -6,7 +6,7 @@ With a run's folder it writes a checkpoint after each step, and goes on from the
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.ranks import shared
 from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.grpo.training import train_step
 from tests.grpo.tiny import samples
@@ -31,13 +32,15 @@ def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     objective = Objective(loss=kind, max_completion_tokens=12)  # type: ignore[arg-type] # an argument
     first = 0
-    if run is not None and (newest := checkpoint.latest(run)) is not None:
-        first = int(str(checkpoint.restore(newest, model, optimizer)["step"]))
+    newest, _ = (None, []) if run is None else shared(lambda: checkpoint.newest(run))
+    if newest is not None:
+        checkpoint.restore(newest, model, optimizer)
+        first = checkpoint.read(newest)["step"]
     for step in range(first, steps):
-        # 7 on 2 ranks: their rows differ in number.
-        report = train_step(
-            model, optimizer, samples(7, seed=step), objective, max_tokens_per_row=24
-        )
+        # 7 on 2 ranks: their rows differ in number. Two of three have the prompt of the one before.
+        batch = samples(7, seed=step)
+        batch = [replace(each, prompt=batch[i // 3 * 3].prompt) for i, each in enumerate(batch)]
+        report = train_step(model, optimizer, batch, objective, max_tokens_per_row=24)
         if ranks == 1 or dist.get_rank() == 0:
             sys.stdout.write(json.dumps(asdict(report)) + "\n")
             sys.stdout.flush()

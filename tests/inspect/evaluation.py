@@ -3,10 +3,11 @@
 import sys
 
 from inspect_ai import Task, eval
+from inspect_ai._cli.util import parse_sandbox
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import includes
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.util import SandboxEnvironmentSpec, sandbox
+from inspect_ai.util import sandbox
 
 
 @solver
@@ -23,14 +24,13 @@ def counts_words() -> Solver:
     return solve
 
 
-def main(provider: str, logs: str) -> None:
-    """Evaluate two samples; the sandbox is known by its name alone."""
-    spec = SandboxEnvironmentSpec.model_validate(
-        {"type": "sandboxkit", "config": {"provider": provider}}
-    )
+def main(given: str, logs: str) -> None:
+    """Evaluate two samples in sandboxes as the command line's `--sandbox` describes them."""
     samples = [Sample(input="one two three", target="3"), Sample(input="one", target="1")]
-    task = Task(dataset=samples, solver=counts_words(), scorer=includes(), sandbox=spec)
-    (log,) = eval(task, model="mockllm/model", display="none", log_dir=logs)
+    task = Task(dataset=samples, solver=counts_words(), scorer=includes())
+    (log,) = eval(
+        task, model="mockllm/model", display="none", log_dir=logs, sandbox=parse_sandbox(given)
+    )
     if log.results is None:
         sys.exit(f"{log.status}: {log.error}")
     sys.stdout.write(f"accuracy={log.results.scores[0].metrics['accuracy'].value}\n")

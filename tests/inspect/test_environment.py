@@ -82,10 +82,31 @@ async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
 
 
 async def test_a_config_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"compose\.yaml"):
+    with pytest.raises(ConfigurationError, match=r"compose\.yaml': No such file"):
         await SandboxkitEnvironment.sample_init("test", "compose.yaml", {})
+    with pytest.raises(ConfigurationError, match="unknown provider 'podman'"):
+        await SandboxkitEnvironment.sample_init("test", "podman", {})
     with pytest.raises(ValueError, match="memory_gb"):
         SandboxkitEnvironment.config_deserialize({"memory_gb": 1})
+
+
+@pytest.mark.parametrize("text", ["services: {default: {}}", "- provider", "provider: [", "3"])
+async def test_a_file_that_says_something_else_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"compose\.yaml.*fields of SandboxkitConfig"):
+        await SandboxkitEnvironment.sample_init("test", str(path), {})
+
+
+async def test_a_file_in_the_tasks_folder_has_the_options(tmp_path: Path) -> None:
+    name = str(tmp_path / SandboxkitEnvironment.config_files()[0])
+    Path(name).write_text("provider: local\nenv: {A: '1'}\nworkdir: /tmp/work\n")
+    environments = await SandboxkitEnvironment.sample_init("test", name, {})
+    try:
+        result = await environments["default"].exec(["sh", "-c", "echo $A; pwd"])
+        assert result.stdout == "1\n/tmp/work\n"
+    finally:
+        await SandboxkitEnvironment.sample_cleanup("test", name, environments, False)
 
 
 @pytest.fixture
@@ -101,9 +122,12 @@ def declared(tmp_path: Path) -> Path:
 def test_a_whole_evaluation_finds_it_by_its_entry_point_and_leaves_no_sandbox(
     provider: str, declared: Path
 ) -> None:
+    given = declared / "sandbox.yaml"
+    given.write_text(f"provider: {provider}\n")
+    config = provider if provider == "local" else str(given)
     # In a process of its own: Inspect leaves streams open, with its own "local" sandbox too.
     done = subprocess.run(
-        [sys.executable, "-m", "tests.inspect.evaluation", provider, str(declared)],
+        [sys.executable, "-m", "tests.inspect.evaluation", f"sandboxkit:{config}", str(declared)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(declared), *filter(None, sys.path)])},
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -58,7 +58,9 @@ class Box:
     async def run(self, *argv: str, run: Run | None = None, user: str | None = None) -> Run:
         run = run or Run()
         with anyio.fail_after(60):
-            run.status = await self.provider.exec(self.id, Command(argv, user=user), run.output)
+            run.status = (
+                await self.provider.exec(self.id, Command(argv, user=user), run.output)
+            ).status
         return run
 
     async def sh(self, script: str) -> Run:

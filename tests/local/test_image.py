@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._state import Maker
 from sandboxkit.types import SandboxSpec
 from tests.local.conftest import make
 
@@ -193,3 +195,16 @@ async def test_links_that_lead_out_stay_inside(
     image = docker_save(tmp_path / "hard.tar", [layer, content.getvalue(), hard.getvalue()])
     with pytest.raises(SandboxStartError, match="leads out"):
         await provider.create(SandboxSpec(image=str(image)))
+
+
+async def test_what_a_killed_process_extracted_halfway_goes_with_the_next_image(
+    provider: LocalProvider, layer: bytes, tmp_path: Path
+) -> None:
+    me = Maker.me()
+    cache = tmp_path / "cache" / "images"
+    mine, dead = (cache / f".extracting-{maker}-x" for maker in (me, replace(me, started=1)))
+    for folder in (mine, dead):
+        (folder / "image").mkdir(parents=True)
+    await make(provider, image=str(docker_save(tmp_path / "image.tar", [layer])))
+    assert mine.exists()
+    assert not dead.exists()

@@ -19,7 +19,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers.local import LocalProvider, _provider, _state
+from sandboxkit.providers.local import LocalProvider, _state
 from sandboxkit.types import Command, SandboxSpec
 from tests.local.conftest import Run, client, groups_of, make, until_gone
 
@@ -78,7 +78,7 @@ async def test_cancelled_create_leaves_nothing(
         names.append(secrets.token_hex(size))
         return names[-1]
 
-    monkeypatch.setattr(_provider, "secrets", SimpleNamespace(token_hex=recorded))
+    monkeypatch.setattr(_state, "secrets", SimpleNamespace(token_hex=recorded))
     for milliseconds in (0.0, 1, 2, 4, 6, 8, 12, 16, 24):
         with anyio.move_on_after(milliseconds / 1000):
             sandbox_id = await provider.create(SandboxSpec(detach=milliseconds % 4 == 0))
@@ -93,7 +93,7 @@ async def test_cancelled_create_leaves_nothing(
 
 def _all_groups() -> set[str]:
     found = subprocess.run(
-        ["find", "/sys/fs/cgroup", "-path", "*/sandboxkit/local-*", "-prune"],
+        ["find", "/sys/fs/cgroup", "-path", "*/sandboxkit/*local-*", "-prune"],
         capture_output=True,
         text=True,
     )
@@ -173,7 +173,7 @@ async def test_another_process_lists_uses_and_deletes(provider: LocalProvider) -
     other = client(
         """
 [info] = [info async for info in provider.list({"t": "x"})]
-print(await provider.exec(info.id, Command(("cat", "file")), output), texts["stdout"].decode().strip())
+print((await provider.exec(info.id, Command(("cat", "file")), output)).status, texts["stdout"].decode().strip())
 print((await provider.read_file(info.id, "/workspace/file", max_bytes=99)).decode().strip())
 await provider.delete(info.id)
 print([info.id async for info in provider.list({})])

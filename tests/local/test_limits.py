@@ -1,6 +1,7 @@
 """Memory, processes, disk and processor time of a sandbox are bounded."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import anyio
@@ -191,7 +192,7 @@ async def test_every_sandbox_has_the_same_share_however_much_it_runs(
 
 async def test_groups_are_known_before_they_exist() -> None:
     limits = _cgroup.Limits(memory_mb=64, pids=9, cpus=None)
-    groups = _cgroup.plan("local-0123456789abcdef", limits)
+    groups = _cgroup.plan("local-0123456789abcdef", limits, detached=False)
     assert not any(Path(group).exists() for group in groups)
     try:
         _cgroup.create(groups, limits)
@@ -199,3 +200,20 @@ async def test_groups_are_known_before_they_exist() -> None:
     finally:
         _cgroup.remove(groups)
     assert not any(Path(group).exists() for group in groups)
+
+
+@needs_pids
+async def test_groups_in_use_when_a_sandbox_ends_go_with_its_provider(
+    provider: LocalProvider,
+) -> None:
+    box = await make(provider, lifetime=1.0)
+    groups = [Path(group) for group in provider._launched[box.id].groups]
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        (groups[0] / "cgroup.procs").write_text(str(stranger.pid))
+        with anyio.fail_after(30):
+            while box.id in provider._launched:  # nothing tells
+                await anyio.sleep(0.01)
+        assert groups[0].exists()
+        stranger.kill()
+    await provider.aclose()
+    assert not any(group.exists() for group in groups)

@@ -68,7 +68,7 @@ for option in ({"memory_mb": 64}, {"pids": 10}, {"cpus": 1.0}):
 sandbox_id = await provider.create(SandboxSpec(disk_mb=16))
 await provider.exec(sandbox_id, Command(("sh", "-c", "head -c 32M /dev/zero > /tmp/x")), output)
 hog = "b = bytearray()\\nwhile True: b += b'x' * 10_000_000"
-print(await provider.exec(sandbox_id, Command(("python3", "-c", hog)), output))
+print((await provider.exec(sandbox_id, Command(("python3", "-c", hog)), output)).status)
 import textwrap
 bomb = textwrap.dedent('''
 import os, time

@@ -5,11 +5,18 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import Operation, Session
+from sandboxkit.providers._hosted import creation
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators.modal.client import ModalEmulator, modal_emulator
 
 TIMEOUT = 2.5
 """Seconds that the provider of these tests gives Modal for an answer."""
+
+
+@pytest.fixture(autouse=True)
+def answers_are_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No creation of an emulator's comes to light seconds after it got no answer."""
+    monkeypatch.setattr(creation, "_LATE_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +42,8 @@ def provider(emulator: ModalEmulator) -> Iterator[ModalProvider]:
     """A provider that is not patient."""
     provider = ModalProvider(timeout=TIMEOUT, build_timeout=TIMEOUT)
     yield provider
+    emulator.ask("calm")  # what a test has planned must not meet the cleaning up
+    emulator.ask("skew", seconds=0.0)
     Operation(provider.aclose()).result(30)
 
 

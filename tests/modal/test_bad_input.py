@@ -2,7 +2,13 @@
 
 import pytest
 
-from sandboxkit import ConfigurationError, ImageNotFoundError, Operation, Session
+from sandboxkit import (
+    ConfigurationError,
+    ImageNotFoundError,
+    Operation,
+    SandboxStartError,
+    Session,
+)
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators.modal.client import ModalEmulator
 
@@ -38,10 +44,6 @@ def test_keys_that_are_missing_or_malformed(
         ("lifetime", 24 * 3600 + 1),
         ("pids", 64),
         ("disk_mb", 100),
-        ("user", "nobody"),
-        ("profile", "strict"),
-        ("env", {"A-B": "1"}),
-        ("secrets", {"A B": "1"}),
         ("tags", {"a/" * 31 + "a": "1"}),
     ],
 )
@@ -56,9 +58,14 @@ def test_options_that_modal_cannot_honour(
 def test_a_name_of_a_variable_that_a_shell_cannot_take(
     emulator: ModalEmulator, session: Session
 ) -> None:
-    sandbox = session.sandbox().start().result(30)
-    with pytest.raises(ConfigurationError, match="A-B"):
-        sandbox.exec(["true"], env={"A-B": "1"}).result(30)
+    sandbox = session.sandbox(env={"A.B": "spec"}).start().result(30)
+    said = sandbox.exec(["env"], env={"A-B": "command"}).result(30).stdout.splitlines()
+    assert {"A.B=spec", "A-B=command"} <= set(said)
+
+
+def test_a_user_that_the_sandbox_does_not_have(emulator: ModalEmulator, session: Session) -> None:
+    with pytest.raises(SandboxStartError, match="no-such-user"):
+        session.sandbox(user="no-such-user").start().result(30)
 
 
 def test_an_image_that_does_not_exist(emulator: ModalEmulator, session: Session) -> None:

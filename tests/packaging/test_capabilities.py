@@ -1,12 +1,15 @@
-"""The README's table of what hosted providers cannot do is what their code refuses."""
+"""The tables of what providers cannot do are what their code refuses."""
 
+import runpy
 from pathlib import Path
 
+from sandboxkit import SandboxSpec
 from sandboxkit.providers.daytona import _spec as daytona
 from sandboxkit.providers.e2b import _spec as e2b
 from sandboxkit.providers.modal import _spec as modal
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+PROVIDERS = ROOT / "docs" / "providers.md"
 BEGIN, END = "<!-- hosted: from the code -->\n", "<!-- end of hosted -->\n"
 UNSUPPORTED: dict[str, dict[str, str]] = {
     "e2b": e2b.UNSUPPORTED,
@@ -29,7 +32,17 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def test_the_readme_has_the_table() -> None:
-    _, found, rest = README.read_text().partition(BEGIN)
-    assert found, f"README.md lacks the block:\n{BEGIN}{table()}{END}"
+def test_the_page_of_providers_has_the_table() -> None:
+    _, found, rest = PROVIDERS.read_text().partition(BEGIN)
+    assert found, f"docs/providers.md lacks the block:\n{BEGIN}{table()}{END}"
     assert rest.partition(END)[0] == table()
+
+
+def test_the_options_have_their_page() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "options.py"))
+    assert {name for probe in script["PROBES"].values() for name in probe} == set(
+        SandboxSpec.__dataclass_fields__
+    )
+    assert (ROOT / "docs" / "options.md").read_text() == script["document"](), (
+        "run python scripts/options.py"
+    )

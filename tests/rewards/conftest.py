@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import Session
-from sandboxkit.integrations.rewards import Grader, Verdict
+from sandboxkit.integrations.rewards import Grader, Verdict, grading_session
 from tests.docker_here import require_docker
 
 CONCURRENCY = 4
@@ -27,12 +27,21 @@ def grade_all(
     provider: str,
     grader: Grader,
     submissions: Iterable[tuple[str, str, Mapping[str, Any]]],
+    *,
+    in_turn: bool = False,
 ) -> dict[str, Verdict]:
-    """Grade (name, code, task) each, at once; afterwards no sandbox is left."""
+    """Grade (name, code, task) each, at once; afterwards no sandbox is left.
+
+    Each run has a fresh sandbox, or all take turns in a few that are reset.
+    """
     tag = f"rewards-test:{uuid.uuid4().hex}"
 
     async def run() -> dict[str, Verdict]:
-        async with Session(provider, max_concurrency=CONCURRENCY, tags=tag) as session:
+        pool = CONCURRENCY if in_turn else 0
+        session = grading_session(
+            grader, provider, max_concurrency=CONCURRENCY, pool=pool, tags=tag
+        )
+        async with session:
             async with asyncio.TaskGroup() as group:
                 tasks = {
                     name: group.create_task(grader.grade(session, code, task))

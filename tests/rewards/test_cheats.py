@@ -8,7 +8,7 @@ import pytest
 from sandboxkit.integrations.rewards import HostCompare
 from tests.docker_here import require_docker
 from tests.rewards.cheats import MIXES, SLOW, TRIALS
-from tests.rewards.corpus.trying import in_turn, refused, try_all
+from tests.rewards.corpus.trying import Key, in_turn, refused, try_all
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -21,7 +21,20 @@ def test_the_corpus_is_large_enough() -> None:
 def test_no_cheat_is_accepted_on_docker() -> None:
     # A sandbox costs more there, so each cheat meets one shape only, and the next another.
     require_docker()
-    refused(try_all("docker", HostCompare, in_turn(1)))
+    refused(try_all("docker", HostCompare, in_turn(1), reset=True))
+
+
+def test_a_cheat_has_the_same_verdict_where_sandboxes_are_reset() -> None:
+    tried = [each for each in in_turn(1) if each[2] not in SLOW][::12]
+
+    def told(reset: bool) -> dict[Key, tuple[object, ...]]:
+        verdicts = try_all("local", HostCompare, tried, reset=reset)
+        return {
+            key: (each.outcome, each.score, each.attributable_to, each.trust)
+            for key, each in verdicts.items()
+        }
+
+    assert told(reset=True) == told(reset=False)
 
 
 def test_no_cheat_is_accepted_where_cases_share_a_process() -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,11 @@ from sandboxkit import (
 )
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict
 from sandboxkit.integrations.rewards._isolated import limited, retried, run, watched
+from sandboxkit.integrations.rewards._programs import Program
 from sandboxkit.testing import FakeProvider
+from tests.control_groups import processes_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 
 HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
 """Needs two seconds of processor time, whatever else happens."""
@@ -83,7 +84,9 @@ def grade_together(
 ) -> list[ProcessResult | Verdict]:
     async def main() -> list[ProcessResult | Verdict]:
         async with Session(provider, cpus=cpus) as session:
-            runs = [run(session, ["python3", "-c", code], limits) for code, limits in programs]
+            runs = [
+                run(session, Program(("python3", "-c", code)), limits) for code, limits in programs
+            ]
             return await asyncio.gather(*runs)
 
     return asyncio.run(main())
@@ -133,7 +136,11 @@ def test_the_time_of_all_processes_counts_also_of_a_program_that_ended(provider:
     assert all(map(is_timeout, grade_together(provider, (code, Limits(timeout=2)))))
 
 
-@pytest.mark.parametrize("how", FEIGNED)
+@pytest.mark.parametrize(
+    ("provider", "how"),
+    [*(("local", how) for how in FEIGNED), ("docker", next(iter(FEIGNED)))],
+    indirect=["provider"],
+)
 def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
     limits = Limits(timeout=2, wall=6, deadline=100)
     feigned, _ = grade_together(provider, (FEIGNED[how], limits), ("while True: pass", limits))
@@ -150,7 +157,7 @@ def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
 
 
 def test_a_program_that_starves_for_good_is_not_at_fault(provider: str) -> None:
-    limits = Limits(timeout=5, wall=6, deadline=25)
+    limits = Limits(timeout=5, wall=6, deadline=12)
     (starved,) = grade_together(provider, ("while True: pass", limits), cpus=0.02)
     assert isinstance(starved, Verdict)
     assert starved.outcome is Outcome.INFRA_ERROR
@@ -163,8 +170,7 @@ def freeze(sandbox: Sandbox, still: bool) -> None:
         verb = "pause" if still else "unpause"
         subprocess.run(["docker", verb, sandbox.id], check=still, capture_output=True)
         return
-    (group,) = Path("/sys/fs/cgroup").glob(f"pids/**/{sandbox.id}")
-    for pid in map(int, (group / "cgroup.procs").read_text().split()):
+    for pid in processes_of(sandbox.id):
         os.kill(pid, signal.SIGSTOP if still else signal.SIGCONT)
 
 
@@ -178,21 +184,23 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
             async for _ in process.stdout:
                 break
             freeze(sandbox, True)
-            async with asyncio.TaskGroup() as group:
-                watching = group.create_task(watched(sandbox, process, limits))
-                await asyncio.sleep(seconds)
-                freeze(sandbox, False)
-                await process.stdin.write("\n")
-            return watching.result()
+            watching = asyncio.create_task(watched(sandbox, process, limits))
+            try:
+                if not (await asyncio.wait([watching], timeout=seconds))[0]:
+                    freeze(sandbox, False)
+                    await process.stdin.write("\n")
+                return await watching
+            finally:
+                watching.cancel()
 
         try:
-            return await retried(limits, attempt)
+            return await retried(session, limits, attempt)
         finally:
             freeze(sandbox, False)
 
 
 def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) -> None:
-    limits = Limits(timeout=1, wall=2, deadline=10)
+    limits = Limits(timeout=1, wall=2, deadline=6)
     verdict = asyncio.run(watch_frozen(provider, limits, 3600))
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
@@ -235,7 +243,7 @@ class Still(FakeProvider):
 def test_where_usage_is_unknown_the_wall_bound_decides() -> None:
     async def main() -> ProcessResult | Verdict:
         async with Session(Still()) as session:
-            return await run(session, ["sleep", "60"], Limits(timeout=0.2, wall=0.5))
+            return await run(session, Program(("sleep", "60")), Limits(timeout=0.2, wall=0.5))
 
     assert is_timeout(asyncio.run(main()))
 
@@ -248,7 +256,7 @@ def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -
         tried += 1
         raise ProviderUnavailableError("gone", provider="x")
 
-    verdict = asyncio.run(retried(Limits(retries=1), fail))
+    verdict = asyncio.run(retried(Session(Still()), Limits(retries=1), fail))
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert tried == 2
@@ -257,7 +265,7 @@ def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -
         raise ConfigurationError("no")
 
     with pytest.raises(ConfigurationError):
-        asyncio.run(retried(Limits(), wrong))
+        asyncio.run(retried(Session(Still()), Limits(), wrong))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandboxkit import Operation, Sandbox, Session
+from sandboxkit.integrations._kept import Kept
+from sandboxkit.integrations.grpo.clock import Clock, Timer
 from sandboxkit.integrations.grpo.config import Rollout as RolloutSettings
 from sandboxkit.integrations.grpo.workplace import own_sandbox, swe_task
 from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
@@ -162,8 +165,14 @@ def session() -> Iterator[Session]:
 @contextlib.contextmanager
 def nothing_left(session: Session) -> Iterator[None]:
     yield
-    listed = session.list().result()
-    assert [i.id for i in listed if i.tags.get("sandboxkit.session") == session.id] == []
+    deadline = time.monotonic() + 20
+    while ids := [
+        each.id
+        for each in session.list().result()
+        if each.tags.get("sandboxkit.session") == session.id
+    ]:
+        assert time.monotonic() < deadline, ids  # that of a single run goes after its result
+        time.sleep(0.05)
     assert [n for n in os.listdir(tempfile.gettempdir()) if "artefacts" in n] == []
 
 
@@ -252,7 +261,9 @@ def said(environment: Any, called: list[tuple[str, Any]]) -> None:
     tools = {tool.__name__: tool for tool in tools_of(environment)}
     for name, wanted in called:
         for each in (wanted, json.dumps(wanted)):
-            message = _answer(tools, {"function": {"name": name, "arguments": each}})
+            message = _answer(
+                tools, {"function": {"name": name, "arguments": each}}, environment._trace
+            )
             message["content"].encode()
 
 
@@ -269,8 +280,21 @@ def test_trls_environments_end_with_a_verdict(
             environment.bash(script(left))
             said(environment, called)
             for message in (odd, {"function": odd}, {"function": {"name": odd}}):
-                _answer({}, message)["content"].encode()
+                _answer({}, message, environment._trace)["content"].encode()
             verdict, _ = Operation(environment._grade()).result(60)
+            trace = environment._trace
+            made_of = Kept(
+                group=0,
+                member=0,
+                verdict=verdict,
+                reward=None,
+                tokens={},
+                seconds=trace.seconds,
+                prompt="",
+                turns=trace.turns,
+                calls=trace.calls,
+            )
+            json.dumps(made_of.json()).encode()
             is_the_policys(verdict)
 
 
@@ -287,7 +311,7 @@ def test_a_grpo_workplace_gives_work_or_a_verdict(
         of_a_task = swe_task(session, load_tasks(folder), row(task_id="fresh"), config, room)
         for entered in (of_its_own, of_a_task):
             async with entered as place:
-                await place.ready()
+                await place.ready(Timer(Clock(), {}))
                 await place.call("bash", {"command": script(left)})
                 for name, wanted in called:
                     (await place.call(name, wanted)).text.encode()

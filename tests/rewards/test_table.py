@@ -27,15 +27,16 @@ DOCUMENT = Path(str(rewards.__file__)).resolve().with_name("CHEATS.md")
 BEGIN, END = "<!-- cheats: measured -->\n", "<!-- end of cheats -->\n"
 WRITE = os.environ.get("SANDBOXKIT_WRITE") == "1"
 """Whether to measure all that the document says, and to write it."""
-SHAPES_OF_EACH = 2
-"""On how many shapes each cheat is tried otherwise, the next one on others."""
+SHAPES_OF_EACH = {True: 1, False: 1}
+"""On how many shapes each cheat is tried otherwise, the next one on others: where sandboxes are
+reset, and where each is fresh."""
 SHARED: dict[str, Callable[[Limits], Grader]] = {
     "Canary": lambda limits: Canary(limits, canaries=2),
     "PassRate": PassRate,
     "ExitCode": ExitCode,
 }
 """Graders that run tests beside the submission. What they accept varies with chance and time."""
-EVERY = 6
+EVERY = 18
 """Of the cheats every so manieth is tried on those, and all that were written against `Canary`."""
 
 Counts = dict[str, int]
@@ -86,9 +87,11 @@ def documented(text: str) -> dict[str, Counts]:
     return found
 
 
-def test_no_cheat_is_accepted_in_isolation() -> None:
+@pytest.mark.parametrize("reset", SHAPES_OF_EACH, ids=["reset", "fresh"])
+def test_no_cheat_is_accepted_in_isolation(reset: bool) -> None:
     shapes = max(len(trial.shapes) for trial in TRIALS)
-    refused(try_all("local", HostCompare, in_turn(shapes if WRITE else SHAPES_OF_EACH)))
+    tried = in_turn(shapes if WRITE else SHAPES_OF_EACH[reset])
+    refused(try_all("local", HostCompare, tried, reset=reset))
 
 
 def test_the_document_has_what_the_other_graders_accept() -> None:

@@ -43,7 +43,7 @@ def make(folder: Path, test: str = TEST, *, in_place: bool = False) -> Task:
     (folder / "tests").mkdir()
     (folder / "instruction.md").write_text("write add.py")
     (folder / "tests" / "test.sh").write_text(test)
-    settings = f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = 20\n"
+    settings = f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = 12\n"
     (folder / "task.toml").write_text(settings)
     return load_task(folder)
 

@@ -7,8 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit import ConfigurationError, Sandbox, Session
-from sandboxkit.integrations._tools import MARKER, SCHEMAS, Bash, Clock, Toolbox, truncate_middle
+from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
+from sandboxkit.integrations._tools import (
+    MARKER,
+    SCHEMAS,
+    Bash,
+    Clock,
+    Toolbox,
+    _bash,
+    truncate_middle,
+)
+from sandboxkit.testing import FakeProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -43,19 +52,41 @@ def test_the_middle_goes_and_both_ends_stay() -> None:
         truncate_middle("x", 0)
 
 
-async def test_the_directory_and_exported_variables_last(tools: Toolbox) -> None:
-    await tools.call(
-        "bash", {"command": "mkdir -p deep/er && cd deep/er && export COLOUR='light blue'"}
-    )
-    result = await tools.call("bash", {"command": 'pwd; echo "$COLOUR"'})
+async def bash(tools: Toolbox, command: str, **arguments: object) -> str:
+    return (await tools.call("bash", {"command": command, **arguments})).text
+
+
+async def test_what_a_script_leaves_in_the_shell_lasts(tools: Toolbox) -> None:
+    script = "mkdir -p deep/er && cd deep/er\nCOLOUR='light blue'\nshow() { pwd; echo $COLOUR; }"
+    assert await bash(tools, script) == "(no output)"
+    result = await tools.call("bash", {"command": "show"})
     assert result.text == "/workspace/deep/er\nlight blue\n"
     assert not result.error
 
 
 async def test_output_and_errors_come_in_order_and_the_status_is_shown(tools: Toolbox) -> None:
-    result = await tools.call("bash", {"command": "echo one; echo two >&2; echo three; exit 3"})
+    result = await tools.call("bash", {"command": "echo one; echo two >&2; echo three; (exit 3)"})
     assert result.text == "one\ntwo\nthree\n\n[exit status 3]"
     assert result.error
+
+
+async def test_colours_and_progress_are_not_shown(tools: Toolbox) -> None:
+    drawn = r"printf '\033[31mred\033[0m\n 10%%\r100%%\n'"
+    assert await bash(tools, drawn) == "red\n100%\n"
+
+
+async def test_a_shell_that_ends_is_replaced_and_that_is_said(tools: Toolbox) -> None:
+    ended = await tools.call("bash", {"command": "cd /tmp; echo bye; exit 3"})
+    assert ended.text == (
+        "bye\nexit\n\n[exit status 3; the shell has ended: the next command has a new one]"
+    )
+    assert ended.error
+    assert await bash(tools, "pwd; echo $$ > pid") == "/workspace\n"
+    await tools.bash._sandbox.exec(["sh", "-c", "kill -9 $(cat /workspace/pid)"])
+    again = await tools.call("bash", {"command": "echo here"})
+    assert again.text == "here\n\n[the shell had ended before: this was a new one]"
+    assert not again.error
+    assert "status 137; the shell has ended" in await bash(tools, "kill -9 $$")
 
 
 async def test_a_syntax_error_is_seen_and_the_shell_goes_on(tools: Toolbox) -> None:
@@ -64,14 +95,54 @@ async def test_a_syntax_error_is_seen_and_the_shell_goes_on(tools: Toolbox) -> N
     assert (await tools.call("bash", {"command": "echo fine"})).text == "fine\n"
 
 
-async def test_a_script_past_its_time_is_killed_and_shows_what_it_printed(sandbox: Sandbox) -> None:
+async def test_a_script_past_its_time_goes_on_until_it_is_stopped(sandbox: Sandbox) -> None:
     tools = Toolbox(sandbox, timeout=1)
-    result = await tools.call("bash", {"command": "cd /tmp; echo begun; sleep 60"})
+    result = await tools.call("bash", {"command": "cd /tmp; echo begun; sleep 61; echo never"})
     assert result.error
-    assert "killed after 1 s" in result.text
-    assert "begun" in result.text
-    after = await tools.call("bash", {"command": "pwd; ps ax 2>/dev/null | grep -c '[s]leep 60'"})
-    assert after.text.split()[:2] == ["/workspace", "0"]
+    assert result.text.startswith("begun\n\n[still running; a call waits up to 1 s")
+    refused = await tools.call("bash", {"command": "pwd"})
+    assert refused.error
+    assert "not run: the script before this one still runs" in refused.text
+    assert "still running" in await bash(tools, "")
+    assert "[exit status 130]" in await bash(tools, "C-c")
+    assert await bash(tools, "pwd; ps ax 2>/dev/null | grep -c '[s]leep 61'") == (
+        "/tmp\n0\n\n[exit status 1]"
+    )
+    assert "no script runs" in await bash(tools, "C-c")
+    assert "no script runs" in await bash(tools, "yes", as_input=True)
+
+
+async def test_what_takes_no_interrupt_is_killed_and_then_its_shell(sandbox: Sandbox) -> None:
+    tools = Toolbox(sandbox, timeout=0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_bash, "_INTERRUPT_SECONDS", 0.5)
+        assert "still running" in await bash(tools, "x=5; (trap '' INT; sleep 62)")
+        assert "Killed" in await bash(tools, "C-c")
+        assert await bash(tools, "echo $x") == "5\n"
+        assert "still running" in await bash(tools, "trap '' INT; while :; do :; done")
+        assert "137; the shell has ended" in await bash(tools, "C-c")
+    assert await bash(tools, "echo [$x]") == "[]\n"
+
+
+async def test_a_program_is_answered(tools: Toolbox, sandbox: Sandbox) -> None:
+    quick = Toolbox(sandbox, timeout=0.3)
+    assert "name? " in await bash(quick, "read -p 'name? ' name; echo hello $name; cat; echo over")
+    answered = await bash(quick, "ann", as_input=True)
+    assert answered.startswith("hello ann\n\n[still running")
+    assert (await bash(quick, "C-c", as_input=True)).startswith("C-c\n")
+    assert await bash(quick, "C-d") == "over\n"
+
+
+async def test_a_connection_that_is_lost_is_not_the_scripts_doing() -> None:
+    with Session(FakeProvider()) as session:
+        box = session.sandbox()
+        tools = Toolbox(box)
+        running = asyncio.create_task(tools.call("bash", {"command": "touch begun; sleep 63"}))
+        while not [each for each in await box.list_dir("/workspace") if "begun" in each.path]:
+            await asyncio.sleep(0.05)
+        await box.stop()
+        with pytest.raises(SandboxTerminatedError):
+            await running
 
 
 async def test_long_output_is_cut_in_the_middle(sandbox: Sandbox) -> None:
@@ -201,17 +272,17 @@ async def test_a_paused_clock_lets_no_deadline_pass(sandbox: Sandbox) -> None:
     clock.pause()
     running = asyncio.create_task(bash.run("sleep 2; echo done"))
     result = await running
-    assert (result.output, result.timed_out) == ("done\n", False)
+    assert (result.output, result.returncode) == ("done\n", 0)
     clock.resume()
     begun = time.monotonic()
-    assert (await bash.run("sleep 60")).timed_out
+    assert (await bash.run("sleep 60")).running
     assert time.monotonic() - begun < 20
 
 
 async def test_cancelling_a_call_kills_its_script(sandbox: Sandbox) -> None:
     bash = Bash(sandbox)
     running = asyncio.create_task(bash.run("touch begun; exec sleep 77"))
-    while (await bash.run("ls")).output != "begun\n":
+    while not await sandbox.list_dir("/workspace"):
         await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from sandboxkit import Sandbox
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import Command
+from sandboxkit.types import Command, Exit
 
 
 def script(training: Any, *turns: str) -> list[float]:
@@ -51,21 +52,21 @@ CHAT = [{"prompt": [{"role": "user", "content": "fix it."}], "want": "42"}] * 16
 
 
 class Meeting(FakeProvider):
-    """Runs no command before `number` of them have been asked for."""
+    """Runs no command before commands of `number` sandboxes have been asked for."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.most = 0
-        self._number, self._here = number, 0
+        self._number, self._here = number, Counter[str]()
         self._all_here = asyncio.Event()
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
-        self._here += 1
-        self.most = max(self.most, self._here)
-        if self._here >= self._number:
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        self._here[sandbox_id] += 1
+        self.most = max(self.most, len(+self._here))
+        if self.most >= self._number:
             self._all_here.set()
         try:
             await self._all_here.wait()
             return await super().exec(sandbox_id, command, output)
         finally:
-            self._here -= 1
+            self._here[sandbox_id] -= 1

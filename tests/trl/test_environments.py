@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-import time
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from sandboxkit import (
     SandboxSpec,
 )
 from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
+from sandboxkit.integrations.trl import (
+    EnvironmentReward,
+    SandboxEnvironments,
+    SandboxRollouts,
+    _environment,
+)
+from sandboxkit.terminal import _shell
 from sandboxkit.testing import FakeProvider
 from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
 from tests.trl.tiny import Dying, expected_advantages, trainer
@@ -61,7 +67,7 @@ def test_pooled_environments_begin_each_rollout_afresh(tmp_path: Path) -> None:
         script(training, call("bash", command="ls; echo 42 > answer"), "done")
         training.train()
         observed = [said[1]["content"] for said in training._logs["completion"]]
-        assert observed == [""] * 16, "no rollout sees the answer of the one before"
+        assert observed == ["(no output)"] * 16, "no rollout sees the answer of the one before"
         assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
 
 
@@ -231,33 +237,68 @@ def test_a_name_that_is_no_unicode_can_be_told_to_any_tokenizer() -> None:
         assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
 
-def test_a_long_observation_loses_its_middle_and_a_long_command_is_killed() -> None:
+def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
+    with SandboxEnvironments(judge, provider="local", timeout=1) as environments:
+        rollout, other = environments(), environments()
+        for each in (rollout, other):
+            each.reset(want="42")
+        rollout.bash("mkdir deep; cd deep; secret=42; show() { echo $secret in $PWD; }")
+        assert rollout.bash("show") == "42 in /workspace/deep\n"
+        assert "command not found" in other.bash("show")
+        said = rollout.bash("echo so far; read -r line; echo got $line; sleep 600")
+        assert said.startswith("so far\n")
+        assert "still running" in said
+        assert rollout.bash("this", as_input=True).startswith("got this\n")
+        assert "[exit status 130" in rollout.bash("C-c")
+        rollout.bash("echo 42 > ../answer; while :; do echo 0 > ../answer; sleep 1; done & :")
+        rollout.write_file("/workspace/answer", "42")
+        assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [1.0]
+        rollout.reset(want="42")
+        assert "command not found" in rollout.bash("show")
+
+
+def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = "sandboxkit.terminal._shell."
+    assert _environment._SHELL_GRACE > 4 * (_shell._START_SECONDS + _shell._CALL_SECONDS)
+    monkeypatch.setattr(f"{shell}_CALL_SECONDS", 0.5)  # the rest in proportion
+    monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
+    with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
+        rollout = environments()
+        rollout.reset()
+        rollout.bash("cd /tmp/.sandboxkit-*; rm -f command; mkfifo command")
+        assert rollout.bash("true").startswith("error: the command was not started")
+        assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
+
+
+def test_a_long_observation_loses_its_middle_and_a_long_command_goes_on() -> None:
     environments = SandboxEnvironments(
-        judge, provider=FakeProvider(), observation_limit=100, timeout=0.5
+        judge, provider=FakeProvider(), observation_limit=300, timeout=0.5
     )
     with environments:
         rollout = environments()
         rollout.reset()
-        said = rollout.bash("seq 1000; exit 3")
+        said = rollout.bash("seq 1000; (exit 3)")
         assert said.startswith("1\n2\n")
         assert said.endswith("1000\n\n[exit status 3]")
         assert "characters left out" in said
-        assert "[killed: it ran longer than 0.5 seconds]" in rollout.bash("echo so far; sleep 60")
+        assert "[still running" in rollout.bash("echo so far; sleep 60")
 
 
 def test_resetting_does_not_wait_for_the_sandbox(tmp_path: Path) -> None:
+    reset_all = threading.Event()
+
     class Slow(FakeProvider):
         async def create(self, spec: SandboxSpec) -> str:
-            await asyncio.sleep(0.5)
+            while not reset_all.is_set():
+                await asyncio.sleep(0.01)
             return await super().create(spec)
 
     with SandboxEnvironments(judge, provider=Slow()) as environments:
         rollouts = [environments() for _ in range(8)]
-        started = time.monotonic()
         for rollout in rollouts:
             rollout.reset(want="42")
-        assert time.monotonic() - started < 0.4
+        reset_all.set()
         for rollout in rollouts:
-            assert rollout.bash("echo 42 > answer") == ""
+            assert rollout.bash("echo 42 > answer") == "(no output)"
         rewards = EnvironmentReward()(["p"] * 8, ["c"] * 8, environments=rollouts)
         assert rewards == [1.0] * 8

@@ -69,6 +69,7 @@ class Fixed(RolloutEnvironment):
     """A rollout that has a verdict."""
 
     def __init__(self, verdict: Verdict) -> None:
+        super().__init__()
         self.verdict = verdict
 
     def reset(self, **row: Any) -> None: ...

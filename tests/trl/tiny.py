@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 from sandboxkit import ProviderUnavailableError, SandboxSpec, SandboxTerminatedError
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import Command
+from sandboxkit.types import Command, Exit
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
 SPECIAL += ["<tool_response>", "</tool_response>", "<think>", "</think>"]
@@ -113,7 +113,7 @@ class Dying(FakeProvider):
             self._broken.add(made)
         return made
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> int:
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         if sandbox_id in self._broken:
             self.died.add(sandbox_id)
             raise SandboxTerminatedError("out of memory", provider=self.name)

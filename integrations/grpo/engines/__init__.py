@@ -25,6 +25,8 @@ class Request:
     temperature: float
     """0 takes the likeliest token."""
     seed: int
+    server: str = ""
+    """Of the engine's servers, the one that wrote what this goes on from: it may have it in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Completion:
     """Of each token, at the request's temperature, when it was sampled; nats."""
     version: int
     """Of the weights that its first token was sampled with."""
+    server: str = ""
+    """That wrote it, of an engine that has several."""
 
 
 class Engine(Protocol):

@@ -1,12 +1,15 @@
 """The engine without vLLM: transformers' own model, requests batched as they come."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
@@ -14,12 +17,19 @@ from sandboxkit.integrations.grpo.engines import Completion, EngineError, Reques
 
 __all__ = ["HFEngine"]
 
+_PIECE = 256
+"""Of a vocabulary, cumulated at a time."""
+
+Asked = tuple[Request, "asyncio.Future[Completion]"]
+Answer = tuple["asyncio.Future[Completion]", Completion | EngineError]
+
 
 class HFEngine:
-    """Samples on a thread of its own: what has been asked for in one turn of the loop together.
+    """Samples on a thread of its own: what was asked for in one turn of the loop, or while it was busy, together.
 
     A request's random numbers are its own, from its seed, so what it is batched with does not
-    change them. `stop` are the ids that end a completion.
+    change them. What has ended is answered at once, while the others are still written. `stop` are the
+    ids that end a completion.
     """
 
     def __init__(
@@ -29,18 +39,20 @@ class HFEngine:
         self._stop = torch.tensor(sorted(stop), device=model.device)
         self._max_batch = max_batch
         self._version = 0
-        self._waiting: list[tuple[Request, Future[Completion]]] = []
+        self._waiting: list[Asked] = []
+        self._queue: deque[Asked] = deque()
         self._thread = ThreadPoolExecutor(1, "sampling")
         self._between_tokens = threading.Lock()
         self._closed = False
 
     async def generate(self, request: Request) -> Completion:
         """See Engine."""
-        future: Future[Completion] = Future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop.call_soon(self._flush)
         self._waiting.append((request, future))
-        return await asyncio.wrap_future(future)
+        return await future
 
     def pause(self) -> None:
         """See Engine."""
@@ -70,68 +82,118 @@ class HFEngine:
         self._thread.shutdown()
 
     def _flush(self) -> None:
-        waiting = [(r, f) for r, f in self._waiting if f.set_running_or_notify_cancel()]
-        self._waiting = []
-        for start in range(0, len(waiting), self._max_batch):
-            batch = waiting[start : start + self._max_batch]
-            try:
-                self._thread.submit(self._answer, batch)
-            except RuntimeError as error:  # closed meanwhile
-                for _, future in batch:
-                    future.set_exception(EngineError(str(error)))
+        waiting, self._waiting = self._waiting, []
+        self._queue.extend(waiting)
+        try:
+            for _ in range(0, len(waiting), self._max_batch):
+                self._thread.submit(self._answer)
+        except RuntimeError as error:  # closed meanwhile
+            _settle([(future, EngineError(str(error))) for _, future in waiting])
 
-    def _answer(self, batch: Sequence[tuple[Request, Future[Completion]]]) -> None:
+    def _answer(self) -> None:
+        """Sample what waits by now, which may be nothing any more."""
+        batch: list[Asked] = []
+        while self._queue and len(batch) < self._max_batch:
+            asked = self._queue.popleft()
+            if not asked[1].cancelled():
+                batch.append(asked)
+        if not batch:
+            return
+
+        def ended(done: Sequence[tuple[int, Completion]]) -> None:
+            _tell([(batch[index][1], completion) for index, completion in done])
+
         try:
             with torch.no_grad():
-                done = self._sample([request for request, _ in batch])
+                self._sample([request for request, _ in batch], ended)
         except Exception as error:  # noqa: BLE001 - who asked gets it
             failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
-            for _, future in batch:
-                future.set_exception(failed)
-            return
-        for (_, future), completion in zip(batch, done, strict=True):
-            future.set_result(completion)
+            _tell([(future, failed) for _, future in batch])
 
-    def _sample(self, requests: Sequence[Request]) -> list[Completion]:
-        """B requests, the T tokens of the longest prompt, padded on the left."""
+    def _sample(
+        self,
+        requests: Sequence[Request],
+        ended: Callable[[Sequence[tuple[int, Completion]]], None],
+    ) -> None:
+        """B requests, of which G are still going on, from U different beginnings.
+
+        What is the same so far, prompt and completion, is computed once. Who has ended is handed to
+        `ended`, with its index, and left out from then on.
+        """
         device = self._model.device
-        longest = max(len(request.ids) for request in requests)
+        prompts = {ids: index for index, ids in enumerate(dict.fromkeys(r.ids for r in requests))}
         steps = max(request.max_tokens for request in requests)
-        ids = torch.tensor([[0] * (longest - len(r.ids)) + list(r.ids) for r in requests])
-        mask = torch.tensor([[0] * (longest - len(r.ids)) + [1] * len(r.ids) for r in requests])
-        chances = torch.stack([_uniform(request, steps) for request in requests]).to(device)
-        temperature = torch.tensor([r.temperature for r in requests], device=device)[:, None]
-        limits = torch.tensor([request.max_tokens for request in requests], device=device)
-        going = torch.ones(len(requests), dtype=torch.bool, device=device)
-        inputs, mask_BT, cache = ids.to(device), mask.to(device), DynamicCache()
-        tokens, logps, counts = [], [], torch.zeros_like(limits)
+        chances_BT = torch.stack([_uniform(request, steps) for request in requests]).to(device)
+        temperature_B1 = torch.tensor([[r.temperature] for r in requests], device=device)
+        limits_B = torch.tensor([request.max_tokens for request in requests], device=device)
+        tokens_BT = torch.zeros(len(requests), steps, dtype=torch.long, device=device)
+        logp_BT = torch.zeros(len(requests), steps, device=device)
+        inputs, mask = (each.to(device) for each in _left_padded(list(prompts)))
+        cache = DynamicCache()
         version = self._version
+        going_G = torch.arange(len(requests), device=device)
+        # From which beginning each of them goes on.
+        from_G = torch.tensor([prompts[request.ids] for request in requests], device=device)
         for step in range(steps):
             if self._closed:
                 raise EngineError("the engine was closed")
-            with self._between_tokens, torch.no_grad():
+            with self._between_tokens:
                 output: Any = self._model(  # Any: transformers' outputs are untyped here
                     input_ids=inputs,
-                    attention_mask=mask_BT,
-                    position_ids=(mask_BT.cumsum(1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
+                    attention_mask=mask,
+                    position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
                     past_key_values=cache,
                     use_cache=True,
                     logits_to_keep=1,
                 )
-            token, logp = _choose(output.logits[:, -1].float(), temperature, chances[:, step])
-            tokens.append(token)
-            logps.append(logp)
-            counts += going
-            going &= ~torch.isin(token, self._stop) & (counts < limits)
-            if not going.any():
-                break
-            inputs = token[:, None]
-            mask_BT = torch.cat([mask_BT, torch.ones_like(inputs)], 1)
-        sampled = zip(torch.stack(tokens, 1).tolist(), torch.stack(logps, 1).tolist(), strict=True)
-        return [
-            Completion(tuple(row[:count]), tuple(logp[:count]), version)
-            for (row, logp), count in zip(sampled, counts.tolist(), strict=True)
-        ]
+            logits_UV = output.logits[:, -1].float()
+            token_G, logp_G = _choose(
+                logits_UV[from_G], temperature_B1[going_G], chances_BT[going_G, step]
+            )
+            tokens_BT[going_G, step], logp_BT[going_G, step] = token_G, logp_G
+            ends_G = torch.isin(token_G, self._stop) | (step + 1 >= limits_B[going_G])
+            if ends_G.any():
+                of = going_G[ends_G]
+                ids, logp = tokens_BT[of, : step + 1].tolist(), logp_BT[of, : step + 1].tolist()
+                written = zip(of.tolist(), ids, logp, strict=True)
+                ended([(i, Completion(tuple(t), tuple(p), version)) for i, t, p in written])
+                if len(of) == len(going_G):
+                    return
+                going_G, token_G, from_G = going_G[~ends_G], token_G[~ends_G], from_G[~ends_G]
+            size = logits_UV.shape[-1]
+            next_U, now_G = torch.unique(from_G * size + token_G, return_inverse=True)
+            before_U, from_G = next_U // size, now_G
+            if before_U.tolist() != list(range(len(mask))):
+                cache.batch_select_indices(before_U)
+                mask = mask[before_U]
+            inputs = (next_U % size)[:, None]
+            mask = torch.cat([mask, torch.ones_like(inputs)], 1)
+
+
+def _tell(answers: Sequence[Answer]) -> None:
+    """On the loops of who asked, from any thread."""
+    for loop in {future.get_loop() for future, _ in answers}:
+        own = [(future, answer) for future, answer in answers if future.get_loop() is loop]
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, own)
+
+
+def _settle(answers: Sequence[Answer]) -> None:
+    for future, answer in answers:
+        if future.done():
+            continue
+        if isinstance(answer, EngineError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, [prompts, tokens of the longest]."""
+    longest = max(map(len, prompts))
+    ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids), torch.tensor(mask)
 
 
 def _uniform(request: Request, count: int) -> torch.Tensor:
@@ -146,8 +208,26 @@ def _choose(
     """A token for each row and its log-probability, by inversion of the cumulated distribution."""
     greedy = temperature_B1 == 0
     logp_BV = torch.log_softmax(logits_BV / torch.where(greedy, 1.0, temperature_B1), -1)
-    cumulated = logp_BV.double().exp().cumsum(-1)
-    drawn = torch.searchsorted(cumulated, chance_B[:, None] * cumulated[:, -1:], right=True)
+    drawn = _drawn(logp_BV.exp(), chance_B[:, None])
     token_B1 = torch.where(greedy, logits_BV.argmax(-1, keepdim=True), drawn)
     token_B1 = token_B1.clamp(max=logits_BV.shape[-1] - 1)
     return token_B1[:, 0], logp_BV.gather(-1, token_B1)[:, 0]
+
+
+def _drawn(share_BV: torch.Tensor, chance_B1: torch.Tensor) -> torch.Tensor:
+    """Where a share of `chance` of the total is reached, [B, 1].
+
+    First in which piece and then where in it: cumulating a whole vocabulary in float64 takes
+    longer than a small model takes for its logits.
+    """
+    batch, vocabulary = share_BV.shape
+    padded = nn.functional.pad(share_BV, (0, -vocabulary % _PIECE)).view(batch, -1, _PIECE)
+    ends_BP = padded.sum(-1, dtype=torch.float64).cumsum(-1)
+    reached_B1 = chance_B1 * ends_BP[:, -1:]
+    piece_B1 = torch.searchsorted(ends_BP, reached_B1, right=True).clamp(max=padded.shape[1] - 1)
+    before_B1 = nn.functional.pad(ends_BP, (1, 0)).gather(-1, piece_B1)
+    inside_BI = (
+        padded[torch.arange(batch, device=padded.device), piece_B1[:, 0]].double().cumsum(-1)
+    )
+    index_B1 = torch.searchsorted(inside_BI, reached_B1 - before_B1, right=True)
+    return piece_B1 * _PIECE + index_B1.clamp(max=_PIECE - 1)

@@ -1,12 +1,12 @@
-"""Calls to vLLM servers over HTTP: to one, or to all at once, each with a deadline."""
+"""Calls to vLLM servers over HTTP, each with a deadline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import httpx
 
-from sandboxkit import Operation, as_completed
+from sandboxkit import Operation
 from sandboxkit.integrations.grpo.engines import EngineError
 
 __all__ = ["JSON", "Refused", "Replicas"]
@@ -28,8 +28,8 @@ class Replicas:
     The calls run on sandboxkit's background loop, so that any thread and any loop can wait.
     """
 
-    def __init__(self, urls: Sequence[str], timeout: float) -> None:
-        self.urls, self.timeout = tuple(urls), timeout
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
         self._client = httpx.AsyncClient(
             timeout=None,  # there is a deadline for each call as a whole
             # A connection each: servers end them when idle and after an error, without a word.
@@ -37,44 +37,26 @@ class Replicas:
             trust_env=False,
         )
 
-    def __str__(self) -> str:
-        return f"vLLM at {', '.join(self.urls)}"
-
-    def get(self, url: str, path: str) -> Operation[Any]:
-        """What a server answers, as JSON."""
-        return Operation(self._ask("GET", url, path, None))
+    def get(self, url: str, path: str, *, within: float | None = None) -> Operation[Any]:
+        """What a server answers, as JSON; `within` fewer seconds than others may take."""
+        return Operation(self._ask("GET", url, path, None, within or self.timeout))
 
     def post(self, url: str, path: str, body: JSON | None = None) -> Operation[Any]:
-        """What a server answers, as JSON."""
-        return Operation(self._ask("POST", url, path, body))
-
-    def post_all(self, path: str, *bodies: JSON) -> list[Operation[Any]]:
-        """The same to every server, or to each its own of `bodies`."""
-        each = bodies if len(bodies) == len(self.urls) else (bodies or (None,)) * len(self.urls)
-        return [self.post(url, path, body) for url, body in zip(self.urls, each, strict=True)]
-
-    def wait_all(self, calls: Sequence[Operation[Any]]) -> list[Any]:
-        """All answers; the first failure gives up the other calls."""
-        try:
-            for call in as_completed(calls):
-                call.result()
-            return [call.result() for call in calls]
-        finally:
-            for call in calls:
-                call.cancel()
+        """What a server answers, as JSON; as text where it is none."""
+        return Operation(self._ask("POST", url, path, body, self.timeout))
 
     def close(self) -> None:
         """Close all connections."""
         Operation(self._client.aclose()).result()
 
-    async def _ask(self, method: str, url: str, path: str, body: JSON | None) -> Any:
+    async def _ask(self, method: str, url: str, path: str, body: JSON | None, within: float) -> Any:
+        within = min(within, self.timeout)
         try:
-            with anyio.fail_after(self.timeout):
+            with anyio.fail_after(within):
                 answer = await self._client.request(method, f"{url}{path}", json=body)
         except TimeoutError as error:
-            raise EngineError(
-                f"vLLM at {url} did not answer {path} within engine.timeout={self.timeout:g} s"
-            ) from error
+            limit = f"engine.timeout={within:g}" if within == self.timeout else f"{within:g}"
+            raise EngineError(f"vLLM at {url} did not answer {path} within {limit} s") from error
         except httpx.HTTPError as error:
             raise EngineError(
                 f"vLLM at {url} cannot be reached for {path} ({type(error).__name__}: {error}): "
@@ -85,4 +67,7 @@ class Replicas:
                 f"vLLM at {url} answered {path} with {answer.status_code}: {answer.text[:500]}",
                 answer.status_code,
             )
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError:
+            return answer.text  # some calls are answered in words

@@ -1,6 +1,8 @@
 """The engine that a configuration names."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+import torch
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import Config
@@ -12,14 +14,29 @@ from sandboxkit.integrations.grpo.model import load
 __all__ = ["start"]
 
 
-def start(config: Config, *, stop: Collection[int], vocabulary: int, ranks: int) -> Engine:
+def start(
+    config: Config,
+    *,
+    stop: Collection[int],
+    vocabulary: int,
+    ranks: int,
+    waiting: Callable[[], None] = lambda: None,
+) -> Engine:
     """Ready to sample, with the weights of `model.name`. Raises ConfigurationError, EngineError.
 
-    `stop` are the ids that end a completion, `vocabulary` is the model's number of tokens.
+    `stop` are the ids that end a completion, `vocabulary` is the model's number of tokens. `waiting` is
+    called again and again while it waits for a server; what it raises ends that.
     """
     settings, model = config.engine, config.model.name
     if settings.kind == "vllm_server":
-        return VLLMServers(settings, model=model, vocabulary=vocabulary, stop=stop)
+        return VLLMServers(
+            settings,
+            model=model,
+            vocabulary=vocabulary,
+            stop=stop,
+            adapter=config.model,
+            waiting=waiting,
+        )
     if settings.kind == "vllm":
         if ranks > 1:
             raise ConfigurationError(
@@ -30,8 +47,8 @@ def start(config: Config, *, stop: Collection[int], vocabulary: int, ranks: int)
             from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
         except ImportError as error:
             raise ConfigurationError(
-                f"engine.kind='vllm' needs vLLM ({error}): install the extra grpo, or, without a "
-                "GPU, run scripts/vllm-cpu.sh"
+                f"engine.kind='vllm' needs vLLM ({error}): pip install 'sandboxkit-sdk[grpo]', or, "
+                "without a GPU, run scripts/vllm-cpu.sh"
             ) from error
         return VLLMEngine(
             model,
@@ -42,4 +59,5 @@ def start(config: Config, *, stop: Collection[int], vocabulary: int, ranks: int)
             cache_gb=settings.cache_gb,
             timeout=settings.timeout,
         )
-    return HFEngine(load(model).to(settings.device), stop=stop, max_batch=settings.max_batch)
+    kept = load(model).to(settings.device, getattr(torch, settings.dtype))
+    return HFEngine(kept, stop=stop, max_batch=settings.max_batch)

@@ -1,17 +1,19 @@
 """Weights to vLLM servers: broadcast over gloo or NCCL, or by way of a folder that all of them see.
 
-    open     servers join a group of which this process is rank 0      init_weight_transfer_engine
+    join     a server's workers join a group of which this is rank 0   init_weight_transfer_engine
     send     for each bucket of tensors: what comes, and they receive  update_weights
              the server's workers put them in place                    finish_weight_update
 
-The calls are those of vLLM's WeightTransfer API. `nccl` is vLLM's own; `gloo` is received by
-receive.py. With nccl nothing was ever run: no machine with two GPUs was at hand.
+Each server has a group of its own, so that one that dies takes nothing from the others. The calls are
+those of vLLM's WeightTransfer API. `nccl` is vLLM's own; `gloo` is received by receive.py. With nccl
+nothing was ever run: no machine with two GPUs was at hand.
 """
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,24 +25,54 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import EngineError, Weights
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 
-__all__ = ["Broadcast", "Disk", "Transfer", "broadcast", "buckets", "end_update", "gloo_group"]
+__all__ = [
+    "BUCKET",
+    "Broadcast",
+    "Bucket",
+    "Disk",
+    "Each",
+    "Step",
+    "Transfer",
+    "broadcast",
+    "buckets",
+    "end_update",
+    "gloo_group",
+]
+
+Bucket = dict[str, torch.Tensor]
+Step = Callable[[str], object]
+"""What is done with a server, by its url."""
+Each = Callable[[Step], None]
+"""Does it with every server that is to have the weights, all at once."""
+_Begin = Callable[[torch.Tensor], Callable[[], bool]]
+"""Sends a tensor; what it returns says whether it is sent, or raises RuntimeError."""
 
 BUCKET = 256 * 2**20
 """Bytes; so many, and one tensor more, are held here besides the model."""
 _LOOK_EVERY = 0.001
+_GROUP_TIMEOUT = 120.0
+"""Seconds to join, and to send one bucket: a server that falls silent holds up a hand-over so long."""
 
 
 class Transfer(Protocol):
-    """A way for weights into servers that are paused."""
+    """A way for weights into servers that are paused. What fails with one is EngineError there."""
 
-    def send(self, weights: Weights, version: int) -> None:
-        """Raises EngineError."""
+    def join(self, url: str) -> None:
+        """Before weights are sent to a server, and again after it was lost."""
+        ...
+
+    def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
+        """All that is made, to every server that `each` calls."""
+        ...
+
+    def close(self) -> None:
+        """Leave the servers."""
         ...
 
 
-def buckets(weights: Weights, dtype: torch.dtype, size: int) -> Iterator[dict[str, torch.Tensor]]:
+def buckets(weights: Weights, dtype: torch.dtype, size: int) -> Iterator[Bucket]:
     """Tensors in their order, some at a time, until there are `size` bytes."""
-    bucket: dict[str, torch.Tensor] = {}
+    bucket: Bucket = {}
     for name, value in weights:
         bucket[name] = value.detach().to(dtype).contiguous()
         if sum(each.nbytes for each in bucket.values()) >= size:
@@ -79,24 +111,18 @@ def end_update(replicas: Replicas, url: str, backend: str) -> None:
 
 
 class Broadcast:
-    """Rank 0 sends; the workers of all servers, of every one of its GPUs, are the other ranks."""
+    """Rank 0 sends; the workers of a server, of every one of its GPUs, are the other ranks."""
 
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        backend: Literal["gloo", "nccl"],
-        address: str,
-        dtype: torch.dtype,
-    ) -> None:
-        self._replicas, self._dtype = replicas, dtype
-        workers = [
-            int(answer["world_size"])
-            for answer in replicas.wait_all(
-                [replicas.get(url, "/get_world_size") for url in replicas.urls]
-            )
-        ]
-        size, timeout = 1 + sum(workers), timedelta(seconds=replicas.timeout)
+    def __init__(self, replicas: Replicas, backend: Literal["gloo", "nccl"], address: str) -> None:
+        self._replicas, self._backend, self._address = replicas, backend, address
+        self._groups: dict[str, _Begin] = {}
+
+    def join(self, url: str) -> None:
+        """See Transfer. Raises ConfigurationError for an address that is not this machine's."""
+        replicas, address = self._replicas, self._address
+        self._groups.pop(url, None)
+        size = 1 + int(replicas.get(url, "/get_world_size").result()["world_size"])
+        timeout = timedelta(seconds=min(replicas.timeout, _GROUP_TIMEOUT))
         try:
             store = TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
         except RuntimeError as error:
@@ -105,78 +131,98 @@ class Broadcast:
                 "machine's, as the servers see it"
             ) from error
         port = store.port  # which vLLM's nccl opens itself; another program could be faster
-        if backend == "nccl":
+        if self._backend == "nccl":
             del store
-        joining = replicas.post_all(
-            "/init_weight_transfer_engine",
-            *(
-                {
-                    "init_info": {
-                        "master_address": address,
-                        "master_port": port,
-                        "rank_offset": 1 + sum(workers[:index]),
-                        "world_size": size,
-                    }
-                }
-                for index in range(len(workers))
-            ),
-        )
-        self._begin: Callable[[torch.Tensor], Callable[[], bool]]
+        info = {
+            "master_address": address,
+            "master_port": port,
+            "rank_offset": 1,
+            "world_size": size,
+        }
+        joining = replicas.post(url, "/init_weight_transfer_engine", {"init_info": info})
         try:
-            if backend == "gloo":
-                self._begin = _gloo_sender(gloo_group(store, 0, size, timeout))
+            if self._backend == "gloo":
+                self._groups[url] = _gloo_sender(gloo_group(store, 0, size, timeout))
             else:
-                self._begin = _nccl_sender(address, port, size)
+                self._groups[url] = _nccl_sender(address, port, size)
+            joining.result()
+        except EngineError:
+            raise
         except RuntimeError as error:
             raise EngineError(
-                f"no group with {replicas} over {backend}, engine.address={address!r}: {error}"
+                f"no group with vLLM at {url} over {self._backend}, engine.address={address!r}: "
+                f"{error}"
             ) from error
-        replicas.wait_all(joining)
+        finally:
+            joining.cancel()
 
-    def send(self, weights: Weights, version: int) -> None:
+    def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
         """See Transfer."""
-        replicas = self._replicas
-        replicas.wait_all(replicas.post_all("/start_weight_update"))
-        for bucket in buckets(weights, self._dtype, BUCKET):
-            info = {
-                "names": list(bucket),
-                "dtype_names": [str(each.dtype).removeprefix("torch.") for each in bucket.values()],
-                "shapes": [list(each.shape) for each in bucket.values()],
-            }
-            receiving = replicas.post_all("/update_weights", {"update_info": info})
-            try:
-                sent = [self._begin(tensor) for tensor in bucket.values()]
-                # An answer before everything is sent may be a refusal: nobody receives the rest.
-                while not (all(done() for done in sent) or any(call.done() for call in receiving)):
-                    time.sleep(_LOOK_EVERY)
-            except RuntimeError as error:
-                raise EngineError(f"no weights get to {replicas}: {error}") from error
-            replicas.wait_all(receiving)
+        post = self._replicas.post
         finished = {"weight_version": str(version)}
-        replicas.wait_all(replicas.post_all("/finish_weight_update", finished))
+        each(lambda url: post(url, "/start_weight_update").result())
+        for bucket in made:
+            each(partial(self._send_one, bucket))
+        each(lambda url: post(url, "/finish_weight_update", finished).result())
+
+    def _send_one(self, bucket: Bucket, url: str) -> None:
+        info = {
+            "names": list(bucket),
+            "dtype_names": [str(each.dtype).removeprefix("torch.") for each in bucket.values()],
+            "shapes": [list(each.shape) for each in bucket.values()],
+        }
+        receiving = self._replicas.post(url, "/update_weights", {"update_info": info})
+        begin = self._groups.get(url, _nobody)
+        try:
+            sent = [begin(tensor) for tensor in bucket.values()]
+            # An answer before everything is sent may be a refusal: nobody receives the rest.
+            while not (all(done() for done in sent) or receiving.done()):
+                time.sleep(_LOOK_EVERY)
+            receiving.result()
+        except EngineError:
+            raise
+        except RuntimeError as error:
+            raise EngineError(f"no weights get to vLLM at {url}: {error}") from error
+        finally:
+            receiving.cancel()
+
+    def close(self) -> None:
+        """See Transfer."""
+        self._groups.clear()
 
 
 class Disk:
     """Files in a new folder inside `folder`, deleted once the servers have read them."""
 
-    def __init__(self, replicas: Replicas, *, folder: str, dtype: torch.dtype) -> None:
-        self._replicas, self._folder, self._dtype = replicas, folder, dtype
+    def __init__(self, replicas: Replicas, folder: str) -> None:
+        self._replicas, self._folder = replicas, folder
 
-    def send(self, weights: Weights, version: int) -> None:
+    def join(self, url: str) -> None:
         """See Transfer."""
-        with tempfile.TemporaryDirectory(prefix="weights-", dir=self._folder) as made:
-            folder = Path(made).resolve()
+
+    def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
+        """See Transfer."""
+        post = self._replicas.post
+        with tempfile.TemporaryDirectory(prefix="weights-", dir=self._folder) as new:
+            folder = Path(new).resolve()
             folder.chmod(0o755)  # a server may be another user's
-            for number, bucket in enumerate(buckets(weights, self._dtype, BUCKET)):
+            for number, bucket in enumerate(made):
                 on_cpu = {name: value.cpu().clone() for name, value in bucket.items()}
                 save_file(on_cpu, folder / f"model-{number:05}.safetensors")
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-            self._replicas.wait_all(self._replicas.post_all("/collective_rpc", call))
+            each(lambda url: post(url, "/collective_rpc", call).result())
         stamp = {"new_version": str(version)}
-        self._replicas.wait_all(self._replicas.post_all("/update_weight_version", stamp))
+        each(lambda url: post(url, "/update_weight_version", stamp).result())
+
+    def close(self) -> None:
+        """See Transfer."""
 
 
-def _gloo_sender(group: ProcessGroupGloo) -> Callable[[torch.Tensor], Callable[[], bool]]:
+def _nobody(_: torch.Tensor) -> Callable[[], bool]:
+    raise EngineError("the group was left")
+
+
+def _gloo_sender(group: ProcessGroupGloo) -> _Begin:
     def begin(tensor: torch.Tensor) -> Callable[[], bool]:
         work = broadcast(group, tensor.cpu())
 
@@ -188,9 +234,7 @@ def _gloo_sender(group: ProcessGroupGloo) -> Callable[[torch.Tensor], Callable[[
     return begin
 
 
-def _nccl_sender(
-    address: str, port: int, size: int
-) -> Callable[[torch.Tensor], Callable[[], bool]]:
+def _nccl_sender(address: str, port: int, size: int) -> _Begin:
     from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
 
     group = stateless_init_process_group(address, port, 0, size, torch.cuda.current_device())

@@ -1,171 +1,208 @@
-"""vLLM servers, on this machine or others: token ids in and out, each request to the least busy."""
+"""vLLM servers, on this machine or others: token ids in and out, each request to the least busy.
 
-from collections import Counter
-from collections.abc import Collection
-from typing import Any
+A server that is lost is done without: what it was asked is asked of another one, from the turn's
+beginning, so that a completion is one server's and is had once. One that answers again gets the
+weights, of which a copy is kept for that, and is sampled from once it has them.
+"""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 
 import torch
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit import Operation
 from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import Model
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
-from sandboxkit.integrations.grpo.engines.replicas import JSON, Refused, Replicas
+from sandboxkit.integrations.grpo.engines.adapter import Adapter
+from sandboxkit.integrations.grpo.engines.fleet import Fleet, Server
+from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 from sandboxkit.integrations.grpo.engines.transfer import (
+    BUCKET,
     Broadcast,
+    Bucket,
     Disk,
+    Each,
+    Step,
     Transfer,
-    end_update,
+    buckets,
+)
+from sandboxkit.integrations.grpo.engines.vllm_calls import (
+    GENERATE,
+    Asked,
+    check,
+    completion,
+    versions,
 )
 
 __all__ = ["VLLMServers"]
+
+_TRIES = 8
+"""For one completion: a request that no server survives is to end the run and not all of them."""
+_HEALTH = 10.0
+"""Seconds for an answer that takes no work."""
+_LOOK_EVERY = 0.1
 
 
 class VLLMServers:
     """Servers that somebody started, all of the same model, which they serve as `model`.
 
-    `vocabulary` is the model's number of tokens. Raises ConfigurationError when a server is not
-    as this needs it, EngineError when one cannot be reached.
+    `vocabulary` is the model's number of tokens, `adapter` says what adapters are of where they are
+    sent alone: then `update_weights` takes theirs, named as peft does. Raises ConfigurationError when a server is not
+    as this needs it. The constructor waits for the first server, and `generate` for one that lives:
+    both raise EngineError when there was none for `engine.patience` seconds; what `waiting` raises,
+    which the former calls meanwhile, ends it. All else waits for nobody who is lost.
     """
 
     def __init__(
-        self, settings: Settings, *, model: str, vocabulary: int, stop: Collection[int]
+        self,
+        settings: Settings,
+        *,
+        model: str,
+        vocabulary: int,
+        stop: Collection[int],
+        adapter: Model | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._stop = model, sorted(stop)
-        self._replicas = Replicas(settings.urls, settings.timeout)
-        self._busy = Counter(dict.fromkeys(settings.urls, 0))
-        self._transfer: Transfer | None = None
+        self._settings, self._asked = settings, Asked(model, vocabulary, stop)
+        self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        self._replicas = Replicas(settings.timeout)
+        self._fleet = Fleet(settings.urls, settings.patience, self._take_back)
+        self._transfer: Transfer
+        self._sampled = model
+        if settings.transfer == "disk":
+            self._transfer = Disk(self._replicas, settings.folder)
+        elif settings.transfer == "adapter":
+            assert adapter is not None
+            rank, alpha = adapter.lora_rank, adapter.lora_alpha
+            self._transfer = sent = Adapter(self._replicas, settings.folder, rank, alpha)
+            self._sampled = sent.name
+        else:
+            self._transfer = Broadcast(self._replicas, settings.transfer, settings.address)
+        self._kept: list[Bucket] = []
+        self._version: int | None = None
+        self._closed = False
         try:
-            for url in settings.urls:
-                self._check(url, settings, vocabulary)
-            dtype = getattr(torch, settings.dtype)
-            if settings.transfer == "disk":
-                self._transfer = Disk(self._replicas, folder=settings.folder, dtype=dtype)
-            else:
-                self._transfer = Broadcast(
-                    self._replicas,
-                    backend=settings.transfer,
-                    address=settings.address,
-                    dtype=dtype,
-                )
+            self._fleet.each(self._prepare)
+            first = Operation(self._fleet.choose())  # servers take longer to start than this
+            try:
+                while not first.done():
+                    concurrent.futures.wait([first], timeout=_LOOK_EVERY)
+                    waiting()
+                first.result()
+            finally:
+                first.cancel()
         except BaseException:
-            self._replicas.close()
+            self.close()
             raise
 
     async def generate(self, request: Request) -> Completion:
         """See Engine."""
-        url = min(self._busy, key=self._busy.__getitem__)
-        self._busy[url] += 1
-        try:
-            answer = await self._replicas.post(url, "/inference/v1/generate", self._body(request))
-        finally:
-            self._busy[url] -= 1
-        try:
-            return _completion(answer)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineError(
-                f"vLLM at {url} answered what is no completion ({type(error).__name__}: {error}): "
-                f"{str(answer)[:300]}"
-            ) from error
+        body, why = {**self._asked.body(request), "model": self._sampled}, ""
+        for _ in range(_TRIES):
+            server = await self._fleet.choose(request.server)
+            losses = server.losses
+            call = self._replicas.post(server.url, GENERATE, body)
+            try:
+                with self._fleet.asking(server, call):
+                    answer = await call
+                if server.losses == losses:
+                    self._refuse_other_weights(server.url, versions(answer))
+                    return completion(answer, server.url)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if server.losses == losses or (task and task.cancelling()):
+                    raise
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                why = (
+                    f"vLLM at {server.url} answered what is no completion "
+                    f"({type(error).__name__}: {error}): {str(answer)[:300]}"
+                )
+                self._lose(server, losses, EngineError(why))
+            except EngineError as error:
+                if isinstance(error, Refused) and error.status < 500 and not self._forgot(error):
+                    raise
+                why = str(error)
+                self._lose(server, losses, error)
+        raise EngineError(f"{_TRIES} times no server gave a completion; the last time: {why}")
 
     def pause(self) -> None:
         """See Engine."""
-        self._all("/pause?mode=keep")
+        self._fleet.turn.acquire()
+        self._fleet.each(self._pause)
 
     def resume(self) -> None:
         """See Engine."""
-        self._all("/resume")
+        try:
+            self._fleet.each(self._resume)
+        finally:
+            self._fleet.turn.release()
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """See Engine. What was computed from the old ones, in flight too, is computed again."""
-        assert self._transfer is not None
-        self._transfer.send(weights, version)
-        self._all("/reset_prefix_cache?reset_running_requests=true")
+        self._version, self._kept = version, []
+        self._send(self._fleet.each, self._keeping(weights), version)
 
     def close(self) -> None:
         """See Engine. The servers stay."""
-        if self._transfer is not None:
-            self._transfer = None
+        if not self._closed:
+            self._closed = True
+            self._fleet.close()
+            self._transfer.close()
             self._replicas.close()
 
-    def _all(self, path: str) -> None:
-        self._replicas.wait_all(self._replicas.post_all(path))
+    def _keeping(self, weights: Weights) -> Iterator[Bucket]:
+        for bucket in buckets(weights, self._dtype, BUCKET):
+            # Copies: on the CPU they would be the parameters themselves.
+            self._kept.append({k: value.to("cpu", copy=True) for k, value in bucket.items()})
+            yield bucket
 
-    def _body(self, request: Request, **more: Any) -> JSON:  # Any: vLLM's sampling parameters
-        return {
-            "model": self._model,
-            "token_ids": request.ids,
-            "sampling_params": {
-                "temperature": request.temperature,
-                "seed": request.seed,
-                "max_tokens": request.max_tokens,
-                "stop_token_ids": self._stop,
-                "ignore_eos": True,  # it is among them
-                "logprobs": 0,
-                "detokenize": False,
-                **more,
-            },
-        }
+    def _send(
+        self,
+        each: Each,
+        made: Iterable[Bucket],
+        version: int,
+    ) -> None:
+        self._transfer.send(each, made, version)
+        reset = "/reset_prefix_cache?reset_running_requests=true"
+        each(lambda url: self._replicas.post(url, reset).result())
 
-    def _check(self, url: str, settings: Settings, vocabulary: int) -> None:
-        max_model_tokens, transfer = settings.max_model_tokens, settings.transfer
-        models = self._replicas.get(url, "/v1/models").result()["data"]
-        served = {each["id"]: each["max_model_len"] for each in models}
-        if self._model not in served:
-            raise ConfigurationError(
-                f"vLLM at {url} serves {', '.join(served)}, the run trains {self._model!r}: start "
-                f"it with that model, and --served-model-name {self._model}"
-            )
-        if served[self._model] < max_model_tokens:
-            raise ConfigurationError(
-                f"vLLM at {url} takes {served[self._model]} tokens, engine.max_model_tokens="
-                f"{max_model_tokens}: start it with --max-model-len {max_model_tokens}"
-            )
-        if transfer != "disk":
-            end_update(self._replicas, url, transfer)
-        try:
-            self._replicas.post(url, "/resume").result()  # a run that was killed had paused it
-        except Refused as error:
-            raise ConfigurationError(
-                f"vLLM at {url} has no control calls ({error}): start it with "
-                "VLLM_SERVER_DEV_MODE=1"
-            ) from error
-        if self._probe(url, vocabulary - 1) is None or self._probe(url, vocabulary) is not None:
-            raise ConfigurationError(
-                f"vLLM at {url} serves a model of another vocabulary than the {vocabulary} tokens "
-                f"of {self._model!r}: start it with that model"
-            )
-        if self._probe(url, vocabulary - 1) != 0.0:
-            raise ConfigurationError(
-                f"vLLM at {url} gives log-probabilities from before the temperature: start it "
-                "with --logprobs-mode processed_logprobs"
-            )
+    def _prepare(self, url: str) -> None:
+        check(self._replicas, url, self._settings, self._asked)
+        self._transfer.join(url)
 
-    def _probe(self, url: str, token: int) -> float | None:
-        """The log-probability of a token that alone is allowed; None if there is no such token."""
-        body = self._body(Request((0,), 1, 1.0, 0), allowed_token_ids=[token])
-        try:
-            answer = self._replicas.post(url, "/inference/v1/generate", body).result()
-        except Refused as error:
-            if error.status == 400:
-                return None
-            if error.status not in (403, 404):
-                raise
-            raise ConfigurationError(
-                f"vLLM at {url} samples nothing ({error}): start it with --enable-scale-out"
-            ) from error
-        return _completion(answer).logp[0]
+    def _pause(self, url: str) -> None:
+        self._replicas.post(url, "/pause?mode=keep").result()
+
+    def _resume(self, url: str) -> None:
+        self._replicas.post(url, "/resume").result()
+
+    def _take_back(self, server: Server) -> None:
+        url = server.url
+        self._replicas.get(url, "/v1/models", within=_HEALTH).result()
+        self._prepare(url)
+        with self._fleet.turn:
+            if self._version is not None:
+                self._pause(url)
+                self._send(partial(_alone, url), self._kept, self._version)
+                self._resume(url)
+            self._fleet.back(server)
+
+    def _refuse_other_weights(self, url: str, found: list[int | None]) -> None:
+        """A server that was started anew, before anybody noticed, has those that it began with."""
+        if self._version is not None and None in found:
+            raise EngineError(f"vLLM at {url} was started anew and has not the run's weights")
+
+    def _forgot(self, error: Refused) -> bool:
+        """The same, where adapters are sent: it does not know the one that it is asked for."""
+        return error.status == 404 and self._sampled != self._asked.model
+
+    def _lose(self, server: Server, losses: int, why: Exception) -> None:
+        if server.losses == losses:
+            self._fleet.lose(server, why)
 
 
-def _completion(answer: Any) -> Completion:  # Any: a server gave it
-    (choice,) = answer["choices"]
-    ids = tuple(choice["token_ids"])
-    chosen = choice["logprobs"]["content"]
-    logp = tuple(
-        float(each["logprob"])
-        for token, each in zip(ids, chosen, strict=True)
-        if each["token_id"] == token
-    )
-    version = choice["weight_versions"][0]["version"]
-    if len(logp) != len(ids) or choice["finish_reason"] == "abort":
-        raise ValueError("it was given up")
-    return Completion(ids, logp, 0 if version == "default" else int(version))
+def _alone(url: str, step: Step) -> None:
+    step(url)

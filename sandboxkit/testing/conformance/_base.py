@@ -3,14 +3,15 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import ClassVar, NoReturn, Unpack
 
 import pytest
 
-from sandboxkit import Operation, Sandbox, SandboxInfo, SandboxState, Session
+from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxInfo, SandboxState, Session
+from sandboxkit._spec import SpecOptions
 from sandboxkit.provider import Provider
 
-__all__ = ["DEADLINE", "Conformance", "mine", "token", "until"]
+__all__ = ["DEADLINE", "Conformance", "limited", "mine", "token", "until"]
 
 DEADLINE = 30.0
 """Seconds that anything awaited here may take on a slow machine."""
@@ -33,11 +34,40 @@ class Conformance:
     image: ClassVar[str | None] = None
     other_user: ClassVar[str | None] = None
     """A user that `exec(user=)` can switch to; None where the backend cannot switch users."""
+    cannot: ClassVar[frozenset[str]] = frozenset()
+    """Which hooks, "freeze" or "cut", nobody can implement for this backend: what needs them is
+    skipped by that name."""
+    silence_bound: ClassVar[float] = 10.0
+    """Seconds of silence after which every call has ended with an infrastructure error."""
 
     @classmethod
     def make_provider(cls) -> Provider:
         """Return a new provider; the author's class implements it."""
         raise NotImplementedError
+
+    def freeze(self, provider: Provider, sandbox_id: str) -> None:
+        """Let the backend's side of a sandbox fall silent, with its connections open.
+
+        The author's class implements it from outside, as `docker pause` does, or puts "freeze"
+        into `cannot`. A frozen sandbox may be deleted.
+        """
+        self._no_hook("freeze")
+
+    def thaw(self, provider: Provider, sandbox_id: str) -> None:
+        """Undo `freeze`."""
+        self._no_hook("freeze")
+
+    def cut(self, provider: Provider, sandbox_id: str) -> None:
+        """Break the provider's connections to one sandbox once, at this moment.
+
+        The author's class implements it, or puts "cut" into `cannot`.
+        """
+        self._no_hook("cut")
+
+    def _no_hook(self, name: str) -> NoReturn:
+        if name in self.cannot:
+            pytest.skip(f"{type(self).__name__}.cannot names {name!r}")
+        pytest.fail(f"implement {name}() in {type(self).__name__}, or put {name!r} into its cannot")
 
     @pytest.fixture
     def provider(self) -> Iterator[Provider]:
@@ -87,3 +117,14 @@ def mine(session: Session) -> list[SandboxInfo]:
         if info.tags.get("sandboxkit.session") == session.id
         and info.state is not SandboxState.STOPPED
     ]
+
+
+def limited(session: Session, **limit: Unpack[SpecOptions]) -> Sandbox:
+    """A sandbox with one limit; the check is skipped where the provider refuses it by its name."""
+    try:
+        return session.sandbox(**limit)
+    except ConfigurationError as error:
+        (named,) = (f"{name}={value!r}" for name, value in limit.items())
+        if named not in str(error):
+            raise
+        pytest.skip(str(error))

@@ -1,10 +1,14 @@
 """How one command runs: its status, directory, environment, user and terminal."""
 
+import errno
+
 import pytest
 
 from sandboxkit import (
     CommandFailedError,
+    CommandStartError,
     ConfigurationError,
+    Ending,
     PtySize,
     Sandbox,
     SandboxTerminatedError,
@@ -34,19 +38,24 @@ class ExecConformance(Conformance):
         result = shared.exec(["python3", "-c", script, *arguments]).result(DEADLINE)
         assert result.stdout.split("\0") == arguments
 
-    def test_a_missing_executable_is_127(self, shared: Sandbox) -> None:
-        result = shared.exec(["no-such-program-here"]).result(DEADLINE)
-        assert result.returncode == 127
-        assert len(result.stderr.strip().splitlines()) == 1
+    @pytest.mark.parametrize("program", ["no-such-program-here", "/no/such/program"])
+    def test_a_missing_program_has_no_status(self, shared: Sandbox, program: str) -> None:
+        with pytest.raises(CommandStartError, match="program") as caught:
+            shared.exec([program]).result(DEADLINE)
+        assert caught.value.errno in (errno.ENOENT, None)
+        assert not caught.value.retryable
 
-    def test_a_missing_path_is_127(self, shared: Sandbox) -> None:
-        assert shared.exec(["/no/such/program"]).result(DEADLINE).returncode == 127
-
-    def test_what_cannot_be_executed_is_126(self, shared: Sandbox, folder: str) -> None:
+    def test_what_cannot_be_executed_has_no_status(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/plain", b"text", mode=0o644).result(DEADLINE)
-        result = shared.exec([f"{folder}/plain"]).result(DEADLINE)
-        assert result.returncode == 126
-        assert len(result.stderr.strip().splitlines()) == 1
+        with pytest.raises(CommandStartError, match="plain") as caught:
+            shared.exec([f"{folder}/plain"]).result(DEADLINE)
+        assert caught.value.errno in (errno.EACCES, None)
+
+    @pytest.mark.parametrize("status", [126, 127, 137])
+    def test_a_program_may_exit_with_what_a_shell_says(self, shared: Sandbox, status: int) -> None:
+        result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
+        assert result.returncode == status
+        assert result.ending in (Ending.EXITED, None)
 
     def test_commands_start_in_the_workdir(self, session: Session) -> None:
         sandbox = session.sandbox(workdir="/workspace/deep/er")
@@ -59,10 +68,10 @@ class ExecConformance(Conformance):
     def test_cwd_is_honoured(self, shared: Sandbox, folder: str) -> None:
         assert shared.exec(["pwd"], cwd=folder).result(DEADLINE).stdout.endswith(f"{folder}\n")
 
-    def test_a_cwd_that_does_not_exist_is_126(self, shared: Sandbox) -> None:
-        result = shared.exec(["true"], cwd="/workspace/no/such").result(DEADLINE)
-        assert result.returncode == 126
-        assert len(result.stderr.strip().splitlines()) == 1
+    def test_nothing_starts_in_a_cwd_that_does_not_exist(self, shared: Sandbox) -> None:
+        with pytest.raises(CommandStartError, match="/workspace/no/such") as caught:
+            shared.exec(["true"], cwd="/workspace/no/such").result(DEADLINE)
+        assert caught.value.errno in (errno.ENOENT, None)
 
     def test_env_reaches_the_command(self, shared: Sandbox) -> None:
         env = {"PLAIN": "1", "ODD": "a b\n'\"$x=ü"}

@@ -126,15 +126,105 @@ class KillConformance(Conformance):
         assert shared.exec(["echo", "fine"]).result(DEADLINE).stdout == "fine\n"
 
 
+# Orphans that are nobody's by their parent, their session and their environment.
+_HIDDEN = {
+    "cleared": '(env -i PATH="$PATH" setsid sh -c "$1" "$2" &); sleep 1000',
+    "forged": """
+(env $(env | sed -n 's/^\\([A-Za-z_]*\\)=.*/\\1=0/p' | grep -v '^PATH=') SANDBOXKIT_EXEC_ID=0 \\
+    setsid sh -c "$1" "$2" &)
+sleep 1000
+""",
+    "twice_orphaned": """
+(env -i PATH="$PATH" setsid sh -c '(setsid sh -c "$1" "$2" &)' sh "$1" "$2" &)
+sleep 1000
+""",
+}
+_FORKING = """
+import os, signal, sys, time
+beat = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none of them stays as a zombie
+
+def fork():
+    while True:
+        try:
+            return os.fork()
+        except BlockingIOError:  # at the limit of processes
+            time.sleep(0.02)
+
+for _ in range(100):
+    if not fork():
+        break
+else:
+    print("ready", flush=True)
+    time.sleep(1000)
+os.setsid()
+end = time.monotonic() + 60  # where nothing else ends it
+while time.monotonic() < end and os.path.exists(sys.argv[1]):
+    os.write(beat, b".")
+    time.sleep(0.02)
+    if fork():
+        os._exit(0)
+"""
+
+
 class StrongKillConformance(Conformance):
     """Trees that hide every trace of where they came from."""
 
-    def test_kill_finds_an_orphan_without_environment(self, shared: Sandbox) -> None:
-        tree = '(env -i PATH="$PATH" setsid sh -c "$1" "$2" &); sleep 1000'
+    @pytest.mark.parametrize("tree", _HIDDEN.values(), ids=_HIDDEN.keys())
+    def test_kill_finds_an_orphan_that_hides(self, shared: Sandbox, tree: str) -> None:
         process, mark = grow(shared, tree)
         process.kill()
         process.result(DEADLINE)
         assert not alive(shared, mark)
+
+    def test_a_timeout_finds_an_orphan_that_hides(self, shared: Sandbox) -> None:
+        process, mark = grow(shared, _HIDDEN["forged"], timeout=1)
+        with pytest.raises(CommandTimeoutError):
+            process.result(DEADLINE)
+        assert not alive(shared, mark)
+
+    def test_kill_finds_what_has_a_neighbours_environment(
+        self, shared: Sandbox, folder: str
+    ) -> None:
+        script = "cat /proc/self/environ > $2/environ; echo ready; exec sleep 1000"
+        neighbour = shared.exec(["sh", "-c", script, "sh", "", folder])
+        assert next(iter(neighbour.stdout.lines())) == "ready"
+        takes = """
+import os, sys, time
+env = open(sys.argv[1] + "/environ", "rb").read().split(b"\\0")
+os.environb.clear()
+os.environb.update(dict(pair.split(b"=", 1) for pair in env if b"=" in pair))
+if os.fork():
+    os.wait()
+    os.execvp("sleep", ["sleep", "1000"])
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.001)
+os.setsid()
+os.execvp("sh", ["sh", "-c", *sys.argv[2:]])
+"""
+        mark = token()
+        process = shared.exec(["python3", "-c", takes, folder, _LEAF, mark])
+        assert next(iter(process.stdout.lines())) == "ready"
+        process.kill()
+        process.result(DEADLINE)
+        assert not alive(shared, mark)
+        assert neighbour.poll() is None
+        neighbour.kill()
+        neighbour.result(DEADLINE)
+
+    def test_kill_overtakes_a_hundred_that_fork(self, shared: Sandbox, folder: str) -> None:
+        beat = f"{folder}/beat"
+        process = shared.exec(["python3", "-c", _FORKING, beat])
+        assert next(iter(process.stdout.lines())) == "ready"
+        until(lambda: shared.stat(beat).result(DEADLINE).size > 500, "they keep forking")
+        process.kill()
+        assert process.result(DEADLINE).returncode == 137
+        beats = shared.stat(beat).result(DEADLINE).size
+        time.sleep(0.5)
+        assert shared.stat(beat).result(DEADLINE).size == beats
 
     def test_kill_overtakes_a_tree_that_keeps_forking(self, shared: Sandbox, folder: str) -> None:
         # No search finds a process that is another one by then; what it writes tells.

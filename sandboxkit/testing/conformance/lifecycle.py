@@ -164,16 +164,14 @@ class LifecycleConformance(Conformance):
         with pytest.raises(ConfigurationError):
             shared.wait().result(DEADLINE)
 
-    def test_a_shell_keeps_its_directory_and_variables(self, shared: Sandbox, folder: str) -> None:
-        shell = shared.shell(cwd=folder)
-        shell.run("mkdir inner; cd inner; export COLOUR=blue", check=True).result(DEADLINE)
-        result = shell.run('echo "$COLOUR ${PWD##*/}"').result(DEADLINE)
-        assert result.stdout == "blue inner\n"
-
-    def test_a_shell_reports_exact_exit_statuses(self, shared: Sandbox) -> None:
-        shell = shared.shell()
-        assert shell.run("exit 7").result(DEADLINE).returncode == 7
-        assert shell.run("true").result(DEADLINE).returncode == 0
+    def test_a_terminal_keeps_what_its_commands_leave(self, shared: Sandbox, folder: str) -> None:
+        with shared.terminal(cwd=folder) as terminal:
+            terminal.run("mkdir inner; cd inner; colour() { echo blue; }").result(DEADLINE)
+            kept = terminal.run('colour; echo "${PWD##*/}"; (exit 7)').result(DEADLINE)
+            assert (kept.output, kept.returncode) == ("blue\ninner\n", 7)
+            assert terminal.run("echo begun; sleep 1000", timeout=1).result(DEADLINE).running
+            assert terminal.interrupt(timeout=DEADLINE).result(DEADLINE).returncode == 130
+            assert terminal.run("exit 3").result(DEADLINE).ended
 
     def test_run_uses_a_fresh_sandbox_each_time(self, session: Session) -> None:
         first = session.run(["sh", "-c", "echo 1 > file; ls"]).result(DEADLINE)

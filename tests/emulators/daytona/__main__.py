@@ -1,13 +1,16 @@
 """Serves the emulator on a free port, prints its address, and ends with its standard input."""
 
 import asyncio
+import faulthandler
 import json
+import os
 import sys
 import traceback
 from dataclasses import fields
 from typing import Any
 
 import uvicorn
+from daytona_api_client_async import SandboxState
 
 from tests.emulators._faults import Faults, Message, Receive, Rule, Send
 from tests.emulators._listening import listening
@@ -15,6 +18,9 @@ from tests.emulators.daytona._answers import body_of
 from tests.emulators.daytona._boxes import Boxes
 from tests.emulators.daytona._control import Control
 from tests.emulators.daytona._toolbox import Toolbox
+
+_END_SECONDS = 15.0
+"""After which a process that is to end says what it is doing, and is gone."""
 
 
 class Socket:
@@ -94,7 +100,11 @@ class Emulator:
             case "/_emulator/clear":
                 self._faults.clear()
                 self.boxes.minute = 60.0
+                self.boxes.cpus = self.boxes.end = None
+                self.boxes.gone.clear()
+                self.boxes.profile = ""
                 self._cut = None
+                self._toolbox.slow = 0
                 self.config.ws_ping_interval = self.config.ws_ping_timeout = 20.0
             case "/_emulator/state":
                 answer = {
@@ -110,9 +120,18 @@ class Emulator:
                     side.transport.abort()
             case "/_emulator/cut":
                 self._cut = json.loads(body)
+            case "/_emulator/slow":
+                self._toolbox.slow = json.loads(body)
             case "/_emulator/pings":
                 seconds = json.loads(body)
                 self.config.ws_ping_interval = self.config.ws_ping_timeout = seconds
+            case "/_emulator/profile":
+                self.boxes.profile = json.loads(body)
+            case "/_emulator/cpus":
+                self.boxes.cpus = json.loads(body)
+            case "/_emulator/end":
+                state, said = json.loads(body)
+                self.boxes.end = SandboxState(state), said
             case "/_emulator/minute":
                 self.boxes.minute = json.loads(body)
         content = json.dumps(answer).encode()
@@ -129,9 +148,11 @@ async def serve() -> None:
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
+        faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
+        server.should_exit = server.force_exit = True
+        await serving  # no request is waited for: one may never end
         await emulator.boxes.aclose()
-        server.should_exit = True
-        await serving
+    os._exit(0)  # nor is a thread
 
 
 asyncio.run(serve())

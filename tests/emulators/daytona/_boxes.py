@@ -9,10 +9,16 @@ from typing import Any
 
 from daytona_api_client_async import CreateSandbox, SandboxState
 
-from sandboxkit import Session
+from sandboxkit import SandboxError, Session
 from tests.emulators._engine import Machine, Process
 
 _START_SECONDS = 0.02
+_USER = """
+mkdir /etc/daytona
+printf 'root:x:0:0::/root:/bin/sh\\ndaytona:x:%s:%s::/etc/daytona:/bin/sh\\n' $(id -u) $(id -g) >/etc/passwd
+printf 'daytona:x:%s:\\n' $(id -g) >/etc/group
+"""
+"""The machine's one user, who can make folders in few places: the home is elsewhere on the real one."""
 
 
 @dataclass
@@ -35,6 +41,8 @@ class Box:
     destroy_at: datetime.datetime | None = None
     state: SandboxState = SandboxState.CREATING
     error: str | None = None
+    said: dict[str, Any] = field(default_factory=dict)
+    """What is said of it, too."""
     machine: Machine | None = None
     timer: asyncio.TimerHandle | None = None
     ptys: dict[str, Pty] = field(default_factory=dict)
@@ -47,8 +55,16 @@ class Boxes:
         self._session = Session(provider="local")
         self.alive: dict[str, Box] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.gone: dict[str, Box] = {}
+        """Those that waited too long for a runner: they can be asked for by their id."""
         self.minute = 60.0
         """Seconds in a minute of lifetime; tests shorten it."""
+        self.profile = ""
+        """What the image has in /etc/profile."""
+        self.cpus: float | None = None
+        """How many the organization may have at a time."""
+        self.end: tuple[SandboxState, dict[str, Any]] | None = None
+        """How the next sandbox ends before it has started, and what is said of it."""
 
     def create(self, asked: CreateSandbox) -> Box:
         """Begin; it starts a little later."""
@@ -62,7 +78,7 @@ class Boxes:
     def find(self, id_or_name: str) -> Box | None:
         box = self.alive.get(id_or_name)
         named = (box for box in self.alive.values() if box.asked.name == id_or_name)
-        return box or next(named, None)
+        return box or next(named, None) or self.gone.get(id_or_name)
 
     def set_ttl(self, box: Box, minutes: float) -> None:
         """Let it live so many minutes from now; 0 is for ever."""
@@ -90,9 +106,9 @@ class Boxes:
             await self.kill(sandbox_id)
 
     async def aclose(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        await self.kill_all()
+        """End all sandboxes at once, those that are starting, too."""
+        for task in self._tasks:
+            task.cancel()
         await self._session.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -102,6 +118,11 @@ class Boxes:
 
     async def _start(self, box: Box) -> None:
         await asyncio.sleep(_START_SECONDS)
+        if self.end is not None:
+            (box.state, box.said), self.end = self.end, None
+            if box.state is SandboxState.DESTROYED:
+                self.gone[box.id] = self.alive.pop(box.id)
+            return
         build = box.asked.build_info
         if build is not None and "missing" in build.dockerfile_content:
             box.state = SandboxState.BUILD_FAILED
@@ -109,7 +130,13 @@ class Boxes:
             return
         network = "none" if box.asked.network_block_all else "internet"
         env = box.asked.env or {}
-        machine = await Machine.start(self._session, network=network, env=env, pids=4096)
+        try:
+            machine = await Machine.start(self._session, network=network, env=env, pids=4096)
+            user = await machine.spawn(("sh", "-c", _USER), env={})
+            await user.wait()
+        except SandboxError as error:
+            box.state, box.error = SandboxState.ERROR, f"failed to start: {error}"
+            return
         if box.id not in self.alive:
             await machine.stop()
             return

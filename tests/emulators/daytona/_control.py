@@ -60,7 +60,8 @@ class Control:
             case "GET", ["sandbox"]:
                 return self._list(query, proxy)
             case "GET", ["sandbox", name]:
-                return 200, _sandbox(self._box(name), proxy).to_dict()
+                box = self._box(name)
+                return 200, {**_sandbox(box, proxy).to_dict(), **box.said}
             case "DELETE", ["sandbox", name]:
                 box = self._box(name)
                 if box.state is SandboxState.CREATING:
@@ -97,6 +98,13 @@ class Control:
             raise RefusedError(400, "labels must be shorter")
         if not 0 <= (asked.ttl_minutes or 0) <= MAX_MINUTES:
             raise RefusedError(400, f"ttlMinutes must not be greater than {MAX_MINUTES}")
+        taken = sum(box.asked.cpu or 1 for box in self._boxes.alive.values())
+        if self._boxes.cpus is not None and taken + (asked.cpu or 1) > self._boxes.cpus:
+            raise RefusedError(
+                400,
+                f"Total CPU limit exceeded. Maximum allowed: {self._boxes.cpus:g}.\n"
+                "To increase concurrency limits, upgrade your organization's Tier",
+            )
         return 200, _sandbox(self._boxes.create(asked), proxy).to_dict()
 
     def _list(self, query: dict[str, str], proxy: str) -> Answer:

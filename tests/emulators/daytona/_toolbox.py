@@ -2,13 +2,16 @@
 
 A command is a line for a shell's standard input; its outputs come merged, as text, at its end. A
 terminal runs a login shell that outlives its connection; a reader who falls 256 messages behind,
-or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what it said last.
+or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what it said last. What
+was written to a terminal whose reader is slow for 10 s is not waited for.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import urllib.parse
+from collections.abc import AsyncIterator, Iterable
 
 from daytona_toolbox_api_client_async import (
     ExecuteRequest,
@@ -33,9 +36,34 @@ from tests.emulators.daytona._boxes import Box, Boxes, Pty
 from tests.emulators.daytona._files import download, upload
 
 _EXITS = "X-Daytona-Pty-Exit-Control"
+_ENVS = "X-Daytona-Pty-Envs~"
 _QUEUE = 256
 _LARGEST_MESSAGE = 64 * 1024
 _DEFAULT_TIMEOUT = 360
+_WRITE_SECONDS = 10
+_NAME = "EMULATED_PTY"
+"""The variable by which the processes of a terminal are found."""
+_PROFILE = 'printf "%s\\n" "$1" >/etc/profile'
+_KILL_TREE = """
+import os, sys
+def word(pid):
+    with open(f"/proc/{pid}/stat") as stat: return int(stat.read().rpartition(")")[2].split()[1])
+def is_its(pid):
+    with open(f"/proc/{pid}/environ", "rb") as environ: return sys.argv[1].encode() in environ.read().split(b"\\0")
+parents, its = {}, []
+for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+    try:
+        parents[pid] = word(pid)
+        if is_its(pid): its.append(pid)
+    except OSError: pass
+def kill(pid):
+    children = [child for child, parent in parents.items() if parent == pid]
+    for child in children: kill(child)
+    for child in children:
+        try: os.kill(child, 9)
+        except OSError: pass
+if its: kill(min(its))
+"""
 
 
 class Toolbox:
@@ -45,6 +73,8 @@ class Toolbox:
         self._boxes, self._violation = boxes, violation
         self._left: set[asyncio.Task[None] | asyncio.Task[int]] = set()
         """What goes on for terminals that nobody is connected to."""
+        self.slow = 0
+        """Take so many readers, one after the other, for slow at their next piece of output."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
@@ -78,7 +108,7 @@ class Toolbox:
             query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
             if unknown := query.keys() - {"id", "cols", "rows", "cwd"}:
                 self._violation(f"a terminal has no {sorted(unknown)}")
-            name, pty = await self._open(box, query)
+            name, pty = await self._open(box, query, _envs(scope.get("subprotocols", ())))
         except (RefusedError, MachineEnded) as error:
             status = error.status if isinstance(error, RefusedError) else 502
             start = {"status": status, "headers": [(b"content-length", b"0")]}
@@ -90,7 +120,7 @@ class Toolbox:
         await _control(send, status="connected")
         ending = asyncio.create_task(self._end(box, name, pty))
         work = [
-            asyncio.create_task(_outputs(pty, send)),
+            asyncio.create_task(self._outputs(pty, send)),
             asyncio.create_task(_inputs(pty, receive, send)),
             ending,
         ]
@@ -110,7 +140,8 @@ class Toolbox:
         _, sandbox_id, *path = scope["path"].strip("/").split("/")
         box = self._boxes.alive.get(sandbox_id)
         if box is None:
-            raise RefusedError(404, f"Sandbox with ID {sandbox_id} not found")
+            # Whose key it is cannot be asked for a sandbox that is gone.
+            raise RefusedError(401, "unauthorized: bearer token is invalid")
         if box.machine is None:
             raise RefusedError(400, "Sandbox is not started")
         return box, path
@@ -127,24 +158,57 @@ class Toolbox:
                 pty.rows, pty.cols = asked.rows, asked.cols
                 await pty.process.resize(asked.rows, asked.cols)
                 return 200, _info(name, pty).to_dict()
+            case "DELETE", ["process", "pty", name]:
+                pty = box.ptys.get(name)
+                if pty is None:
+                    raise RefusedError(404, "PTY session not found")
+                await _remove(box, name, pty)
+                return 200, {"message": "PTY session deleted"}
         self._violation(f"unknown request {method} {path}")
         raise RefusedError(404, "not found")
 
-    async def _open(self, box: Box, query: dict[str, str]) -> tuple[str, Pty]:
+    async def _open(self, box: Box, query: dict[str, str], envs: dict[str, str]) -> tuple[str, Pty]:
         name, rows, cols = query["id"], int(query.get("rows", 24)), int(query.get("cols", 80))
         if name in box.ptys:
             raise RefusedError(409, f"PTY session with ID '{name}' already exists")
         if not (1 <= rows <= 1000 and 1 <= cols <= 1000):
             raise RefusedError(400, "invalid size")
         assert box.machine is not None
+        profile = await box.machine.spawn(("sh", "-c", _PROFILE, "sh", self._boxes.profile), env={})
+        await profile.wait()
         process = await box.machine.spawn(
             ("bash", "-i", "-l"),
-            env={"TERM": "xterm-256color", "SHELL": "/bin/bash"},
+            env={"TERM": "xterm-256color", "SHELL": "/bin/bash", _NAME: name, **envs},
             cwd=query.get("cwd", "/"),
             pty=(rows, cols),
         )
         pty = box.ptys[name] = Pty(process, rows, cols)
         return name, pty
+
+    async def _outputs(self, pty: Pty, send: Send) -> None:
+        """Until the reader is dropped, with all that it has not got."""
+        queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE)
+
+        async def forward() -> None:
+            while True:
+                chunk = await queue.get()
+                await send({"type": "websocket.send", "bytes": chunk})
+
+        forwarding = asyncio.create_task(forward())
+        try:
+            async for chunk in _said(pty):
+                if queue.full() or self.slow:
+                    self.slow = max(0, self.slow - 1)
+                    break
+                queue.put_nowait(chunk)
+            else:
+                await asyncio.Event().wait()  # the terminal's end is said elsewhere
+        finally:
+            forwarding.cancel()
+        closing = {"type": "websocket.close", "code": 1008, "reason": "slow consumer"}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await send(closing)
 
     async def _end(self, box: Box, name: str, pty: Pty) -> int:
         try:
@@ -154,6 +218,16 @@ class Toolbox:
             return 137
         finally:
             del box.ptys[name]
+
+
+def _envs(subprotocols: Iterable[str]) -> dict[str, str]:
+    """Variables that a terminal's shell is given."""
+    token = next((each for each in subprotocols if each.startswith(_ENVS)), None)
+    if token is None:
+        return {}
+    encoded = token.removeprefix(_ENVS)
+    envs: dict[str, str] = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+    return envs
 
 
 async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
@@ -179,25 +253,12 @@ async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
     return 200, ExecuteResponse(exit_code=-1 if code in (200, -9) else code, result=text).to_dict()
 
 
-async def _outputs(pty: Pty, send: Send) -> None:
-    queue: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def fill() -> None:
-        async for chunk in pty.process.stdout:
-            if queue.qsize() >= _QUEUE:
-                break
-            queue.put_nowait(chunk)
-        else:
-            await asyncio.Event().wait()  # the terminal's end is said elsewhere
-        queue.put_nowait(b"")
-
-    filling = asyncio.create_task(fill())
-    try:
-        while chunk := await queue.get():
-            await send({"type": "websocket.send", "bytes": chunk})
-        await send({"type": "websocket.close", "code": 1008, "reason": "slow consumer"})
-    finally:
-        filling.cancel()
+async def _remove(box: Box, name: str, pty: Pty) -> None:
+    """Kill what descends from the shell, and the shell."""
+    assert box.machine is not None
+    argv = ("python3", "-c", _KILL_TREE, f"{_NAME}={name}")
+    await (await box.machine.spawn(argv, env={})).wait()
+    await pty.process.kill()
 
 
 async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
@@ -213,10 +274,15 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
             await pty.process.write(data)
 
 
+async def _said(pty: Pty) -> AsyncIterator[bytes]:
+    with contextlib.suppress(MachineEnded, BrokenPipeError):
+        async for chunk in pty.process.stdout:
+            yield chunk
+
+
 async def _drain(pty: Pty) -> None:
-    with contextlib.suppress(MachineEnded):
-        async for _ in pty.process.stdout:
-            pass  # nobody is connected: what is said is lost
+    async for _ in _said(pty):
+        pass  # nobody is connected: what is said is lost
 
 
 async def _control(send: Send, **said: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 import uvicorn
+from connectrpc.codec import proto_binary_codec
 from e2b.envd.client_shared import ENVD_JSON_CODEC
 from e2b.envd.process.process_connect import ProcessASGIApplication
 
@@ -16,6 +17,7 @@ from tests.emulators._listening import listening
 from tests.emulators.e2b._boxes import Boxes
 from tests.emulators.e2b._control import Control
 from tests.emulators.e2b._envd import Envd
+from tests.emulators.e2b._proxy import Proxy
 
 
 class Emulator:
@@ -23,9 +25,11 @@ class Emulator:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.boxes = Boxes()
+        self.boxes = Boxes(rooted="rooted" in sys.argv[1:])
         self._control = Control(self.boxes, self.violations.append)
-        self._rpc = ProcessASGIApplication(Envd(self.boxes), codecs=[ENVD_JSON_CODEC])
+        codecs = [proto_binary_codec(), ENVD_JSON_CODEC]
+        rpc = ProcessASGIApplication(Envd(self.boxes), codecs=codecs)
+        self._proxy = Proxy(self.boxes, rpc)
         self._faults = Faults(self._e2b, self.boxes.kill_all)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -40,20 +44,11 @@ class Emulator:
         try:
             if not scope["path"].startswith("/process."):
                 await self._control(scope, receive, send)
-            elif self._known(scope):
-                await self._rpc(scope, receive, send)
-            else:  # the proxy in front of the daemon answers
-                body = json.dumps({"code": 502, "message": "The sandbox was not found"}).encode()
-                headers = [(b"content-type", b"application/json")]
-                await send({"type": "http.response.start", "status": 502, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
+                return
+            await self._proxy(scope, receive, send)
         except AssertionError:
             self.violations.append(traceback.format_exc())
             raise
-
-    def _known(self, scope: Message) -> bool:
-        headers = dict(scope["headers"])
-        return headers.get(b"e2b-sandbox-id", b"").decode() in self.boxes.alive
 
     async def _tests(self, scope: Message, receive: Receive, send: Send) -> None:
         body = (await receive()).get("body", b"")
@@ -65,11 +60,27 @@ class Emulator:
                 self._faults.plan(Rule(**asked))
             case "/_emulator/clear":
                 self._faults.clear()
+                self.boxes.limit, self.boxes.unforkable = 100, ""
+                self._proxy.holds_inputs = False
+            case "/_emulator/limit":
+                self.boxes.limit = json.loads(body)
+            case "/_emulator/unforkable":
+                self.boxes.unforkable = json.loads(body)
+            case "/_emulator/hold":
+                self._proxy.holds_inputs = True
+            case "/_emulator/break":
+                self._proxy.break_connections()
             case "/_emulator/state":
                 answer = {
                     "violations": self.violations,
                     "alive": list(self.boxes.alive),
                     "requests": self._faults.requests,
+                    "kept_alive": self.boxes.kept_alive,
+                    "programs": [
+                        " ".join([running.config.cmd, *running.config.args])
+                        for box in self.boxes.alive.values()
+                        for running in box.processes.values()
+                    ],
                 }
             case "/_emulator/kill":
                 await self.boxes.kill_all()

@@ -7,10 +7,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import Session
+from sandboxkit.providers.docker import DockerProvider
 from tests.emulators._engine import Machine, Process
 
 ENVD_VERSION = "0.6.13"
 BASE_ENV = {"E2B_SANDBOX": "true"}
+HOMES = {"user": "/workspace", "root": "/etc/root"}
+"""The users of every template. Under both names everything runs as the machine's one user, who can
+make folders in few places: their homes are elsewhere on the real one."""
+_USERS = """
+mkdir /etc/root
+printf 'root:x:0:0:root:/etc/root:/bin/sh\nuser:x:%s:%s::/workspace:/bin/sh\n' $(id -u) $(id -g) >/etc/passwd
+printf 'root:x:0:\nuser:x:%s:\n' $(id -g) >/etc/group
+"""
+
+_TEMPLATE = """
+echo 'user:x:1000:1000::/home/user:/bin/sh' >>/etc/passwd
+echo 'user:x:1000:' >>/etc/group
+mkdir -p /home/user /code
+chown user:user /home/user
+chmod 777 /code
+chmod -R 777 /usr/local
+rmdir /workspace
+"""
+"""What E2B does to each image that a template is made of."""
+_ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 
 @dataclass
@@ -21,6 +42,8 @@ class Running:
     config: Any
     tag: str | None
     pty: bool
+    closed: bool
+    """Whether it has an input no more."""
     subscribers: list[asyncio.Queue[Any]] = field(default_factory=list)
     end: Any = None
 
@@ -47,15 +70,35 @@ class Box:
 class Boxes:
     """All sandboxes that are alive."""
 
-    def __init__(self) -> None:
-        self._session = Session(provider="local")
+    def __init__(self, *, rooted: bool) -> None:
+        """`rooted` makes machines in which root is root and there are other users, by Docker."""
+        self._rooted = rooted
+        self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
         self.alive: dict[str, Box] = {}
         self.keys: dict[str, str] = {}
         """Idempotency keys: what each has made."""
+        self.limit = 100
+        """How many the account may have at a time."""
+        self.starting = 0
+        self.kept_alive = 0
+        """Signs of life that came on streamed inputs."""
+        self.unforkable = ""
+        """Why no process can be started now, as the kernel says it."""
 
     async def create(self, template: str, metadata: Any, env: Any, internet: bool, ttl: int) -> Box:
         network = "internet" if internet else "none"
-        machine = await Machine.start(self._session, network=network, env={**BASE_ENV, **env})
+        self.starting += 1
+        try:
+            machine = await Machine.start(
+                self._session,
+                network=network,
+                env={**BASE_ENV, **env},
+                user="root" if self._rooted else None,
+            )
+            users = await machine.spawn(("sh", "-c", _TEMPLATE if self._rooted else _USERS), env={})
+            await users.wait()
+        finally:
+            self.starting -= 1
         now = datetime.datetime.now(datetime.UTC)
         box = Box(
             id="i" + secrets.token_hex(9),

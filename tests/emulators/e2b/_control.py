@@ -19,10 +19,16 @@ from tests.emulators._faults import Message, Receive, Send
 from tests.emulators.e2b._boxes import ENVD_VERSION, Box, Boxes
 
 KEY = "e2b_0123456789abcdef"
-TEMPLATES = ("base", "python")
+TEMPLATES = ("base", "python", "old")
+FORBIDDEN = ("of-another-team",)
 MAX_TIMEOUT = 24 * 3600
 PAGE = 3
 """Sandboxes a page at most, whatever the limit asked for."""
+
+_WRONG_KEY = (
+    "Invalid API key, please visit https://e2b.dev/docs/api-key for more information.\n"
+    "Cannot get the team for the given API key"
+)
 
 Answer = tuple[int, Any, dict[str, str]]
 
@@ -72,7 +78,7 @@ class Control:
         body: bytes,
     ) -> Answer:
         if headers.get("x-api-key") != KEY:
-            raise RefusedError(401, "Invalid API key")
+            raise RefusedError(401, _WRONG_KEY)
         match method, path.strip("/").split("/"):
             case "POST", ["v2", "sandboxes"]:
                 return await self._create(self._model(NewSandboxV2, body), headers)
@@ -101,11 +107,14 @@ class Control:
         try:
             return self._boxes.alive[sandbox_id]
         except KeyError:
-            raise RefusedError(404, f"sandbox {sandbox_id!r} doesn't exist") from None
+            said = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
+            raise RefusedError(404, said) from None
 
     async def _create(self, asked: NewSandboxV2, headers: dict[str, str]) -> Answer:
         key = headers.get("idempotency-key")
         box = self._boxes.alive.get(self._boxes.keys.get(key or "", ""))
+        if asked.template_id in FORBIDDEN:
+            raise RefusedError(403, f"you don't have access to template '{asked.template_id}'")
         if asked.template_id not in TEMPLATES:
             raise RefusedError(404, f"template '{asked.template_id}' not found")
         ttl = _timeout(asked.timeout)
@@ -114,6 +123,7 @@ class Control:
             if not all(isinstance(value, str) for value in mapping.values()):
                 self._violation("metadata and environment are text")
         if box is None:
+            self._check_quota()
             internet = asked.allow_internet_access is not False
             box = await self._boxes.create(asked.template_id, metadata, env, internet, ttl)
             if key:
@@ -122,11 +132,20 @@ class Control:
             template_id=box.template,
             sandbox_id=box.id,
             client_id="emulator",
-            envd_version=ENVD_VERSION,
+            envd_version=_version(box.template),
             envd_access_token=box.token,
             domain=None,
         )
         return 201, made.to_dict(), {}
+
+    def _check_quota(self) -> None:
+        limit = self._boxes.limit
+        if len(self._boxes.alive) + self._boxes.starting >= limit:
+            raise RefusedError(
+                429,
+                f"you have reached the maximum number of concurrent E2B sandboxes ({limit}). If you "
+                "need more, please visit 'https://e2b.dev/docs/billing'",
+            )
 
     def _list(self, query: dict[str, str]) -> Answer:
         for name in query:
@@ -145,6 +164,10 @@ class Control:
         return 200, [_listed(box).to_dict() for box in found[start : start + size]], extra
 
 
+def _version(template: str) -> str:
+    return "0.5.1" if template == "old" else ENVD_VERSION
+
+
 def _timeout(asked: Any) -> int:
     if not isinstance(asked, int) or asked < 0:
         raise RefusedError(400, "timeout must be a whole number of seconds")
@@ -161,7 +184,7 @@ def _facts(box: Box) -> dict[str, Any]:
         "client_id": "emulator",
         "started_at": box.started,
         "end_at": box.ends,
-        "envd_version": ENVD_VERSION,
+        "envd_version": _version(box.template),
         "cpu_count": 2,
         "memory_mb": 512,
         "disk_size_mb": 1024,

@@ -2,7 +2,7 @@
 
 A process outlives the connection that started it; its end is told when nobody holds its outputs
 any more; a signal and a deadline end one process and spare what it started; a process that a
-signal ended has the exit code -1.
+signal ended has the exit code -1. It looks for a tag until it meets another one: `_find`.
 """
 
 import asyncio
@@ -18,16 +18,15 @@ from e2b.envd.process.process_connect import Process
 from protobuf import Oneof
 
 from tests.emulators._engine import MachineEnded
-from tests.emulators.e2b._boxes import Box, Boxes, Running
+from tests.emulators.e2b._boxes import HOMES, Box, Boxes, Running
 
-USERS = ("user", "root")
-_SAID = {
-    signal.SIGHUP: "hangup",
-    signal.SIGINT: "interrupt",
-    signal.SIGABRT: "aborted",
-    signal.SIGKILL: "killed",
-    signal.SIGTERM: "terminated",
-}
+_LONGEST_ARGUMENT = 128 << 10
+"""Bytes of one argument or variable, its end included, as Linux takes them."""
+_LONGEST_IN_ALL = 2 << 20
+_CHUNK = 32 << 10
+"""Bytes of output in one event."""
+_PRIORITY = 'echo 100 > /proc/$$/oom_score_adj && exec nice -n 0 "${@}"'
+"""Every program is started by a shell, so that a missing one is that shell's status."""
 
 
 class Envd(Process):
@@ -39,27 +38,29 @@ class Envd(Process):
     async def start(self, request: pb.StartRequest, ctx: Any) -> AsyncIterator[pb.StartResponse]:
         box, config = self._box(ctx), request.process
         assert config is not None
-        _check_user(ctx)
+        user = _user(ctx)
         size = request.pty.size if request.pty is not None else None
         try:
             if config.cwd and await self._missing(box, config.cwd):
-                raise ConnectError(
-                    Code.INVALID_ARGUMENT, f"cwd '{config.cwd}' does not exist or is not accessible"
-                )
+                raise ConnectError(Code.INVALID_ARGUMENT, f"cwd '{config.cwd}' does not exist")
+            argv = ("/bin/sh", "-c", _PRIORITY, "--", config.cmd, *config.args)
+            env = {"HOME": HOMES[user], "USER": user, "LOGNAME": user, **config.envs}
+            self._may_fork(box, argv, env, pty=size is not None)
             process = await box.machine.spawn(
-                (config.cmd, *config.args),
-                env=dict(config.envs),
+                argv,
+                env=env,
                 cwd=config.cwd or "/",
                 pty=None if size is None else (size.rows, size.cols),
             )
-            if not request.stdin and size is None:
+            closed = request.has_field("stdin") and not request.stdin and size is None
+            if closed:
                 await process.close_stdin()
         except MachineEnded:
             raise _gone() from None
         box.pids += 1
         pid = box.pids
         tag = request.tag if request.has_field("tag") else None
-        running = box.processes[pid] = Running(process, config, tag, size is not None)
+        running = box.processes[pid] = Running(process, config, tag, size is not None, closed)
         events = _subscribe(running)
         follow = asyncio.create_task(_follow(box, pid, running))
         box.tasks.add(follow)
@@ -91,36 +92,43 @@ class Envd(Process):
     async def update(self, request: pb.UpdateRequest, ctx: Any) -> pb.UpdateResponse:
         _, running = _find(self._box(ctx), request.process)
         if not running.pty:
-            raise ConnectError(Code.FAILED_PRECONDITION, "tty not assigned to process")
+            raise ConnectError(Code.INTERNAL, "error resizing tty: tty not assigned to process")
         assert request.pty is not None
         assert request.pty.size is not None
         await running.process.resize(request.pty.size.rows, request.pty.size.cols)
         return pb.UpdateResponse()
 
     async def send_input(self, request: pb.SendInputRequest, ctx: Any) -> pb.SendInputResponse:
-        _, running = _find(self._box(ctx), request.process)
-        await _write(running, request.input)
+        pid, running = _find(self._box(ctx), request.process)
+        await _write(pid, running, request.input)
         return pb.SendInputResponse()
 
     async def stream_input(
         self, request: AsyncIterator[pb.StreamInputRequest], ctx: Any
     ) -> pb.StreamInputResponse:
-        running: Running | None = None
+        pid, running = 0, None
         async for message in request:
             match message.event:
                 case Oneof(field="start", value=start):
                     assert isinstance(start, pb.StreamInputRequest.StartEvent)
-                    _, running = _find(self._box(ctx), start.process)
+                    pid, running = _find(self._box(ctx), start.process)
                 case Oneof(field="data", value=data):
                     assert running is not None
                     assert isinstance(data, pb.StreamInputRequest.DataEvent)
-                    await _write(running, data.input)
+                    await _write(pid, running, data.input)
+                case Oneof(field="keepalive"):
+                    self._boxes.kept_alive += 1
         return pb.StreamInputResponse()
 
     async def close_stdin(self, request: pb.CloseStdinRequest, ctx: Any) -> pb.CloseStdinResponse:
         _, running = _find(self._box(ctx), request.process)
         if running.pty:
-            raise ConnectError(Code.FAILED_PRECONDITION, "cannot close stdin of a terminal")
+            raise ConnectError(
+                Code.UNKNOWN,
+                "error closing stdin: cannot close stdin for PTY process — "
+                "send Ctrl+D (0x04) instead",
+            )
+        running.closed = True
         await running.process.close_stdin()
         return pb.CloseStdinResponse()
 
@@ -130,13 +138,26 @@ class Envd(Process):
         return pb.SendSignalResponse()
 
     def _box(self, ctx: Any) -> Box:
-        headers = ctx.request_headers
-        box = self._boxes.alive.get(headers.get("e2b-sandbox-id", ""))
-        if box is None:
-            raise ConnectError(Code.UNAVAILABLE, "The sandbox was not found")
-        if headers.get("x-access-token") != box.token:
-            raise ConnectError(Code.UNAUTHENTICATED, "invalid access token")
+        box = self._boxes.alive.get(ctx.request_headers.get("e2b-sandbox-id", ""))
+        if box is None:  # it ended since the proxy has looked
+            raise _gone()
         return box
+
+    def _may_fork(self, box: Box, argv: tuple[str, ...], env: dict[str, str], *, pty: bool) -> None:
+        sizes = [len(word.encode()) + 1 for word in argv]
+        sizes += [len(name.encode()) + len(value.encode()) + 2 for name, value in env.items()]
+        why = self._boxes.unforkable
+        if max(sizes) > _LONGEST_ARGUMENT or sum(sizes) > _LONGEST_IN_ALL:
+            why = "argument list too long"
+        if not why:
+            return
+        command = " ".join(argv[4:])  # which the real one repeats in full, however long
+        said = f"error starting process '{command}': fork/exec /bin/sh: {why}"
+        if pty:
+            said = (
+                f"error starting pty with command '{command}' in dir '/': fork/exec /bin/sh: {why}"
+            )
+        raise ConnectError(Code.INVALID_ARGUMENT, said)
 
     async def _missing(self, box: Box, cwd: str) -> bool:
         if cwd in ("/", "/tmp"):
@@ -145,22 +166,31 @@ class Envd(Process):
         return await test.wait() != 0
 
 
-def _check_user(ctx: Any) -> None:
+def _user(ctx: Any) -> str:
     scheme, _, text = ctx.request_headers.get("authorization", "").partition(" ")
-    if not scheme:
-        return
-    user = base64.b64decode(text).decode().partition(":")[0]
-    if user not in USERS:
+    user = base64.b64decode(text).decode().partition(":")[0] if scheme else "user"
+    if user not in HOMES:
         raise ConnectError(Code.UNAUTHENTICATED, f"invalid username: '{user}'")
+    return user
 
 
 def _find(box: Box, selector: pb.ProcessSelector | None) -> tuple[int, Running]:
-    wanted = selector.selector if selector is not None else None
-    for pid, running in box.processes.items():
-        if wanted == Oneof("pid", pid) or (wanted == Oneof("tag", running.tag)):
-            return pid, running
-    shown = wanted.value if wanted is not None else None
-    raise ConnectError(Code.NOT_FOUND, f"process with {shown!r} not found")
+    """The process with a pid; or one with a tag, unless one with another tag comes before it.
+
+    The real one keeps them in a map without an order, and ends its search at the first other tag.
+    Here every other tag comes first, so that no test depends on luck.
+    """
+    match selector.selector if selector is not None else None:
+        case Oneof(field="pid", value=pid):
+            if pid in box.processes:
+                return pid, box.processes[pid]
+            raise ConnectError(Code.NOT_FOUND, f"process with pid {pid} not found")
+        case Oneof(field="tag", value=tag):
+            tagged = [(pid, each) for pid, each in box.processes.items() if each.tag is not None]
+            if not tagged or any(each.tag != tag for _, each in tagged):
+                raise ConnectError(Code.NOT_FOUND, f"process with tag {tag} not found")
+            return tagged[-1]
+    raise ConnectError(Code.UNIMPLEMENTED, "invalid input type <nil>")
 
 
 def _subscribe(running: Running) -> asyncio.Queue[Any]:
@@ -200,10 +230,12 @@ async def _events(
 
 async def _follow(box: Box, pid: int, running: Running) -> None:
     async def pump(field: Any, stream: AsyncIterator[bytes]) -> None:
-        async for chunk in stream:
-            output = pb.ProcessEvent.DataEvent(output=Oneof(field, chunk))
-            for events in list(running.subscribers):
-                await events.put(Oneof("data", output))
+        async for data in stream:
+            for start in range(0, len(data), _CHUNK):
+                chunk = data[start : start + _CHUNK]
+                output = pb.ProcessEvent.DataEvent(output=Oneof(field, chunk))
+                for events in list(running.subscribers):  # for nobody, it is dropped
+                    await events.put(Oneof("data", output))
 
     first = "pty" if running.pty else "stdout"
     try:
@@ -222,22 +254,42 @@ async def _follow(box: Box, pid: int, running: Running) -> None:
 
 def _end(code: int) -> pb.ProcessEvent.EndEvent:
     if code < 0:
-        said = f"signal: {_SAID.get(signal.Signals(-code), 'killed')}"
+        said = f"signal: {_name(-code)}"
         return pb.ProcessEvent.EndEvent(exit_code=-1, exited=False, status=said, error=said)
     said = f"exit status {code}"
     error = said if code else None
     return pb.ProcessEvent.EndEvent(exit_code=code, exited=True, status=said, error=error)
 
 
-async def _write(running: Running, data: pb.ProcessInput | None) -> None:
+def _name(number: int) -> str:
+    """As Go names signals: as the C library does, in small letters; a real-time one by number."""
+    if number > signal.SIGSYS:
+        return f"signal {number}"
+    name = str(signal.strsignal(number))
+    return name if name.startswith(("CPU", "I/O")) else name[:1].lower() + name[1:]
+
+
+async def _write(pid: int, running: Running, data: pb.ProcessInput | None) -> None:
     assert data is not None
     assert data.input is not None
-    if (data.input.field == "pty") != running.pty:
-        raise ConnectError(Code.FAILED_PRECONDITION, "tty not assigned to process")
+    if data.input.field == "pty":
+        where, wrong = "tty", not running.pty
+        why = "tty not assigned to process — input should be written to the stdin, not the tty"
+    else:
+        where, wrong = "stdin", running.pty
+        why = "tty assigned to process — input should be written to the pty, not the stdin"
+        if not running.pty and running.closed:
+            wrong, why = True, "stdin not enabled or closed"
+    if wrong:
+        raise ConnectError(Code.INTERNAL, f"error writing to {where}: {why}")
     try:
         await running.process.write(data.input.value)
     except BrokenPipeError:
-        raise ConnectError(Code.INTERNAL, "error writing to stdin: write |1: broken pipe") from None
+        why = "write /dev/ptmx: input/output error" if running.pty else "write |1: broken pipe"
+        raise ConnectError(
+            Code.INTERNAL,
+            f"error writing to {where}: error writing to {where} of process '{pid}': {why}",
+        ) from None
     except MachineEnded:
         raise _gone() from None
 

@@ -1,11 +1,14 @@
 """`python -m tests.emulators.modal`: the emulator as a process, steered over its standard streams.
 
-It prints its URL, then answers one line of JSON with one line of JSON, and ends with its input.
+It prints its URL, then answers one line of JSON with one line of JSON, and ends with its input,
+within seconds whatever it is doing then.
 """
 
 import asyncio
+import faulthandler
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 from grpclib.server import Server
@@ -19,6 +22,9 @@ from tests.emulators.modal._faults import Faults
 from tests.emulators.modal._router import Router
 from tests.emulators.modal._wire import Wire
 
+_END_SECONDS = 20.0
+"""After which it says where it hangs, and ends all the same."""
+
 
 class Emulator:
     """What a test can ask of the emulator."""
@@ -29,6 +35,10 @@ class Emulator:
     async def fault(self, **rule: Any) -> None:
         """Plan a fault; see `_faults.Rule`."""
         self._wire.faults.plan(**rule)
+
+    async def hush(self) -> None:
+        """Answer nothing any more, on streams under way neither, until it is calm."""
+        self._wire.faults.hush()
 
     async def calm(self) -> None:
         """Forget the planned faults, and let what they hold up go on."""
@@ -56,6 +66,19 @@ class Emulator:
     async def end(self, sandbox_id: str) -> None:
         """End a sandbox as if somebody else had."""
         await self._boxes.end(sandbox_id)
+
+    async def cut(self) -> None:
+        """Break every connection; the worker keeps commands and their outputs."""
+        self._wire.cut()
+
+    async def forget(self) -> None:
+        """Break every connection, and forget the commands, as a worker's router started anew."""
+        self._boxes.forget_commands()
+        self._wire.cut()
+
+    async def doze(self) -> None:
+        """Never answer."""
+        await asyncio.Event().wait()
 
     async def skew(self, seconds: float) -> None:
         """Set this server's clock ahead."""
@@ -86,17 +109,28 @@ async def main() -> None:
 
 
 async def _serve(url: str, wire: Wire, boxes: Boxes) -> None:
-    """Answer until the end of the input."""
+    """Answer until the end of the input, which waits for no answer."""
     _say(url)
-    emulator = Emulator(wire, boxes)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
+    requests: asyncio.Queue[bytes] = asyncio.Queue()
+    answering = asyncio.create_task(_answer(requests, Emulator(wire, boxes)))
+    answering.add_done_callback(lambda _: lines.feed_eof())
     while line := await lines.readline():
-        name, arguments = json.loads(line)
-        _say(json.dumps(await getattr(emulator, name)(**arguments)))
+        requests.put_nowait(line)
+    faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
+    answering.cancel()
     wire.faults.clear()
+    with suppress(asyncio.CancelledError):
+        await answering
+
+
+async def _answer(requests: "asyncio.Queue[bytes]", emulator: Emulator) -> None:
+    while True:
+        name, arguments = json.loads(await requests.get())
+        _say(json.dumps(await getattr(emulator, name)(**arguments)))
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from sandboxkit import Session
-from tests.emulators._engine import Machine, Process
+from tests.emulators._engine import Machine, MachineEnded, Process
 from tests.emulators.modal._stdio import Stdio
 
 V1, V2 = "V1", "V2"
@@ -44,6 +44,7 @@ class Box:
         self.id = f"sb-{secrets.token_hex(11 if kind == V1 else 13)}"
         self.task_id = f"ta-{secrets.token_hex(13)}{'V' if kind == V2 else ''}"
         self.app_id = app_id
+        self.definition = definition
         self.name = definition.name
         self.tags = tags
         self.timeout: int = definition.timeout_secs
@@ -53,6 +54,11 @@ class Box:
         self.ended = asyncio.Event()
         self.execs: dict[str, Exec] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self.work: set[asyncio.Task[Any]] = set()
+        """Calls that are being carried out, whether or not anybody waits for their answer."""
+        self.spawning = asyncio.Lock()
+        self.ready = asyncio.Event()
+        """Set when its task has been scheduled and its first process started."""
 
     async def wait(self, timeout: float) -> None:
         """Return when the sandbox has ended, or after `timeout` seconds."""
@@ -68,6 +74,7 @@ class Boxes:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._boxes: dict[str, Box] = {}
+        self._making: set[asyncio.Task[None]] = set()
 
     def find(self, sandbox_id: str) -> Box:
         """The sandbox of this id, running or not; NOT_FOUND for one that never was."""
@@ -110,24 +117,41 @@ class Boxes:
                         Status.ALREADY_EXISTS, f"Sandbox {definition.name!r} already exists"
                     )
         box = Box(kind, app_id, definition, tags)
-        self._boxes[box.id] = box
-        resources, access = definition.resources, definition.network_access
+        self._boxes[box.id] = box  # listed and found by its name before it is scheduled
+        making = asyncio.create_task(self._make(box, env))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        await asyncio.shield(making)  # a client that goes away does not stop it
+        return box
+
+    async def _make(self, box: Box, env: dict[str, str]) -> None:
+        resources, access = box.definition.resources, box.definition.network_access
         blocked = access.network_access_type == api_pb2.NetworkAccess.BLOCKED
-        box.machine = await Machine.start(
-            self._session,
-            env=env,
-            network="none" if blocked else "internet",
-            memory_mb=resources.memory_mb_max or None,
-            pids=4096,
-        )
-        entrypoint = await self.spawn(
-            box, "entrypoint", tuple(definition.entrypoint_args), {}, None
-        )
+        try:
+            machine = await Machine.start(
+                self._session,
+                env=env,
+                network="none" if blocked else "internet",
+                memory_mb=resources.memory_mb_max or None,
+                pids=4096,
+            )
+        except BaseException:
+            await self.finish(box, _Result(status=_Result.GENERIC_STATUS_INTERNAL_FAILURE))
+            raise
+        if box.result is not None:  # ended before it was there
+            await machine.stop()
+            return
+        box.machine = machine
+        argv = tuple(box.definition.entrypoint_args)
+        try:
+            entrypoint = await self.spawn(box, "entrypoint", argv, {}, None)
+        except MachineEnded:
+            return
         box.tasks += [
             asyncio.create_task(self._until_exit(box, entrypoint)),
             asyncio.create_task(self._until_timeout(box)),
         ]
-        return box
+        box.ready.set()
 
     async def spawn(
         self,
@@ -139,16 +163,23 @@ class Boxes:
         cwd: str | None = None,
     ) -> Exec:
         """Start a command, once for each id."""
-        if exec_id not in box.execs:
-            assert box.machine is not None
-            process = await box.machine.spawn(argv, env=env, cwd=cwd, pty=size)
-            run = box.execs[exec_id] = Exec(process)
-            run.pumps = [
-                asyncio.create_task(_pump(process.stdout, run.stdout)),
-                asyncio.create_task(_pump(process.stderr, run.stderr)),
-                asyncio.create_task(_await_exit(run)),
-            ]
+        async with box.spawning:  # somebody may ask again before the first has been started
+            if exec_id not in box.execs:
+                assert box.machine is not None
+                env = {"HOME": "/root", **env}
+                process = await box.machine.spawn(argv, env=env, cwd=cwd, pty=size)
+                run = box.execs[exec_id] = Exec(process)
+                run.pumps = [
+                    asyncio.create_task(_pump(process.stdout, run.stdout)),
+                    asyncio.create_task(_pump(process.stderr, run.stderr)),
+                    asyncio.create_task(_await_exit(run)),
+                ]
         return box.execs[exec_id]
+
+    def forget_commands(self) -> None:
+        """Let the workers know none of their commands any more; the processes run on."""
+        for box in self.running():
+            box.execs.clear()
 
     async def finish(self, box: Box, result: Any) -> None:
         """End a sandbox with all that runs in it; nothing happens to one that has ended."""
@@ -159,7 +190,11 @@ class Boxes:
         if box.machine is not None:
             await box.machine.stop()
         current = asyncio.current_task()
-        for task in (*box.tasks, *(pump for run in box.execs.values() for pump in run.pumps)):
+        for task in (
+            *box.tasks,
+            *box.work,
+            *(pump for run in box.execs.values() for pump in run.pumps),
+        ):
             if task is not current:
                 task.cancel()
 
@@ -168,9 +203,11 @@ class Boxes:
         await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all of them, those that are being made included."""
         for box in self.running():
             await self.end(box.id)
+        if self._making:
+            await asyncio.wait(self._making)
 
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
         await entrypoint.ended.wait()

@@ -131,6 +131,8 @@ class Control(api_grpc.ModalClientBase):
         box = self._boxes.find((await stream.recv_message()).sandbox_id)
         if box.result is not None:
             response = api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
+        elif not box.ready.is_set():
+            response = api_pb2.SandboxGetTaskIdResponse()  # not scheduled yet
         else:
             response = api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id)
         await stream.send_message(response)

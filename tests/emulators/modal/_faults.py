@@ -1,6 +1,7 @@
 """Faults as Modal's clients meet them: a status, a proxy's page, a broken or a silent connection."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +28,22 @@ class Rule:
     status: str | int = ""
     message: str = ""
     retry_after: float | None = None
+    per_second: int = 0
+    """So many calls a second are let through."""
+    passed: list[float] = field(default_factory=list)
     skip_replies: int = 0
     """Replies of the call, if it has more than one, that still arrive."""
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     end_sandboxes: Callable[[], Awaitable[None]] | None = None
+
+    def lets_through(self) -> bool:
+        """Whether one more may pass now."""
+        now = time.monotonic()
+        self.passed = [each for each in self.passed if each > now - 1]
+        if len(self.passed) < self.per_second:
+            self.passed.append(now)
+            return True
+        return False
 
     async def before(self, stream: Any) -> bool:
         """Act before the call is looked at; True when that was all there is to it."""
@@ -80,6 +93,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._rules: list[Rule] = []
+        self._speaking = asyncio.Event()
+        self._speaking.set()
         self.end_sandboxes: Callable[[], Awaitable[None]] | None = None
 
     def plan(self, **rule: Any) -> None:
@@ -92,13 +107,24 @@ class Faults:
             if rule.call in (call, "*"):
                 if rule.skip:
                     rule.skip -= 1
+                elif rule.lets_through():
+                    pass
                 elif rule.times:
                     rule.times -= 1
                     return rule
         return None
 
+    def hush(self) -> None:
+        """Send nothing more, on streams under way neither; what is asked for is done."""
+        self._speaking.clear()
+
+    async def may_speak(self) -> None:
+        """Return when it is not hushed."""
+        await self._speaking.wait()
+
     def clear(self) -> None:
         """Forget all; what they hold up goes on."""
+        self._speaking.set()
         for rule in self._rules:
             rule.cleared.set()
         self._rules.clear()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from grpclib import GRPCError, Status
 from modal._utils.grpc_testing import patch_mock_servicer
@@ -12,8 +12,11 @@ from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 from tests.emulators._engine import MachineEnded
 from tests.emulators.modal._boxes import Box, Boxes, Exec
 
+_T = TypeVar("_T")
 _ARGUMENTS = 1 << 16
 """Bytes of arguments that a command may have."""
+_MESSAGE = 4 << 20
+"""Bytes of a message that a gRPC server takes unless it was told to take more."""
 
 
 @patch_mock_servicer
@@ -41,7 +44,9 @@ class Router(TaskCommandRouterBase):
             env = {"TERM": request.pty_info.env_term or "xterm", **env}
         argv, workdir = tuple(request.command_args), request.workdir or None
         try:
-            run = await self._boxes.spawn(box, request.exec_id, argv, env, size, workdir)
+            run = await _to_the_end(
+                box, self._boxes.spawn(box, request.exec_id, argv, env, size, workdir)
+            )
         except MachineEnded:
             raise _gone(box) from None
         if request.timeout_secs:
@@ -66,6 +71,8 @@ class Router(TaskCommandRouterBase):
     async def TaskExecStdinWrite(self, stream: Any) -> None:
         request = await stream.recv_message()
         box, run = self._find(request)
+        if request.ByteSize() > _MESSAGE:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, "decoded message length too large")
 
         async def write() -> None:
             async with run.writing:
@@ -82,7 +89,7 @@ class Router(TaskCommandRouterBase):
                     await run.process.close_stdin()
 
         try:
-            await _while_alive(box, write())
+            await _while_alive(box, _to_the_end(box, write()))
         except BrokenPipeError:
             raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed") from None
         await stream.send_message(pb2.TaskExecStdinWriteResponse())
@@ -91,13 +98,13 @@ class Router(TaskCommandRouterBase):
         request = await stream.recv_message()
         box, run = self._find(request)
         await _while_alive(box, run.ended.wait())
-        status = await run.process.wait()
-        response = pb2.TaskExecWaitResponse()
-        if status < 0:
-            response.signal = -status
-        else:
-            response.code = status
-        await stream.send_message(response)
+        await stream.send_message(await _told(run, pb2.TaskExecWaitResponse()))
+
+    async def TaskExecPoll(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        _, run = self._find(request)
+        response = pb2.TaskExecPollResponse()
+        await stream.send_message(await _told(run, response) if run.ended.is_set() else response)
 
     def _find(self, request: Any) -> tuple[Box, Exec]:
         box = self._boxes.of_task(request.task_id)
@@ -105,6 +112,27 @@ class Router(TaskCommandRouterBase):
         if run is None:
             raise GRPCError(Status.NOT_FOUND, f"Exec {request.exec_id!r} not found")
         return box, run
+
+
+async def _told(run: Exec, response: Any) -> Any:
+    """The response with how an ended command has ended."""
+    status = await run.process.wait()
+    if status < 0:
+        response.signal = -status
+    else:
+        response.code = status
+    return response
+
+
+async def _to_the_end(box: Box, work: Coroutine[Any, Any, _T]) -> _T:
+    """Do work that the worker goes on with when the connection on which it was asked for breaks.
+
+    So the SDK, which asks again, finds what was done: the command, and the offset of its input.
+    """
+    task = asyncio.create_task(work)
+    box.work.add(task)
+    task.add_done_callback(box.work.discard)
+    return await asyncio.shield(task)
 
 
 async def _while_alive(box: Box, work: Coroutine[Any, Any, Any]) -> None:

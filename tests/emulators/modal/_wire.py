@@ -5,6 +5,7 @@ import asyncio
 import base64
 import json
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -32,6 +33,7 @@ class Wire:
         self.clock_skew = 0.0
         """Seconds by which this server's clock is ahead of its clients'."""
         self._issued: set[str] = set()
+        self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def issue(self, lifetime: float = 1200.0) -> str:
         """Make a token that expires `lifetime` seconds from now, by this server's clock."""
@@ -44,6 +46,15 @@ class Wire:
     def revoke_tokens(self) -> None:
         """Refuse every token issued so far."""
         self._issued.clear()
+
+    def on(self, transport: Any) -> None:
+        """A call has come over this connection."""
+        self._transports.add(transport)
+
+    def cut(self) -> None:
+        """Break every connection that there is."""
+        for transport in list(self._transports):
+            transport.abort()
 
     def mapping(self, servicer: Any, *, router: bool) -> "Checked":
         """Wrap a servicer, so that all of its calls pass here."""
@@ -82,6 +93,7 @@ class Checked:
         async def call(stream: Any) -> None:
             wire = self._wire
             wire.calls[name] += 1
+            wire.on(stream._stream._transport)
             fault = wire.faults.take(name)
             checked = CheckedStream(stream, name, wire)
             try:
@@ -125,6 +137,7 @@ class CheckedStream:
             yield message
 
     async def send_message(self, message: Message) -> None:
+        await self._wire.faults.may_speak()
         if self.fault is not None and await self.fault.on_reply(self._stream):
             return
         await self._stream.send_message(message)

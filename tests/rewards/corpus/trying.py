@@ -33,8 +33,12 @@ def try_all(
     tried: Iterable[Tried],
     *,
     as_lines: bool = False,
+    reset: bool = False,
 ) -> dict[Key, Verdict]:
-    """Grade each; with `as_lines` by the tests as `test_list`, for graders that read no others."""
+    """Grade each; with `as_lines` by the tests as `test_list`, for graders that read no others.
+
+    With `reset` they take turns in a few sandboxes, else each run has a fresh one.
+    """
     groups: dict[Limits, dict[str, tuple[Key, Graded]]] = {LIMITS: {}, _BRIEF: {}}
     for trial, shape, name in tried:
         group = groups[_BRIEF if name in SLOW else LIMITS]
@@ -43,7 +47,8 @@ def try_all(
         group[str(len(group))] = (shape.name, name), (str(len(group)), code, task)
     verdicts: dict[Key, Verdict] = {}
     for limits, group in groups.items():
-        graded = grade_all(provider, grader(limits), [each for _, each in group.values()])
+        submissions = [each for _, each in group.values()]
+        graded = grade_all(provider, grader(limits), submissions, in_turn=reset)
         verdicts |= {group[number][0]: verdict for number, verdict in graded.items()}
     return verdicts
 

@@ -1,0 +1,3 @@
+package early
+
+const prlimit64 = 302

@@ -1,0 +1,107 @@
+// Which file a command is, and why it could not be started.
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// A startError says why a command was not started. Its number is Linux's; 0 where what was asked
+// for is wrong in itself, as is a user whom the sandbox does not have.
+type startError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *startError) Error() string { return e.text }
+func (e *startError) Unwrap() error { return e.errno }
+
+func cannotEnter(cwd string, e error) *startError {
+	return &startError{fmt.Sprintf("cannot enter %s: %v", cwd, e), errnoOf(e)}
+}
+
+func cannotExecute(program string, e error) *startError {
+	return &startError{fmt.Sprintf("cannot execute %s: %v", program, e), errnoOf(e)}
+}
+
+// explain names what failed by the step of the start that it failed in.
+func explain(step int32, errno syscall.Errno, program, cwd string) *startError {
+	switch step {
+	case stepCwd:
+		return cannotEnter(cwd, errno)
+	case stepExec:
+		if errno == syscall.ENOENT {
+			return &startError{fmt.Sprintf(
+				"cannot execute %s: the interpreter that it names is not there", program), errno}
+		}
+		return cannotExecute(program, errno)
+	case stepUser:
+		return &startError{fmt.Sprintf("cannot become the user: %v", errno), errno}
+	case stepTerminal, stepSession, stepFiles:
+		return &startError{fmt.Sprintf("cannot connect its input and output: %v", errno), errno}
+	}
+	return &startError{fmt.Sprintf("cannot start another process: %v", errno), errno}
+}
+
+// findProgram looks argv[0] up as execvp does, as the command's user, in the command's PATH.
+func findProgram(id identity, name, cwd string, env []string) (path string, err error) {
+	as := filesAs.run
+	if id.isAgent() {
+		// What is only looked at needs no other thread: two switches less for a command.
+		as = func(_ identity, job func()) error { job(); return nil }
+	}
+	if failed := as(id, func() { path, err = lookUp(name, cwd, env) }); failed != nil {
+		return "", failed
+	}
+	return path, err
+}
+
+func lookUp(name, cwd string, env []string) (string, error) {
+	const pathOnly = 0x200000
+	fd, e := syscall.Open(cwd+"/.", pathOnly|syscall.O_CLOEXEC, 0)
+	if e != nil {
+		return "", cannotEnter(cwd, e)
+	}
+	syscall.Close(fd)
+	candidates := []string{name}
+	err := cannotExecute(name, syscall.ENOENT)
+	if !strings.Contains(name, "/") {
+		search := lookupEnv(env, "PATH")
+		err = &startError{fmt.Sprintf("no program %q in PATH, which is %s", name, search), syscall.ENOENT}
+		candidates = candidates[:0]
+		for _, dir := range strings.Split(search, ":") {
+			if name != "" {
+				candidates = append(candidates, dir+"/"+name)
+			}
+		}
+	}
+	for _, candidate := range candidates {
+		full := candidate
+		if !strings.HasPrefix(candidate, "/") {
+			full = cwd + "/" + candidate
+		}
+		var st syscall.Stat_t
+		if e := syscall.Stat(full, &st); e != nil {
+			if e != syscall.ENOENT && e != syscall.ENOTDIR {
+				err = cannotExecute(name, e)
+			}
+			continue
+		}
+		if st.Mode&syscall.S_IFMT != syscall.S_IFREG || st.Mode&0o111 == 0 {
+			err = cannotExecute(name, syscall.EACCES)
+			continue
+		}
+		return candidate, nil
+	}
+	return "", err
+}
+
+func lookupEnv(env []string, name string) string {
+	for i := len(env) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+// One job: code in a fork of the interpreter, and the processes that it starts.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+func addressOf(b *byte) unsafe.Pointer { return unsafe.Pointer(b) }
+
+type job struct {
+	launch launch
+	start  uint64 // no process of it started before
+	began  moment
+	file   *os.File
+	over   atomic.Bool // its main process has ended, or nobody can tell any more
+	exit   chan ending
+}
+
+// begin has the interpreter forked. The job's stdin, stdout and stderr are those of the launch.
+func (f *interpreter) begin(l launch, code string, start uint64, began moment) (*job, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.pid.Load() == 0:
+		return nil, &startError{"the sandbox has no interpreter", 0}
+	case f.lost != nil:
+		return nil, f.lost
+	case f.job != nil:
+		return nil, &startError{"another job runs in the sandbox's interpreter", syscall.EBUSY}
+	}
+	texts := append([]string{l.cwd}, l.argv...)
+	file, err := memoryFile(append(append(texts, l.env...), code))
+	if err != nil {
+		return nil, err
+	}
+	switches, caps := 0, procs.caps
+	if !l.id.isAgent() {
+		switches, caps = 1, 0
+	}
+	terminal := 0
+	if l.tty {
+		terminal = 1
+	}
+	if f.spare {
+		f.spare, start = false, f.asked
+	}
+	message := fmt.Sprint(l.id.uid, l.id.gid, switches, terminal, uint32(caps), uint32(caps>>32),
+		len(l.argv), len(l.env))
+	for _, group := range l.id.groups {
+		message += fmt.Sprint(" ", group)
+	}
+	j := &job{launch: l, start: start, began: began, file: file, exit: make(chan ending, 1)}
+	f.job = j
+	if err := f.send(message, int(file.Fd()), int(l.fds[0]), int(l.fds[1]), int(l.fds[2])); err != nil {
+		f.job = nil
+		file.Close()
+		if f.lost == nil {
+			f.lost = &startError{"the sandbox's interpreter has ended", syscall.EOWNERDEAD}
+		}
+		return nil, f.lost
+	}
+	return j, nil
+}
+
+func (j *job) ended() <-chan ending { return j.exit }
+
+// release lets the next job begin.
+func (j *job) release() {
+	forks.mu.Lock()
+	defer forks.mu.Unlock()
+	if forks.job == j {
+		forks.job = nil
+		j.file.Close()
+	}
+}
+
+func (j *job) hear(message string) {
+	e := ending{peak: unknown}
+	if words := strings.Fields(message); len(words) > 1 && words[0] == "fork" {
+		e.lost = explain(stepFork, syscall.Errno(number(words[1])), "", "")
+	} else if len(words) == 5 && words[0] == "end" {
+		status := syscall.WaitStatus(number(words[1]))
+		if e.status = status.ExitStatus(); status.Signaled() {
+			e.signal = status.Signal()
+			e.status = 128 + int(e.signal)
+		}
+		e.processor = uint64(number(words[2])+number(words[3])) * 1000
+		e.peak = uint64(number(words[4])) << 10
+		e.lost = j.notStarted()
+	} else {
+		return
+	}
+	j.over.Store(true)
+	j.exit <- e
+}
+
+func number(text string) (n int64) {
+	_, _ = fmt.Sscan(text, &n)
+	return n
+}
+
+// notStarted is what the fork wrote down when it could not become the job.
+func (j *job) notStarted() error {
+	var answer [answerBytes]byte
+	n, _ := j.file.ReadAt(answer[:], 0)
+	if n == 0 || answer[0] == 0 {
+		return nil
+	}
+	words := strings.Fields(strings.TrimRight(string(answer[:n]), "\x00"))
+	if len(words) != 2 {
+		return nil
+	}
+	return explain(int32(number(words[0])), syscall.Errno(number(words[1])), j.launch.argv[0],
+		j.launch.cwd)
+}
+
+// bereft says why the interpreter ended under the job: only a process of its own user can end it,
+// or the kernel where the sandbox is out of memory.
+func (j *job) bereft() error {
+	kills := ownGroup().oomKills.since(j.began.oomKills, j.began.knowsOOMKills)
+	switch {
+	case kills != 0 && kills != unknown:
+		return &startError{"the sandbox's interpreter was killed: out of memory", syscall.EOWNERDEAD}
+	case j.launch.id.isAgent():
+		return &startError{"the sandbox's interpreter was ended by what ran in the sandbox",
+			syscall.EOWNERDEAD}
+	}
+	return &startError{"the sandbox's interpreter has ended", syscall.ENOTRECOVERABLE}
+}
+
+func (j *job) kill() { strikeUntil(j.strike) }
+
+func (j *job) strike(known map[int]uint64) (gone bool) {
+	procs.mu.Lock()
+	defer procs.mu.Unlock()
+	for {
+		over := j.over.Load()
+		mains, _ := procs.others(nil)
+		members := j.members(processTable(procs.byPid), known, mains)
+		if len(members) == 0 {
+			return over
+		}
+		if !stopNew(members, known) {
+			killEach(members)
+			return false
+		}
+	}
+}
+
+// members picks the job's processes from the table: those below the interpreter that are not older
+// than the job, and what is below these. An interpreter that was killed leaves them to the agent.
+func (j *job) members(table []processStat, known map[int]uint64, mains map[int]bool) []processStat {
+	const mine, others, undecided = 1, 2, 3
+	byPid := make(map[int]*processStat, len(table))
+	for i := range table {
+		byPid[table[i].pid] = &table[i]
+	}
+	found := map[int]int{}
+	var of func(p *processStat) int
+	of = func(p *processStat) int {
+		if side, done := found[p.pid]; done {
+			return side
+		}
+		found[p.pid] = undecided // the table is no snapshot: a number used again may close a circle
+		side := others
+		above := byPid[p.ppid]
+		switch {
+		case known[p.pid] == p.start && p.start != 0:
+			side = mine
+		case forks.is(p.pid), mains[p.pid]:
+		case forks.is(p.ppid):
+			if p.start >= j.start {
+				side = mine
+			}
+		case above != nil:
+			side = of(above)
+		case p.ppid == self && forks.gone.Load() && p.start >= j.start && uidOf(p.pid) == j.launch.id.uid:
+			side = mine
+		}
+		found[p.pid] = side
+		return side
+	}
+	var out []processStat
+	for i := range table {
+		if of(&table[i]) == mine {
+			out = append(out, table[i])
+		}
+	}
+	return out
+}

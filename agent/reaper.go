@@ -1,0 +1,271 @@
+// The reaper: a process between the agent and one command, to which the command's orphans fall,
+// so that none of them leaves the command's tree.
+//
+// It is cloned from the agent without an exec, which costs less than a thread's start and no
+// memory but a stack: it shares the agent's memory, which nobody in the sandbox may read or trace,
+// and nothing else. What runs in it, and in the command until its exec, is this file's functions
+// alone, on stacks of their own with all signals blocked: no allocation, no pointer stored, no
+// lock, no growing stack, only system calls. Whatever they find out lies in memory that the agent
+// reads, so nothing is lost when a command of the same user kills its reaper.
+package main
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+const (
+	prSetChildSubreaper = 36
+	sysCloseRange       = 436
+	pAll                = 0
+	sigSetmask          = 2
+
+	wakeFD = 3 // in the reaper, where the agent's end of the pipe is another number
+)
+
+// What failed, where a command could not be started.
+const (
+	stepFork = iota
+	stepFiles
+	stepSession
+	stepUser
+	stepCwd
+	stepTerminal
+	stepExec
+)
+
+// A siginfo is what waitid tells of a child that ended.
+type siginfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	uid                   uint32
+	status                int32
+	_                     [100]byte
+}
+
+const cldExited = 1
+
+// reaperState is all that an agent, a reaper and a command before its exec tell each other. It
+// lies outside Go's heap, and holds addresses of what the agent keeps where it is.
+type reaperState struct {
+	// From the agent.
+	id                    uint64
+	wake                  uintptr
+	fds                   [3]uintptr
+	lastFD                uintptr // to close by number where there is no close_range
+	path, argv, envv, cwd uintptr
+	groups, groupCount    uintptr
+	uid, gid              uintptr
+	switchUser, terminal  bool
+	openFiles             [2]uint64
+	queuedSignals         [2]uint64
+	commandMask           uint64 // of signals
+
+	// To the agent.
+	subreaper bool
+	begun     bool // the command runs, or its start has failed
+	exited    bool // ends[0] is the main process's end
+	step      int32
+	errno     syscall.Errno
+	main      int32
+	pid       int32
+	// A main process's end stays in the first; others' go to the second.
+	ends   [2]siginfo
+	usages [2]syscall.Rusage
+
+	inCommand bool
+	all, mask uint64 // of signals: every one, and those of the agent's thread
+	caps      [2]capData // what the command may have, or needs to become another user
+	nocaps    [2]capData
+	capHeader capHeader
+	defaults  sigaction
+}
+
+const (
+	regionBytes = 48 << 10
+	stackBytes  = 16 << 10
+)
+
+// cloneOn clones the calling thread into a process that runs cloned on another stack.
+//
+//go:noescape
+func cloneOn(flags, stack, tid uintptr, state *reaperState) (pid uintptr)
+
+// clonedPC is the address of cloned, in clone_*.s.
+var clonedPC uint64
+
+//go:nosplit
+//go:norace
+func cloned(s *reaperState) {
+	if s.inCommand {
+		becomeCommand(s)
+	} else {
+		reapForEver(s)
+	}
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 127, 0, 0)
+	}
+}
+
+// forkReaper starts a reaper. No signal may find it before it has blocked them all.
+//
+//go:nosplit
+//go:norace
+func forkReaper(s *reaperState) syscall.Errno {
+	s.all = ^uint64(0)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask,
+		uintptr(unsafe.Pointer(&s.all)), uintptr(unsafe.Pointer(&s.mask)), 8, 0, 0)
+	r := cloneOn(reaperFlags, uintptr(unsafe.Pointer(s))+regionBytes-stackBytes,
+		uintptr(unsafe.Pointer(&s.pid)), s)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask,
+		uintptr(unsafe.Pointer(&s.mask)), 0, 8, 0, 0)
+	if r > ^uintptr(4095) {
+		return syscall.Errno(-r)
+	}
+	return 0
+}
+
+const (
+	reaperFlags  = syscall.CLONE_VM | syscall.CLONE_PARENT_SETTID | uintptr(syscall.SIGCHLD)
+	commandFlags = syscall.CLONE_VM | syscall.CLONE_VFORK | syscall.CLONE_PARENT_SETTID |
+		uintptr(syscall.SIGCHLD)
+)
+
+//go:nosplit
+//go:norace
+func reapForEver(s *reaperState) {
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0, 0, 0, 0)
+	s.subreaper = e == 0
+	s.step = stepFiles
+	e = keepOnly(s)
+	if e == 0 {
+		s.step = stepUser
+		_, _, e = syscall.RawSyscall(syscall.SYS_CAPSET,
+			uintptr(unsafe.Pointer(&s.capHeader)), uintptr(unsafe.Pointer(&s.caps)), 0)
+	}
+	if e == 0 {
+		s.step = stepFork
+		s.inCommand = true
+		r := cloneOn(commandFlags, uintptr(unsafe.Pointer(s))+regionBytes,
+			uintptr(unsafe.Pointer(&s.main)), s)
+		if r > ^uintptr(4095) {
+			e = syscall.Errno(-r)
+		}
+	}
+	if e != 0 {
+		s.main = 0
+		s.errno = e
+	}
+	// It needs nothing any more but to wait.
+	for fd := uintptr(0); fd < 3; fd++ {
+		syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+	}
+	syscall.RawSyscall(syscall.SYS_CAPSET,
+		uintptr(unsafe.Pointer(&s.capHeader)), uintptr(unsafe.Pointer(&s.nocaps)), 0)
+	s.begun = true
+	syscall.RawSyscall(syscall.SYS_WRITE, wakeFD, uintptr(unsafe.Pointer(&s.id)), 8)
+	for {
+		at := uintptr(0)
+		if s.exited {
+			at = 1
+		}
+		s.ends[at&1].pid = 0
+		_, _, e = syscall.RawSyscall6(syscall.SYS_WAITID, pAll, 0,
+			uintptr(unsafe.Pointer(&s.ends[at&1])), syscall.WEXITED|wallOption,
+			uintptr(unsafe.Pointer(&s.usages[at&1])), 0)
+		if e == syscall.EINTR {
+			continue
+		}
+		if e != 0 {
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		if !s.exited && s.ends[0].pid == s.main {
+			s.exited = true
+			syscall.RawSyscall(syscall.SYS_WRITE, wakeFD, uintptr(unsafe.Pointer(&s.id)), 8)
+		}
+	}
+}
+
+// keepOnly leaves the command's three descriptors, and the one to wake the agent by.
+//
+//go:nosplit
+//go:norace
+func keepOnly(s *reaperState) syscall.Errno {
+	// All come from above: the agent has these three numbers in use itself.
+	for i := uintptr(0); i < 3; i++ {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, s.fds[i%3], i, 0); e != 0 {
+			return e
+		}
+	}
+	if s.wake != wakeFD {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, s.wake, wakeFD, syscall.O_CLOEXEC); e != 0 {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall(sysCloseRange, wakeFD+1, uintptr(^uint32(0)), 0); e != 0 {
+		for fd := uintptr(wakeFD + 1); fd <= s.lastFD; fd++ {
+			syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+		}
+	}
+	return 0
+}
+
+// becomeCommand returns only if it failed, having said where and why.
+//
+//go:nosplit
+//go:norace
+func becomeCommand(s *reaperState) {
+	var e syscall.Errno
+	// No handler of the agent's may run here: it would take this for one of the agent's threads.
+	for number := uintptr(1); number <= 64; number++ {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, number,
+			uintptr(unsafe.Pointer(&s.defaults)), 0, 8, 0, 0)
+	}
+	s.step = stepSession
+	if _, _, e = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
+		s.errno = e
+		return
+	}
+	if s.switchUser {
+		s.step = stepUser
+		if _, _, e = syscall.RawSyscall(syscall.SYS_SETGROUPS, s.groupCount, s.groups, 0); e != 0 {
+			s.errno = e
+			return
+		}
+		if _, _, e = syscall.RawSyscall(syscall.SYS_SETGID, s.gid, 0, 0); e != 0 {
+			s.errno = e
+			return
+		}
+		if _, _, e = syscall.RawSyscall(syscall.SYS_SETUID, s.uid, 0, 0); e != 0 {
+			s.errno = e
+			return
+		}
+		if _, _, e = syscall.RawSyscall(syscall.SYS_CAPSET,
+			uintptr(unsafe.Pointer(&s.capHeader)), uintptr(unsafe.Pointer(&s.nocaps)), 0); e != 0 {
+			s.errno = e
+			return
+		}
+	}
+	s.step = stepCwd
+	if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, s.cwd, 0, 0); e != 0 {
+		s.errno = e
+		return
+	}
+	if s.terminal {
+		s.step = stepTerminal
+		if _, _, e = syscall.RawSyscall(syscall.SYS_IOCTL, 0, syscall.TIOCSCTTY, 1); e != 0 {
+			s.errno = e
+			return
+		}
+	}
+	syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, rlimitSigpending,
+		uintptr(unsafe.Pointer(&s.queuedSignals)), 0, 0, 0)
+	if s.openFiles[1] != 0 {
+		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE,
+			uintptr(unsafe.Pointer(&s.openFiles)), 0, 0, 0)
+	}
+	s.step = stepExec
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask,
+		uintptr(unsafe.Pointer(&s.commandMask)), 0, 8, 0, 0)
+	_, _, s.errno = syscall.RawSyscall(syscall.SYS_EXECVE, s.path, s.argv, s.envv)
+}

@@ -1,0 +1,99 @@
+// What a job of the agent's own user could change of the agent: limits, priorities, processors.
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+const goarch = runtime.GOARCH
+
+const (
+	limitCount     = 16
+	ioprioProcess  = 1
+	schedAttrBytes = 56
+)
+
+type schedulerCalls struct{ getAttr, getAffinity, ioprioGet uintptr }
+
+var scheduler = map[string]schedulerCalls{
+	"amd64": {getAttr: 315, getAffinity: 204, ioprioGet: 252},
+	"arm64": {getAttr: 275, getAffinity: 123, ioprioGet: 31},
+}[goarch]
+
+// A schedule is how a thread is let run.
+type schedule struct {
+	attributes [schedAttrBytes]byte
+	affinity   [128]byte
+	ioprio     uintptr
+}
+
+func scheduleOf(thread int) (s schedule) {
+	id := uintptr(thread)
+	syscall.RawSyscall6(scheduler.getAttr, id, uintptr(unsafe.Pointer(&s.attributes[0])),
+		schedAttrBytes, 0, 0, 0)
+	syscall.RawSyscall(scheduler.getAffinity, id, uintptr(len(s.affinity)),
+		uintptr(unsafe.Pointer(&s.affinity[0])))
+	s.ioprio, _, _ = syscall.RawSyscall(scheduler.ioprioGet, ioprioProcess, id, 0)
+	return s
+}
+
+// ownState is the agent's at the inventory. All its threads have the same.
+type ownState struct {
+	limits [limitCount][2]uint64
+	like   schedule
+}
+
+func limitsNow() (limits [limitCount][2]uint64) {
+	for i := range limits {
+		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, uintptr(i), 0,
+			uintptr(unsafe.Pointer(&limits[i])), 0, 0)
+	}
+	return limits
+}
+
+func ownStateNow() ownState { return ownState{limitsNow(), scheduleOf(self)} }
+
+// ownChanged replaces the threads that acted as a job, where one is not what it was: that user may
+// say how they are scheduled.
+func (j *jobs) ownChanged() []string {
+	left := j.self.changed()
+	if len(left) == 0 || j.uids == nil {
+		return left
+	}
+	filesAs.retire()
+	j.actor.thread.stop()
+	var err error
+	if j.actor, err = newActor(); err != nil {
+		return []string{err.Error()}
+	}
+	if left = until(j.self.changed); len(left) == 0 {
+		reserveThreads()
+	}
+	return left
+}
+
+func (o *ownState) changed() (left []string) {
+	if limitsNow() != o.limits {
+		left = append(left, "a limit of the agent")
+	}
+	dir, err := os.Open("/proc/self/task")
+	if err != nil {
+		return append(left, err.Error())
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		thread, _ := strconv.Atoi(name)
+		if s := scheduleOf(thread); s != o.like {
+			if _, err := os.Stat("/proc/self/task/" + name); err == nil {
+				left = append(left, fmt.Sprintf("how the agent's thread %d is scheduled", thread))
+			}
+		}
+	}
+	return left
+}

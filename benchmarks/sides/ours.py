@@ -1,0 +1,182 @@
+"""sandboxkit: fresh sandboxes, commands and files in one that lives, a warm pool, `run_python`."""
+
+import asyncio
+import hashlib
+import json
+import os
+import resource
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.sides.memory import held, shims
+from benchmarks.sides.serve import LABEL, Work, expect, mbpp_rows, serve
+from sandboxkit import Interpreter, ProcessResult, Sandbox, Session
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome
+
+TAGS = f"bench:{LABEL}"
+
+
+def _check(done: ProcessResult, stdout: str) -> None:
+    expect("status and output", (done.returncode, done.stdout), (0, stdout))
+
+
+@asynccontextmanager
+async def fresh(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Work]:
+    """`session.run`: a sandbox for each command. A turn ends when all of them are deleted."""
+    async with Session(provider, tags=TAGS) as session:
+
+        async def one(_: int) -> None:
+            _check(await session.run(argv), stdout)
+
+        async def finish() -> None:
+            while await session.list():  # noqa: ASYNC110  # nothing tells of a deletion
+                await asyncio.sleep(0.01)
+
+        yield Work(one, finish)
+
+
+@asynccontextmanager
+async def living(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Work]:
+    """`sandbox.exec` in a sandbox that lives."""
+    async with Session(provider, tags=TAGS) as session, session.sandbox() as sandbox:
+
+        async def one(_: int) -> None:
+            _check(await sandbox.exec(argv), stdout)
+
+        yield Work(one)
+
+
+@asynccontextmanager
+async def floor_in_container(argv: list[str], stdout: str) -> AsyncIterator[Work]:
+    """The same commands, started by one Python inside the container: nobody talks to it."""
+    script = Path(__file__).with_name("in_container.py").read_text()
+    async with Session("docker", tags=TAGS) as session, session.sandbox() as sandbox:
+
+        async def one(times: int) -> None:
+            arguments = [json.dumps(argv), stdout, "8", "32"]
+            _check(await sandbox.exec(["python3", "-c", script, *arguments]), "32\n")
+
+        yield Work(one)
+
+
+@asynccontextmanager
+async def write(provider: str) -> AsyncIterator[Work]:
+    """A file of 1 KB."""
+    data = os.urandom(1024)
+    async with Session(provider, tags=TAGS) as session, session.sandbox() as sandbox:
+
+        async def one(_: int) -> None:
+            await sandbox.write_file("/tmp/file", data)
+
+        yield Work(one)
+        done = await sandbox.exec(["sha256sum", "/tmp/file"])
+        expect("file", done.stdout.split()[0], hashlib.sha256(data).hexdigest())
+
+
+@asynccontextmanager
+async def many(provider: str, sandboxes: int) -> AsyncIterator[Work]:
+    """`true` in each of so many sandboxes that live; and what they hold of the machine's memory."""
+    before = shims()
+    async with Session(provider, tags=TAGS) as session:
+        made = [session.sandbox() for _ in range(sandboxes)]
+        async with asyncio.TaskGroup() as group:
+            for sandbox in made:
+                group.create_task(_awaited(sandbox.start()))
+
+        containers = shims() - before
+
+        async def one(number: int) -> None:
+            _check(await made[number % sandboxes].exec(["true"]), "")
+
+        def facts() -> dict[str, float]:
+            return {"each_mb": held(containers, os.getpid()) / sandboxes}
+
+        yield Work(one, facts=facts)
+
+
+@asynccontextmanager
+async def output(provider: str, megabytes: int) -> AsyncIterator[Work]:
+    """A command that prints far more than is kept; and by how much the client's peak grows."""
+    argv = ["head", "-c", str(megabytes << 20), "/dev/zero"]
+    async with Session(provider, tags=TAGS) as session, session.sandbox() as sandbox:
+        _check(await sandbox.exec(["true"]), "")
+        before = _peak()
+
+        async def one(_: int) -> None:
+            done = await sandbox.exec(argv)
+            expect("status and truncated", (done.returncode, done.truncated), (0, True))
+
+        yield Work(one, facts=lambda: {"growth_mb": _peak() - before})
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+@asynccontextmanager
+async def warm(provider: str, pool: int, argv: list[str], stdout: str) -> AsyncIterator[Work]:
+    """Take a sandbox from the pool and run a command; the pool is full before each turn."""
+    async with Session(provider, pool=pool, tags=TAGS) as session:
+        taken: list[Sandbox] = []
+
+        async def before() -> None:
+            for sandbox in taken:
+                await sandbox.stop()
+            taken.clear()
+            await session.warm()
+
+        async def one(_: int) -> None:
+            taken.append(session.sandbox())
+            _check(await taken[-1].exec(argv), stdout)
+
+        yield Work(one, before=before)
+
+
+@asynccontextmanager
+async def run_python(
+    provider: str, sandboxes: int, code: str, stdout: str, preload: list[str]
+) -> AsyncIterator[Work]:
+    """`session.run_python`: each job isolated, in one of so many sandboxes that are reset between."""
+    async with Session(
+        provider,
+        pool=sandboxes,
+        max_concurrency=sandboxes,
+        profile="strict",
+        reuse="reset",
+        interpreter=Interpreter(preload=tuple(preload)),
+        tags=TAGS,
+    ) as session:
+        await session.warm()
+
+        async def one(_: int) -> None:
+            _check(await session.run_python(code), stdout)
+
+        yield Work(one)
+
+
+@asynccontextmanager
+async def mbpp(provider: str, problems: str, sandboxes: int, reset: bool) -> AsyncIterator[Work]:
+    """Reference solutions graded by HostCompare, in fresh sandboxes or in ones that are reset."""
+    rows = mbpp_rows(problems)
+    grader = HostCompare(Limits(timeout=60, reuse="reset" if reset else "never"))
+    pool = sandboxes if reset else None
+    async with Session(provider, tags=TAGS, max_concurrency=sandboxes, pool=pool) as session:
+
+        async def one(number: int) -> None:
+            problem = rows[number % len(rows)]
+            verdict = await grader.grade(session, problem["code"], problem)
+            why = f"problem {problem['task_id']}: {verdict.detail}"
+            expect(why, verdict.outcome, Outcome.PASSED)
+
+        yield Work(one)
+
+
+async def _awaited(operation: Awaitable[object]) -> None:
+    await operation
+
+
+if __name__ == "__main__":
+    measures = (fresh, living, floor_in_container, write, many, output, warm, run_python, mbpp)
+    serve(version("sandboxkit-sdk"), {measure.__name__: measure for measure in measures})

@@ -1,0 +1,113 @@
+"""Short functions to write, made from families: `largest` for the 3 largest numbers, for the 5, ...
+
+A task is a signature, a docstring and `return`; the policy writes the rest, and hidden calls decide.
+Of the families that are trained on other parameters are held out, and of some the whole family. The
+easiest problems of MBPP stand beside them, a third of them held out.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from real_families import FAMILIES, Family
+
+__all__ = ["MBPP", "Task", "mbpp", "row", "splits", "tasks", "write"]
+
+CASES = 8
+"""Hidden calls of a task."""
+HELD_OUT = 4
+"""Of each family's parameters so many are held out, and a third at most."""
+MBPP = "mbpp"
+"""The family of its problems."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A family with its parameters chosen."""
+
+    family: Family
+    parameters: Mapping[str, object]
+
+    def filled(self, text: str) -> str:
+        """A text of the family with the parameters in it."""
+        return Template(text).substitute(self.parameters)
+
+    @property
+    def head(self) -> str:
+        """The prompt: signature, docstring and the beginning of the answer."""
+        says = self.filled(self.family.says)
+        return f'def {self.family.signature}:\n    """{says}"""\n    return'
+
+    @property
+    def reference(self) -> str:
+        """A whole solution."""
+        return f"{self.head} {self.filled(self.family.returns)}\n"
+
+
+def tasks(family: Family) -> list[Task]:
+    """One for each choice of parameters."""
+    chosen = product(*family.values.values())
+    return [Task(family, dict(zip(family.values, each, strict=True))) for each in chosen]
+
+
+def row(task: Task) -> dict[str, Any]:
+    """A row of the data set, with hidden cases for HostCompare that no constant passes.
+
+    Raises ValueError where there are none.
+    """
+    numbers = random.Random(task.head)
+    scope: dict[str, Any] = {}
+    exec(task.reference, scope)  # the reference is ours
+    function = scope[task.family.name]
+    for _ in range(100):
+        arguments = [task.family.inputs(numbers) for _ in range(CASES)]
+        cases = [{"args": list(each), "expected": function(*each)} for each in arguments]
+        if len({str(each["expected"]) for each in cases}) > 1:
+            break
+    else:
+        raise ValueError(f"a constant solves each task like {task.head!r}")
+    return {
+        "prompt": task.head,
+        "prefix": task.head,
+        "entry_point": task.family.name,
+        "family": task.family.name,
+        "cases": cases,
+    }
+
+
+def splits(seed: int = 0) -> tuple[list[Task], list[Task], list[Task]]:
+    """To train on, held out of the same families, and of families that are all held out."""
+    train, held_out, new = list[Task](), list[Task](), list[Task]()
+    for family in FAMILIES:
+        chosen = tasks(family)
+        random.Random(f"{seed} {family.name}").shuffle(chosen)
+        if family.new:
+            new += chosen[:HELD_OUT]
+        else:
+            count = min(HELD_OUT, len(chosen) // 3)
+            held_out += chosen[:count]
+            train += chosen[count:]
+    return train, held_out, new
+
+
+def mbpp(seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of MBPP's easiest problems: to train on, and a third that is held out."""
+    lines = Path(__file__).with_name("mbpp_easy.jsonl").read_text().splitlines()
+    rows = [{**json.loads(line), "family": MBPP} for line in lines]
+    rows = [{**each, "prefix": each["prompt"]} for each in rows]
+    random.Random(f"{seed} {MBPP}").shuffle(rows)
+    return rows[len(rows) // 3 :], rows[: len(rows) // 3]
+
+
+def write(folder: Path, seed: int = 0) -> None:
+    """What is trained on and all that is held out, as JSON lines: train, held_out."""
+    train, held_out, new = splits(seed)
+    more, kept = mbpp(seed)
+    for name, chosen, others in (("train", train, more), ("held_out", held_out + new, kept)):
+        lines = [json.dumps(each) for each in [*map(row, chosen), *others]]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")

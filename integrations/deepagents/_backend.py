@@ -1,0 +1,127 @@
+"""The sandbox backend of deepagents: its commands and file transfers, from which it makes the rest."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from deepagents.backends.protocol import (
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileUploadResponse,
+)
+from deepagents.backends.sandbox import BaseSandbox
+from typing_extensions import override
+
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    FileType,
+    Operation,
+    Sandbox,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+)
+
+T = TypeVar("T")
+
+_SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
+_OUTPUT_LIMIT = 1024 * 1024
+_NOT_STARTED, _TIMED_OUT = 126, 124
+
+
+class SandboxkitBackend(BaseSandbox):
+    """A sandbox as the backend of a deep agent, which starts it; the caller's session deletes it.
+
+    Commands run in bash, or sh where there is none, and have `timeout` seconds unless a call says
+    otherwise; with 0 they have no limit. At most 1 MiB of a command's output is kept, its beginning
+    and end. What is wrong with a call is an answer to the model. An error of the infrastructure
+    is raised from the agent's run, and so is the end of the sandbox: neither is the model's doing.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, timeout: float = 120.0) -> None:
+        if timeout < 0:
+            raise ConfigurationError(f"timeout={timeout!r}: use a number of seconds, or 0 for none")
+        self._sandbox, self._timeout = sandbox, timeout
+
+    @property
+    @override
+    def id(self) -> str:
+        """The sandbox's id, by which `sandboxkit exec` finds it; starts it if nobody has."""
+        return self._sandbox.start().result().id or ""
+
+    @override
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a shell command; its output is stdout and stderr as they came."""
+        return Operation(self.aexecute(command, timeout=timeout)).result()
+
+    @override
+    async def aexecute(
+        self,
+        command: str,
+        *,
+        timeout: int | None = None,
+    ) -> ExecuteResponse:
+        limit = self._timeout if timeout is None else timeout
+        try:
+            result = await self._sandbox.exec(
+                ["sh", "-c", _SHELL, "sh", f"exec 2>&1\n{command}"],
+                timeout=limit or None,
+                output_limit=_OUTPUT_LIMIT,
+            )
+        except CommandTimeoutError as error:
+            result = error.result
+            note = f"[killed: it ran past its timeout of {limit:g} s]"
+            return ExecuteResponse(
+                f"{result.stdout}{result.stderr}\n{note}", _TIMED_OUT, result.truncated
+            )
+        except CommandStartError as error:
+            if error.retryable:
+                raise
+            return ExecuteResponse(str(error), _NOT_STARTED)
+        # What the shell itself says, such as of a syntax error, comes on stderr.
+        return ExecuteResponse(result.stdout + result.stderr, result.returncode, result.truncated)
+
+    @override
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Write files, making their folders; each answer has the error of its file."""
+        return Operation(self.aupload_files(files)).result()
+
+    @override
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return [FileUploadResponse(path, await self._upload(path, data)) for path, data in files]
+
+    @override
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read files; each answer has the content of its file or the error."""
+        return Operation(self.adownload_files(paths)).result()
+
+    @override
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return [FileDownloadResponse(path, *await self._download(path)) for path in paths]
+
+    async def _upload(self, path: str, data: bytes) -> str | None:
+        return (await self._file_call(path, lambda: self._sandbox.write_file(path, data)))[1]
+
+    async def _download(self, path: str) -> tuple[bytes | None, str | None]:
+        return await self._file_call(path, lambda: self._sandbox.read_file(path))
+
+    async def _file_call(
+        self, path: str, call: Callable[[], Awaitable[T]]
+    ) -> tuple[T | None, str | None]:
+        """What a file call returns, or what hinders it in deepagents' words."""
+        try:
+            return await call(), None
+        except SandboxFileNotFoundError:
+            return None, "file_not_found"
+        except SandboxFileError as error:
+            return None, await self._hindrance(path, error)
+        except ConfigurationError:
+            return None, "invalid_path"
+
+    async def _hindrance(self, path: str, error: SandboxFileError) -> str:
+        try:
+            if (await self._sandbox.stat(path)).type is FileType.DIRECTORY:
+                return "is_directory"
+        except SandboxFileError:
+            pass
+        return "permission_denied" if "permission denied" in str(error).lower() else str(error)

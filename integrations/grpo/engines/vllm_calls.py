@@ -1,0 +1,134 @@
+"""What a vLLM server is asked, how its answers are read, and whether it is as a run needs it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.engines import Completion, Request
+from sandboxkit.integrations.grpo.engines.replicas import JSON, Refused, Replicas
+from sandboxkit.integrations.grpo.engines.transfer import end_update
+
+__all__ = ["ADAPTED", "GENERATE", "Asked", "check", "completion", "versions"]
+
+GENERATE = "/inference/v1/generate"
+ADAPTED = "adapter-"
+"""Before the version where an adapter has it, and the weights below are the model's own."""
+_OWN = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is the same for all requests."""
+
+    model: str
+    """As the servers call it."""
+    vocabulary: int
+    """Its number of tokens."""
+    stop: Collection[int]
+
+    def body(self, request: Request, **more: Any) -> JSON:  # Any: vLLM's sampling parameters
+        """Of the call `GENERATE`."""
+        return {
+            "model": self.model,
+            "token_ids": request.ids,
+            "sampling_params": {
+                "temperature": request.temperature,
+                "seed": request.seed,
+                "max_tokens": request.max_tokens,
+                "stop_token_ids": sorted(self.stop),
+                "ignore_eos": True,  # it is among them
+                "logprobs": 0,
+                "detokenize": False,
+                **more,
+            },
+        }
+
+
+def completion(answer: Any, url: str) -> Completion:  # Any: a server gave it
+    """What `GENERATE` was answered. Raises ValueError, or as indexing does, where it is none."""
+    (choice,) = answer["choices"]
+    ids = tuple(choice["token_ids"])
+    chosen = choice["logprobs"]["content"]
+    logp = tuple(
+        float(each["logprob"])
+        for token, each in zip(ids, chosen, strict=True)
+        if each["token_id"] == token
+    )
+    if len(logp) != len(ids) or choice["finish_reason"] == "abort":
+        raise ValueError("it was given up")
+    return Completion(ids, logp, versions(answer)[0] or 0, url)
+
+
+def versions(answer: Any) -> list[int | None]:  # Any: the same
+    """Of the weights that wrote it, in their order; None for those that the server began with."""
+    return [
+        None if version == _OWN else int(version.removeprefix(ADAPTED))
+        for version in _named(answer)
+    ]
+
+
+def _named(answer: Any) -> list[str]:  # Any: the same
+    (choice,) = answer["choices"]
+    return [span["version"] for span in choice["weight_versions"]]
+
+
+def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> None:
+    """Ready for weights and requests, if it returns; whatever was left half done is ended.
+
+    Raises ConfigurationError where the server was not started as it is needed, and EngineError.
+    """
+    model, max_model_tokens = asked.model, settings.max_model_tokens
+    models = replicas.get(url, "/v1/models").result()["data"]
+    served = {each["id"]: each["max_model_len"] for each in models}
+    if model not in served:
+        raise ConfigurationError(
+            f"vLLM at {url} serves {', '.join(served)}, the run trains {model!r}: start it with "
+            f"that model, and --served-model-name {model}"
+        )
+    if served[model] < max_model_tokens:
+        raise ConfigurationError(
+            f"vLLM at {url} takes {served[model]} tokens, engine.max_model_tokens="
+            f"{max_model_tokens}: start it with --max-model-len {max_model_tokens}"
+        )
+    if settings.transfer in ("gloo", "nccl"):
+        end_update(replicas, url, settings.transfer)
+    try:
+        replicas.post(url, "/resume").result()  # a run that was killed had paused it
+    except Refused as error:
+        raise ConfigurationError(
+            f"vLLM at {url} has no control calls ({error}): start it with VLLM_SERVER_DEV_MODE=1"
+        ) from error
+    last = _probe(replicas, url, asked, asked.vocabulary - 1)
+    if last is None or _probe(replicas, url, asked, asked.vocabulary) is not None:
+        raise ConfigurationError(
+            f"vLLM at {url} serves a model of another vocabulary than the {asked.vocabulary} tokens "
+            f"of {model!r}: start it with that model"
+        )
+    if completion(last, url).logp[0] != 0.0:
+        raise ConfigurationError(
+            f"vLLM at {url} gives log-probabilities from before the temperature: start it with "
+            "--logprobs-mode processed_logprobs"
+        )
+    replaced = [each for each in _named(last) if each != _OWN and not each.startswith(ADAPTED)]
+    if replaced and settings.transfer == "adapter":
+        raise ConfigurationError(
+            f"vLLM at {url} has the weights of another run (version {replaced[0]}), and an adapter "
+            "goes over the model's own: start it anew"
+        )
+
+
+def _probe(replicas: Replicas, url: str, asked: Asked, token: int) -> Any:  # Any: the same
+    """The answer where a token alone is allowed; None if there is no such token."""
+    body = asked.body(Request((0,), 1, 1.0, 0), allowed_token_ids=[token])
+    try:
+        return replicas.post(url, GENERATE, body).result()
+    except Refused as error:
+        if error.status == 400:
+            return None
+        if error.status not in (403, 404):
+            raise
+        raise ConfigurationError(
+            f"vLLM at {url} samples nothing ({error}): start it with --enable-scale-out"
+        ) from error

@@ -1,0 +1,149 @@
+"""A Harbor task folder as a task of `integrations.swe`, whose tests a policy never meets."""
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.harbor._definition import image_and_workdir, loose_files
+from sandboxkit.integrations.swe import Task
+from sandboxkit.integrations.swe.folder import read_settings, read_table
+from sandboxkit.types import Network
+
+_WORKDIR = "/workspace"
+_SECONDS = 600.0
+_NETWORKS: Mapping[str, Network] = {"public": "internet", "no-network": "none"}
+_RESERVED = ("tests", "logs", "solution")
+_MB = {"K": 1 / 1024, "M": 1, "G": 1024}
+_VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+_REFUSED = {
+    "": ("steps",),
+    "environment": ("gpus", "gpu_types", "tpu", "mcp_servers", "healthcheck"),
+    "agent": ("user",),
+    "verifier": ("user", "environment", "collect"),
+}
+"""What an episode of ours does not have, so that a task with it would be another task."""
+
+
+def load_task(folder: Path, *, image: str | None = None, in_place: bool = False) -> Task:
+    """Read a Harbor task. Raises ConfigurationError that names what is missing or has no equivalent.
+
+    The agent works in the image of task.toml's `docker_image` or of a Dockerfile that adds at most a
+    WORKDIR; `image` takes its place, "default" for the provider's own. Afterwards the working
+    directory, or in the verifier mode "separate" the task's artifacts, is copied to a pristine
+    sandbox, where `tests/test.sh` runs; with `in_place` it runs where the agent has worked, as in
+    Harbor's mode "shared". The reward is Harbor's: reward.json (its "reward", or the only number in
+    it) or else reward.txt, whatever the exit status of test.sh. Tests that leave none in [0, 1] are
+    the infrastructure's failure; but where they leave one without the submission, it is at fault,
+    with a network only if they leave none a second time.
+    """
+    settings = read_settings(folder / "task.toml")
+    instruction, tests = folder / "instruction.md", folder / "tests"
+    for needed in (folder / "task.toml", instruction, tests / "test.sh"):
+        if not needed.is_file():
+            raise ConfigurationError(f"task {folder.name!r}: there is no {needed}")
+    environment, agent, verifier = (
+        read_table(settings, name, folder) for name in ("environment", "agent", "verifier")
+    )
+    _refuse(folder, settings, {"environment": environment, "agent": agent, "verifier": verifier})
+    named = environment.get("docker_image")
+    chosen, found = image_and_workdir(folder / "environment", named, image)
+    workdir = environment.get("workdir") or found or _WORKDIR
+    try:
+        base = _network(folder, environment, None)
+        return Task(
+            id=folder.name,
+            instruction=instruction.read_text("utf-8"),
+            tests=tests,
+            image=chosen,
+            seeds=loose_files(folder / "environment", named),
+            workdir=workdir,
+            artefacts=_artefacts(settings, verifier, workdir),
+            in_place=in_place,
+            test_timeout=float(verifier.get("timeout_sec", _SECONDS)),
+            memory_mb=_memory_mb(environment),
+            cpus=environment.get("cpus"),
+            env=_variables(environment.get("env", {})),
+            network=_network(folder, agent, base),
+            test_env=_variables(verifier.get("env", {})),
+            test_network=_network(folder, verifier, base),
+            reward_decides=True,
+        )
+    except ConfigurationError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
+
+
+# Any: what TOML holds, here and below.
+def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, Any]]) -> None:
+    for name, keys in _REFUSED.items():
+        table = tables.get(name, settings)
+        for key in keys:
+            if table.get(key) not in (None, 0, []):
+                raise ConfigurationError(
+                    f"{folder / 'task.toml'}: {key} of [{name or 'the task'}] has no equivalent in an "
+                    "episode of ours; run the task in Harbor, with SandboxkitEnvironment"
+                )
+    system = tables["environment"].get("os", "linux")
+    if system != "linux":
+        raise ConfigurationError(f"{folder / 'task.toml'}: os={system!r} is not linux")
+
+
+def _network(folder: Path, table: dict[str, Any], base: Network | None) -> Network:
+    mode = table.get("network_mode")
+    if mode is None:
+        if base is not None:
+            return base
+        mode = "public" if table.get("allow_internet", True) else "no-network"
+    if mode not in _NETWORKS:
+        raise ConfigurationError(
+            f"{folder / 'task.toml'}: network_mode={mode!r} cannot be honoured; there are "
+            f"{', '.join(_NETWORKS)}"
+        )
+    return _NETWORKS[mode]
+
+
+def _artefacts(settings: dict[str, Any], verifier: dict[str, Any], workdir: str) -> tuple[str, ...]:
+    """What the tests get to see. Raises ValueError for what is in the tests' way."""
+    if verifier.get("environment_mode", "shared") != "separate":
+        return (_unreserved(workdir),)
+    declared = settings.get("artifacts", [])
+    if not declared or not isinstance(declared, list):
+        raise ValueError("environment_mode='separate' without artifacts leaves nothing to test")
+    given = [each if isinstance(each, str) else each["source"] for each in declared]
+    paths = [posixpath.normpath(posixpath.join(workdir, each)) for each in given]
+    return tuple(map(_unreserved, paths))
+
+
+def _unreserved(path: str) -> str:
+    if posixpath.normpath(path).lstrip("/").split("/")[0] in _RESERVED:
+        raise ValueError(f"{path!r} is where the tests or their logs will be")
+    return path
+
+
+def _memory_mb(environment: dict[str, Any]) -> int | None:
+    """`memory_mb`, or what Harbor's older `memory` says, such as "2G"."""
+    written = environment.get("memory")
+    if written is None or environment.get("memory_mb") is not None:
+        return environment.get("memory_mb")
+    size = str(written).strip().upper()
+    return int(float(size[:-1]) * _MB[size[-1:]])
+
+
+def _variables(table: dict[str, Any]) -> dict[str, str]:
+    """With `${NAME}` and `${NAME:-default}` taken from this process. Raises ValueError for none."""
+    found = dict[str, str]()
+    for name, value in table.items():
+        template = _VARIABLE.fullmatch(value)
+        if template is None:
+            found[name] = value
+            continue
+        given = os.environ.get(template[1], template[2])
+        if given is None:
+            raise ValueError(f"{name}={value!r}: there is no {template[1]} here")
+        found[name] = given
+    return found

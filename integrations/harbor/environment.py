@@ -1,0 +1,218 @@
+"""Harbor's contract of an environment, kept by a sandbox of any backend."""
+
+import posixpath
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    ProcessResult,
+    Sandbox,
+    SandboxStartError,
+    Session,
+)
+from sandboxkit.integrations._extras import needs
+from sandboxkit.integrations.harbor._definition import image_and_workdir
+from sandboxkit.types import Network, Profile
+
+with needs("harbor"):
+    from harbor.environments.base import BaseEnvironment, ExecResult
+    from harbor.environments.capabilities import (
+        EnvironmentCapabilities,
+        EnvironmentResourceCapabilities,
+    )
+    from harbor.models.trial.config import ResourceMode
+
+_ROOT = ("root", "0")
+_NOT_STARTED, _TIMED_OUT = 127, 124
+_OUTPUT_LIMIT = 16 * 1024 * 1024
+_LIFETIME = 24 * 3600.0
+_LOGS = "/logs/"
+
+
+class SandboxkitEnvironment(BaseEnvironment):
+    """A trial's sandbox, for `harbor run -e` or a config's `environment.import_path`.
+
+    Beside Harbor's own settings it takes, as `kwargs` or `--ek`: `provider`, `image` (in place of the
+    task's; "default" for the provider's own), `workdir`, `user`, `profile`, `pids` and `lifetime` in
+    seconds, as a Session takes them. The folder's Dockerfile is not built: see `load_task`.
+
+    A command that runs past its time has the status 124 and what it printed by then; one that cannot
+    be started has 127. Every other error is sandboxkit's own and the infrastructure's, which Harbor
+    records as the trial's exception, without a reward. Where the sandbox has one user only, what
+    Harbor does as root is done as that one; another user is refused. `storage_mb` is not enforced.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # Harbor's own, which it passes by name
+        provider: str | None = None,
+        image: str | None = None,
+        workdir: str | None = None,
+        user: str | int | None = None,
+        profile: Profile = "standard",
+        pids: int | None = None,
+        lifetime: float = _LIFETIME,
+        **kwargs: Any,
+    ) -> None:
+        self._provider, self._image, self._workdir = provider, image, workdir
+        self._user, self._profile = None if user is None else str(user), profile
+        self._pids, self._lifetime = pids, lifetime
+        self._one_user = False
+        self._session: Session | None = None
+        self._sandbox: Sandbox | None = None
+        super().__init__(*args, **kwargs)
+
+    @staticmethod
+    @override
+    def type() -> str:
+        return "sandboxkit"
+
+    @property
+    @override
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(disable_internet=True)
+
+    @classmethod
+    @override
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
+
+    @override
+    def _validate_definition(self) -> None:
+        """Raises ConfigurationError for what would have to be built, and for folders of this machine."""
+        settings = self.task_env_config
+        self._image, found = image_and_workdir(
+            self.environment_dir, settings.docker_image, self._image
+        )
+        self._workdir = self._workdir or settings.workdir or found
+        for target in self._mount_targets():
+            if not posixpath.normpath(target).startswith(_LOGS):
+                raise ConfigurationError(f"cannot mount {target!r}: upload what the task needs")
+
+    @override
+    async def start(self, force_build: bool) -> None:
+        """Start the sandbox. Nothing is left of one whose start fails or is cancelled."""
+        await self.stop(True)
+        network: Network = "none" if self._network_disabled else "internet"
+        self._session = Session(
+            self._provider,
+            tags={"harbor": self.session_id[:60]},
+            image=self._image,
+            workdir=self._workdir,
+            user=self._user,
+            profile=self._profile,
+            pids=self._pids,
+            lifetime=self._lifetime,
+            cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
+            memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
+            network=network,
+            env=self._startup_env(),
+        )
+        try:
+            self._sandbox = await self._session.sandbox().start()
+            made = await self.ensure_dirs(self._mount_targets(writable_only=True))
+            if made is not None and made.return_code:
+                raise SandboxStartError(f"the log folders cannot be made: {made.stderr}")
+            await self._upload_environment_dir_after_start()
+        except BaseException:
+            self._session.close()  # not awaited, as this task may be cancelled; it goes on by itself
+            raise
+
+    @override
+    async def stop(self, delete: bool) -> None:
+        """Delete the sandbox, whatever `delete` says: it does not outlive its trial."""
+        session, self._session, self._sandbox = self._session, None, None
+        if session is not None:
+            await session.close()
+
+    @override
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command in bash; see `BaseEnvironment.exec`."""
+        chosen = self._resolve_user(user)
+        name = None if chosen is None else str(chosen)
+        variables, seconds = self._merge_env(env), timeout_sec or None
+        if name in _ROOT and self._one_user:
+            name = None
+        try:
+            return await self._run(command, cwd, variables, seconds, name)
+        except ConfigurationError:
+            if name not in _ROOT:
+                raise
+        result = await self._run(command, cwd, variables, seconds, None)
+        self._one_user = True
+        return result
+
+    @override
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        if target_path.endswith("/"):
+            target_path += Path(source_path).name
+        await self._running().upload(source_path, self._path(target_path))
+
+    @override
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await self._running().upload(source_dir, self._path(target_dir))
+
+    @override
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        Path(target_path).parent.mkdir(parents=True, exist_ok=True)
+        await self._running().download(self._path(source_path), target_path)
+
+    @override
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Copy the folder's contents; links and special files are left out."""
+        Path(target_dir).mkdir(parents=True, exist_ok=True)
+        await self._running().download(self._path(source_dir), target_dir)
+
+    async def _run(
+        self,
+        command: str,
+        cwd: str | None,
+        env: dict[str, str] | None,
+        seconds: int | None,
+        user: str | None,
+    ) -> ExecResult:
+        try:
+            result = await self._running().exec(
+                ["bash", "-c", command],
+                cwd=None if cwd is None else self._path(cwd),
+                env=env,
+                user=user,
+                timeout=seconds,
+                output_limit=_OUTPUT_LIMIT,
+            )
+        except CommandTimeoutError as error:
+            said = f"{error.result.stderr}\nCommand timed out after {seconds} seconds"
+            return ExecResult(stdout=error.result.stdout, stderr=said, return_code=_TIMED_OUT)
+        except CommandStartError as error:
+            if error.retryable:
+                raise
+            return ExecResult(stdout="", stderr=str(error), return_code=_NOT_STARTED)
+        return ExecResult(
+            stdout=result.stdout, stderr=_stderr(result), return_code=result.returncode
+        )
+
+    def _running(self) -> Sandbox:
+        if self._sandbox is None:
+            raise ConfigurationError("the environment was not started, or has been stopped")
+        return self._sandbox
+
+    def _path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self._workdir or "/workspace", str(path)))
+
+
+def _stderr(result: ProcessResult) -> str:
+    if not result.truncated:
+        return result.stderr
+    return f"{result.stderr}\n[of more than {_OUTPUT_LIMIT} bytes the middle was dropped]"

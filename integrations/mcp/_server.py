@@ -1,0 +1,212 @@
+"""The tools of the server, each of them a call in its sandbox with an answer of bounded size."""
+
+import posixpath
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, TypedDict
+
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import Field
+
+import sandboxkit
+from sandboxkit import (
+    CommandTimeoutError,
+    Ending,
+    FileInfo,
+    FileType,
+    ProcessResult,
+    Sandbox,
+    Session,
+)
+from sandboxkit.integrations._tools import truncate_middle
+from sandboxkit.integrations.mcp._workplace import Workplace
+
+_WORKDIR = "/workspace"
+_SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
+_EXEC = (
+    "Run a shell command in the sandbox and return its output and exit status. Each command runs in "
+    "a shell of its own: files last and what it leaves in the background goes on, directories and "
+    "variables do not last."
+)
+_TIMEOUT = 120.0
+_KEPT = 1024 * 1024
+"""Bytes of a stream that are kept at all."""
+_SHOWN = 30_000
+"""Characters of a stream, or of a file, that an answer holds."""
+_MAX_READ = 16 * 1024 * 1024
+_MAX_IMAGE = 1024 * 1024
+_MAX_ENTRIES = 1000
+_READ_ONLY = ToolAnnotations(read_only_hint=True)
+
+Path = Annotated[str, Field(description="absolute, or relative to the working directory")]
+
+
+class Ran(TypedDict):
+    """How a command ended, for programs; the text has the same for a model."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    truncated: bool
+
+
+Lifespan = Callable[[MCPServer[None]], AbstractAsyncContextManager[None]]
+
+
+def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[None]:
+    """Make a server with the tools exec, read_file, write_file and list_files.
+
+    They share one sandbox with the session's options, which the first call starts and closing the
+    session deletes. One that has ended is replaced at the next call, whose answer says so.
+    `lifespan` is the server's own, around the calls of a client.
+    """
+    place = Workplace(session)
+    spec = place.sandbox.spec
+    workdir = spec.workdir or _WORKDIR
+    server: MCPServer[None] = MCPServer(
+        "sandboxkit",
+        version=sandboxkit.__version__,
+        instructions=_instructions(session.provider_name, place.sandbox, workdir),
+        lifespan=lifespan,
+        log_level="WARNING",
+    )
+
+    def absolute(path: str) -> str:
+        return posixpath.normpath(posixpath.join(workdir, path))
+
+    @server.tool(description=_EXEC)
+    async def exec(
+        command: Annotated[str, Field(description="a script for bash, or sh where there is none")],
+        timeout: Annotated[  # noqa: ASYNC109 - what clients are told it is
+            float, Field(gt=0, description="seconds until it is killed")
+        ] = _TIMEOUT,
+        cwd: Annotated[str | None, Field(description="where it starts")] = None,
+        stdin: Annotated[str | None, Field(description="what it reads; else nothing")] = None,
+    ) -> Annotated[CallToolResult, Ran]:
+        async def run(sandbox: Sandbox) -> tuple[ProcessResult, bool]:
+            process = sandbox.exec(
+                ["sh", "-c", _SHELL, "sh", command],
+                cwd=None if cwd is None else absolute(cwd),
+                timeout=timeout,
+                stdin=stdin,
+                output_limit=_KEPT,
+            )
+            try:
+                return await process, False
+            except CommandTimeoutError as error:
+                return error.result, True
+
+        result, timed_out = await place.call(run)
+        ran: Ran = {
+            "returncode": result.returncode,
+            "stdout": truncate_middle(result.stdout, _SHOWN),
+            "stderr": truncate_middle(result.stderr, _SHOWN),
+            "timed_out": timed_out,
+            "truncated": result.truncated or max(map(len, (result.stdout, result.stderr))) > _SHOWN,
+        }
+        text = place.news() + _told(ran, result, timeout)
+        return CallToolResult(
+            content=[TextContent(type="text", text=text)], structured_content={**ran}
+        )
+
+    @server.tool(annotations=_READ_ONLY, structured_output=False)
+    async def read_file(
+        path: Path,
+        first_line: Annotated[int, Field(ge=1, description="where to begin")] = 1,
+        lines: Annotated[int, Field(ge=1, description="how many at most")] = 2000,
+    ) -> list[str | Image]:
+        """Read a text file of the sandbox, or look at a PNG, JPEG, GIF or WebP image."""
+        where = absolute(path)
+        data = await place.call(lambda sandbox: sandbox.read_file(where, max_bytes=_MAX_READ))
+        if form := _image(data):
+            if len(data) > _MAX_IMAGE:
+                raise ToolError(f"{where} is an image of {len(data)} bytes; shown are {_MAX_IMAGE}")
+            return [*filter(None, [place.news()]), Image(data=data, format=form)]
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise ToolError(
+                f"{where} is not text in UTF-8 but {len(data)} bytes; look at it with exec"
+            ) from None
+        return [place.news() + _page(text, first_line, lines)]
+
+    @server.tool(structured_output=False)
+    async def write_file(path: Path, content: str) -> str:
+        """Write a text file in the sandbox, replacing what was there and making its folders."""
+        where, data = absolute(path), content.encode(errors="replace")
+        await place.call(lambda sandbox: sandbox.write_file(where, data))
+        return f"{place.news()}wrote {len(data)} bytes to {where}"
+
+    @server.tool(annotations=_READ_ONLY, structured_output=False)
+    async def list_files(path: Path = ".") -> str:
+        """List a folder of the sandbox, each entry with its size in bytes."""
+        where = absolute(path)
+        found = await place.call(lambda sandbox: sandbox.list_dir(where))
+        return place.news() + _listing(where, found)
+
+    return server
+
+
+def _instructions(provider: str, sandbox: Sandbox, workdir: str) -> str:
+    spec = sandbox.spec
+    ends = "" if spec.lifetime is None else f" It ends {spec.lifetime:g} s after its first use."
+    network = "with" if spec.network == "internet" else "without"
+    return (
+        f"A sandbox of its own for this client ({provider}), {network} access to the internet. "
+        f"Commands start in {workdir}. Files last from call to call until the client disconnects; "
+        f"then everything is deleted.{ends}"
+    )
+
+
+def _told(ran: Ran, result: ProcessResult, timeout: float) -> str:
+    parts = [ran["stdout"], f"[stderr]\n{ran['stderr']}" if ran["stderr"] else ""]
+    if result.truncated:
+        parts.append(f"[of a stream of more than {_KEPT} bytes the middle was dropped]")
+    if ran["timed_out"]:
+        parts.append(f"[killed: it ran past its timeout of {timeout:g} s]")
+    elif result.ending is Ending.OUT_OF_MEMORY:
+        parts.append(f"[killed: out of the sandbox's memory; exit status {result.returncode}]")
+    else:
+        parts.append(f"[exit status {result.returncode}]")
+    return "\n".join(part.removesuffix("\n") for part in parts if part)
+
+
+def _page(text: str, first: int, count: int) -> str:
+    every = text.splitlines(keepends=True)
+    if first > max(len(every), 1):
+        raise ToolError(f"first_line={first}: the file has {len(every)} lines")
+    shown, size = every[first - 1 : first - 1 + count], 0
+    for number, line in enumerate(shown):
+        size += len(line)
+        if size > _SHOWN and number:
+            del shown[number:]
+            break
+    last = first - 1 + len(shown)
+    page = truncate_middle("".join(shown), _SHOWN)
+    if (first, last) == (1, len(every)):
+        return page
+    after = f"; read on with first_line={last + 1}" if last < len(every) else ""
+    return f"{page.removesuffix(chr(10))}\n[lines {first} to {last} of {len(every)}{after}]"
+
+
+def _listing(where: str, found: Sequence[FileInfo]) -> str:
+    rows = [
+        f"{info.size:>12} {posixpath.basename(info.path)}{_MARKS.get(info.type, '')}"
+        for info in found[:_MAX_ENTRIES]
+    ]
+    if len(found) > _MAX_ENTRIES:
+        rows.append(f"[... {len(found) - _MAX_ENTRIES} more ...]")
+    return "\n".join([f"{where}: {len(found)} entries", *rows])
+
+
+_MARKS = {FileType.DIRECTORY: "/", FileType.SYMLINK: "@", FileType.OTHER: "?"}
+
+
+def _image(data: bytes) -> str | None:
+    for form, start in (("png", b"\x89PNG\r\n\x1a\n"), ("jpeg", b"\xff\xd8\xff"), ("gif", b"GIF8")):
+        if data.startswith(start):
+            return form
+    return "webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None

@@ -1,0 +1,92 @@
+"""Errors of sandboxkit as those of the SDK; `cause` is always the original."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.sandbox.errors import (
+    ConfigurationError,
+    ErrorCode,
+    ExecTransportError,
+    OpName,
+    WorkspaceArchiveReadError,
+    WorkspaceArchiveWriteError,
+    WorkspaceReadNotFoundError,
+    WorkspaceStartError,
+    WorkspaceStopError,
+)
+from agents.sandbox.errors import SandboxError as SdkError
+
+from sandboxkit import ConfigurationError as BadArgumentError
+from sandboxkit import SandboxError, SandboxFileNotFoundError, SandboxTerminatedError
+
+
+def transport(command: Sequence[str | Path], error: SandboxError) -> ExecTransportError:
+    """A command of which nobody can say how it ended: never an exit status, never a timeout."""
+    return ExecTransportError(
+        command=command,
+        context=_context(error),
+        cause=error,
+        message=str(error),
+        retryable=error.retryable,
+    )
+
+
+def started(root: str, error: SandboxError) -> SdkError:
+    """A sandbox that could not be made or prepared."""
+    if isinstance(error, BadArgumentError):
+        return refused(str(error), "start", error)
+    return WorkspaceStartError(
+        path=Path(root),
+        context=_context(error),
+        cause=error,
+        message=f"failed to start session: {error}",
+        retryable=error.retryable,
+    )
+
+
+def stopped(root: str, error: SandboxError) -> WorkspaceStopError:
+    """A sandbox that could not be removed; closing the Session tries again."""
+    return WorkspaceStopError(
+        path=Path(root), context=_context(error), cause=error, retryable=error.retryable
+    )
+
+
+def reading(path: Path, error: SandboxError) -> SdkError:
+    """A file or the workspace that could not be read."""
+    if isinstance(error, SandboxFileNotFoundError):
+        return WorkspaceReadNotFoundError(path=path, context=_context(error), cause=error)
+    return WorkspaceArchiveReadError(
+        path=path, context=_context(error), cause=error, retryable=error.retryable
+    )
+
+
+def writing(path: Path, error: SandboxError) -> WorkspaceArchiveWriteError:
+    """A file or the workspace that could not be written."""
+    return WorkspaceArchiveWriteError(
+        path=path, context=_context(error), cause=error, retryable=error.retryable
+    )
+
+
+def refused(message: str, op: OpName, cause: BaseException | None = None) -> ConfigurationError:
+    """What the caller asked for and cannot have."""
+    return ConfigurationError(
+        message=message,
+        error_code=ErrorCode.SANDBOX_CONFIG_INVALID,
+        op=op,
+        context={"backend": "sandboxkit"},
+        cause=cause,
+        retryable=False,
+    )
+
+
+def _context(error: SandboxError) -> dict[str, object]:
+    context: dict[str, object] = {
+        "backend": "sandboxkit",
+        "reason": type(error).__name__,
+        "provider": error.provider,
+        "provider_error": str(error),
+    }
+    if isinstance(error, SandboxTerminatedError):
+        context["out_of_memory"] = error.out_of_memory
+        context["by_command"] = error.by_command
+    return context

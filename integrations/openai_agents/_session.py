@@ -1,0 +1,330 @@
+"""One sandbox as the SDK's session: commands, files, the workspace, its start and its end."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.sandbox.errors import (
+    ExecTimeoutError,
+    WorkspaceArchiveWriteError,
+    WorkspaceWriteTypeError,
+)
+from agents.sandbox.manifest import Manifest
+from agents.sandbox.session.base_sandbox_session import BaseSandboxSession
+from agents.sandbox.session.pty_types import (
+    PtyExecUpdate,
+    clamp_pty_yield_time_ms,
+    resolve_pty_write_yield_time_ms,
+)
+from agents.sandbox.session.runtime_helpers import (
+    RESOLVE_WORKSPACE_PATH_HELPER,
+    RuntimeHelperScript,
+)
+from agents.sandbox.types import ExecResult, User
+from typing_extensions import override
+
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    Process,
+    PtySize,
+    Sandbox,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxState,
+    SandboxTerminatedError,
+)
+from sandboxkit.integrations.openai_agents import _archive, _errors
+from sandboxkit.integrations.openai_agents._state import SandboxkitSessionState
+from sandboxkit.integrations.openai_agents._terminals import NOT_STARTED, Terminals
+
+_OUTPUT_LIMIT = 10 << 20
+_LEAST_SECONDS = 0.001
+_PROBE_SECONDS = 60.0
+_YIELD_SECONDS = 10.0
+_WRITE_YIELD_SECONDS = 0.25
+_WRITE = 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Raise the SDK's ConfigurationError for what no sandbox of ours can have."""
+    if mounts := [str(path) for _, path in manifest.mount_targets()]:
+        raise _errors.refused(
+            f"the manifest mounts {', '.join(mounts)}: sandboxes of sandboxkit have no mounts; "
+            "put the files into the manifest or the image",
+            "materialize",
+        )
+    for grant in manifest.extra_path_grants:
+        if grant.host_path is not None:
+            raise _errors.refused(
+                f"extra_path_grants: {grant.path} is a folder of this machine, which no sandbox of "
+                "sandboxkit sees; copy it with LocalDir",
+                "materialize",
+            )
+
+
+class SandboxkitSession(BaseSandboxSession):
+    """A sandbox of sandboxkit behind the SDK's session interface. Made by `SandboxkitClient`.
+
+    A command's exit is a result, its time limit an ExecTimeoutError; every failure of the
+    infrastructure is an ExecTransportError, or the workspace error of the call, with sandboxkit's
+    own as its `cause`. `shutdown()` deletes the sandbox.
+    """
+
+    def __init__(self, state: SandboxkitSessionState, sandbox: Sandbox, max_archive: int) -> None:
+        self.state = state
+        self._sandbox = sandbox
+        self._max_archive = max_archive
+        self._terminals = Terminals()
+        self._whole = False
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox itself, for all that the SDK has no call for."""
+        return self._sandbox
+
+    @override
+    async def start(self) -> None:
+        try:
+            await super().start()
+        except BaseException:
+            # The SDK leaves a session whose start failed. Not awaited: this may be a cancellation.
+            self._sandbox.stop()
+            raise
+
+    @override
+    async def _ensure_backend_started(self) -> None:
+        await self._sandbox.start()
+
+    @override
+    async def _after_start(self) -> None:
+        self._whole = True
+
+    @override
+    def _wrap_start_error(self, error: Exception) -> Exception:
+        if isinstance(error, SandboxError):
+            return _errors.started(self.state.manifest.root, error)
+        return error
+
+    @override
+    async def _persist_snapshot(self) -> None:
+        # Half a workspace, of a start that failed, would replace a snapshot that is whole.
+        if self._whole:
+            await super()._persist_snapshot()
+
+    @override
+    async def _shutdown_backend(self) -> None:
+        try:
+            await self._sandbox.stop()
+        except SandboxError as error:
+            raise _errors.stopped(self.state.manifest.root, error) from error
+
+    @override
+    async def running(self) -> bool:
+        """Whether the sandbox lives. Raises WorkspaceStartError where nobody can say."""
+        try:
+            return (await self._sandbox.status()).state is SandboxState.RUNNING
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            return False
+        except SandboxError as error:
+            raise _errors.started(self.state.manifest.root, error) from error
+
+    @override
+    async def _validate_manifest_application(
+        self,
+        *,
+        only_ephemeral: bool = False,
+        manifest: Manifest | None = None,
+        session_running: bool | None = None,
+    ) -> None:
+        await super()._validate_manifest_application(
+            only_ephemeral=only_ephemeral, manifest=manifest, session_running=session_running
+        )
+        check_manifest(self.state.manifest if manifest is None else manifest)
+
+    @override
+    async def exec(
+        self,
+        *command: str | Path,
+        timeout: float | None = None,
+        shell: bool | list[str] = True,
+        user: str | User | None = None,
+    ) -> ExecResult:
+        """Run a command to its end; see `BaseSandboxSession.exec`. `user` needs no sudo.
+
+        The middle of output beyond 10 MiB a stream is dropped, which a last line of stderr says.
+        """
+        return await self._run(
+            self._prepare_exec_command(*command, shell=shell, user=None), timeout, user
+        )
+
+    @override
+    async def _exec_internal(
+        self, *command: str | Path, timeout: float | None = None
+    ) -> ExecResult:
+        return await self._run([str(part) for part in command], timeout, None)
+
+    async def _run(
+        self, argv: Sequence[str], limit: float | None, user: str | User | None
+    ) -> ExecResult:
+        seconds = None if limit is None else max(limit, _LEAST_SECONDS)
+        env = await self.state.manifest.environment.resolve()
+        try:
+            result = await self._sandbox.exec(
+                argv, env=env, user=_name(user), timeout=seconds, output_limit=_OUTPUT_LIMIT
+            )
+        except CommandTimeoutError as error:
+            raise ExecTimeoutError(command=argv, timeout_s=limit, cause=error) from error
+        except (SandboxError, UnicodeEncodeError) as error:
+            said = _not_started(argv, user, error)
+            return ExecResult(stdout=b"", stderr=said, exit_code=NOT_STARTED)
+        stderr = result.stderr_bytes
+        if result.truncated:
+            stderr += b"\n[output beyond %d bytes: its middle was dropped]\n" % _OUTPUT_LIMIT
+        return ExecResult(stdout=result.stdout_bytes, stderr=stderr, exit_code=result.returncode)
+
+    @override
+    def supports_pty(self) -> bool:
+        return True
+
+    @override
+    async def pty_exec_start(
+        self,
+        *command: str | Path,
+        timeout: float | None = None,
+        shell: bool | list[str] = True,
+        user: str | User | None = None,
+        tty: bool = False,
+        yield_time_s: float | None = None,
+        max_output_tokens: int | None = None,
+    ) -> PtyExecUpdate:
+        """Start a command that may go on; `timeout` is for opening it, which takes none here."""
+        argv = self._prepare_exec_command(*command, shell=shell, user=None)
+        env = await self.state.manifest.environment.resolve()
+        try:
+            process: Process = self._sandbox.exec(
+                argv, env=env, user=_name(user), pty=PtySize() if tty else False
+            )
+        except (SandboxError, UnicodeEncodeError) as error:
+            said = _not_started(argv, user, error)
+            return PtyExecUpdate(None, said, NOT_STARTED, None)
+        seconds = _YIELD_SECONDS if yield_time_s is None else yield_time_s
+        return await self._terminals.open(
+            process,
+            tty=tty,
+            wait_ms=clamp_pty_yield_time_ms(int(seconds * 1000)),
+            max_tokens=max_output_tokens,
+        )
+
+    @override
+    async def pty_write_stdin(
+        self,
+        *,
+        session_id: int,
+        chars: str,
+        yield_time_s: float | None = None,
+        max_output_tokens: int | None = None,
+    ) -> PtyExecUpdate:
+        seconds = _WRITE_YIELD_SECONDS if yield_time_s is None else yield_time_s
+        wait_ms = resolve_pty_write_yield_time_ms(
+            yield_time_ms=int(seconds * 1000), input_empty=not chars
+        )
+        return await self._terminals.write(
+            session_id, chars, wait_ms=wait_ms, max_tokens=max_output_tokens
+        )
+
+    @override
+    async def pty_terminate_all(self) -> None:
+        await self._terminals.close()
+
+    @override
+    def _runtime_helpers(self) -> tuple[RuntimeHelperScript, ...]:
+        return (RESOLVE_WORKSPACE_PATH_HELPER,)
+
+    @override
+    async def _validate_path_access(self, path: Path | str, *, for_write: bool = False) -> Path:
+        return await self._validate_remote_path_access(path, for_write=for_write)
+
+    @override
+    async def read(self, path: Path, *, user: str | User | None = None) -> io.IOBase:
+        """Read a whole file, of at most 256 MiB."""
+        if user is not None:
+            place = await self._check_read_with_exec(path, user=user)
+        else:
+            place = await self._validate_path_access(path)
+        try:
+            return io.BytesIO(await self._sandbox.read_file(place.as_posix()))
+        except SandboxError as error:
+            raise _errors.reading(Path(path), error) from error
+
+    @override
+    async def _read_bounded(self, path: Path, *, max_bytes: int) -> bytes:
+        place = await self._validate_path_access(path)
+        argv = ["head", "-c", str(max_bytes), "--", place.as_posix()]
+        try:
+            result = await self._sandbox.exec(argv, timeout=_PROBE_SECONDS, output_limit=None)
+        except SandboxError as error:
+            raise _errors.reading(path, error) from error
+        if result.returncode:
+            done = ExecResult(stdout=b"", stderr=result.stderr_bytes, exit_code=result.returncode)
+            await self._raise_read_error_from_exec(
+                path=path, workspace_path=place, command=argv, result=done
+            )
+        return result.stdout_bytes
+
+    @override
+    async def write(self, path: Path, data: io.IOBase, *, user: str | User | None = None) -> None:
+        """Write a whole file, which is the user's where one is given; parents are made."""
+        payload = data.read()
+        if isinstance(payload, str):
+            payload = payload.encode()
+        if not isinstance(payload, bytes | bytearray):
+            raise WorkspaceWriteTypeError(path=Path(path), actual_type=type(payload).__name__)
+        place = (await self._validate_path_access(path, for_write=True)).as_posix()
+        try:
+            if user is None:
+                await self._sandbox.write_file(place, bytes(payload))
+                return
+            argv = ["sh", "-c", _WRITE, "sh", place]
+            result = await self._sandbox.exec(
+                argv, user=_name(user), stdin=bytes(payload), timeout=_PROBE_SECONDS
+            )
+        except SandboxError as error:
+            raise _errors.writing(Path(place), error) from error
+        if result.returncode:
+            context = {"exit_code": result.returncode, "stderr": result.stderr}
+            raise WorkspaceArchiveWriteError(path=Path(place), context=context, retryable=False)
+
+    @override
+    async def persist_workspace(self) -> io.IOBase:
+        """The workspace as a tar stream, without what is ephemeral.
+
+        Raises WorkspaceArchiveReadError, also where it is larger than the client allows.
+        """
+        root, skip = self._workspace_root_path(), self._persist_workspace_skip_relpaths()
+        return await _archive.pack(self._sandbox, root, skip, self._max_archive)
+
+    @override
+    async def hydrate_workspace(self, data: io.IOBase) -> None:
+        await _archive.unpack(self._sandbox, self._workspace_root_path(), data)
+
+
+def _name(user: str | User | None) -> str | None:
+    return user.name if isinstance(user, User) else user
+
+
+def _not_started(
+    argv: Sequence[str], user: str | User | None, error: SandboxError | UnicodeEncodeError
+) -> bytes:
+    """What a shell would say of a command that its caller cannot have. Raises all other errors."""
+    if isinstance(error, ConfigurationError) and user is not None:
+        raise _errors.refused(str(error), "exec", error) from error
+    its_own = isinstance(error, CommandStartError) and not error.retryable
+    if (
+        isinstance(error, SandboxError)
+        and not its_own
+        and not isinstance(error, ConfigurationError)
+    ):
+        raise _errors.transport(argv, error) from error
+    return f"{error}\n".encode()

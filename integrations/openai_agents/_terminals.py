@@ -1,0 +1,153 @@
+"""Commands that go on between an agent's turns, on a terminal or on pipes."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterable
+
+from agents.sandbox.errors import PtySessionNotFoundError
+from agents.sandbox.session.pty_output import collect_pty_output
+from agents.sandbox.session.pty_types import (
+    PTY_PROCESSES_MAX,
+    PtyExecUpdate,
+    allocate_pty_process_id,
+    process_id_to_prune_from_meta,
+)
+
+from sandboxkit import CommandStartError, Process, SandboxError
+from sandboxkit.integrations.openai_agents import _errors
+
+_UNREAD = 1 << 20
+"""Bytes of a command's output that are kept until the agent asks for them; older ones go."""
+_KILL_SECONDS = 30.0
+NOT_STARTED = 127
+
+
+class _Terminal:
+    """One command, followed from its start to its end."""
+
+    def __init__(self, process: Process, *, tty: bool) -> None:
+        self.process, self.tty = process, tty
+        self.used = time.monotonic()
+        self.unread = bytearray()
+        self.dropped = 0
+        self.taken: deque[bytes] = deque()
+        self.lock, self.changed, self.ended = asyncio.Lock(), asyncio.Event(), asyncio.Event()
+        self.status: int | None = None
+        self.error: SandboxError | None = None
+        self.following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for stream in (self.process.stdout, self.process.stderr):
+                    group.create_task(self._read(stream.bytes()))
+            self.status = (await self.process).returncode
+        except SandboxError as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.changed.set()
+
+    async def _read(self, pieces: AsyncIterable[bytes]) -> None:
+        async for piece in pieces:
+            self.unread += piece
+            excess = max(0, len(self.unread) - _UNREAD)
+            del self.unread[:excess]
+            self.dropped += excess
+
+    async def take(self) -> None:
+        """Hand over what is unread, at the end of an update: so an update has a limit as well."""
+        if self.dropped:
+            self.taken.append(b"[%d bytes dropped here]\n" % self.dropped)
+        self.taken.append(bytes(self.unread))
+        self.unread.clear()
+        self.dropped = 0
+
+    def outcome(self) -> tuple[int, bytes]:
+        """Its status and what to add to its output. Raises ExecTransportError if nobody knows."""
+        if self.status is not None:
+            return self.status, b""
+        error = self.error
+        if isinstance(error, CommandStartError) and not error.retryable:
+            return NOT_STARTED, f"{error}\n".encode()
+        raise _errors.transport(self.process.argv, error or SandboxError("it was given up"))
+
+
+class Terminals:
+    """The running commands of one session, by the numbers that the agent knows them by."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Terminal] = {}
+
+    async def open(
+        self, process: Process, *, tty: bool, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        """Follow a command; what it has said after `wait_ms`, or at its end if that is sooner."""
+        number = allocate_pty_process_id(set(self._open))
+        terminal = _Terminal(process, tty=tty)
+        oldest = self._oldest()
+        self._open[number] = terminal
+        if oldest is not None:
+            await _end([oldest])
+        return await self._update(number, terminal, wait_ms, max_tokens)
+
+    async def write(
+        self, number: int, chars: str, *, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        """Type `chars` and return what it has said since. Raises PtySessionNotFoundError."""
+        terminal = self._open.get(number)
+        if terminal is None:
+            raise PtySessionNotFoundError(session_id=number)
+        if chars and not terminal.tty:
+            # The SDK's tool knows this error by its words.
+            raise RuntimeError("stdin is not available for this process")
+        terminal.used = time.monotonic()
+        if chars:
+            try:
+                await terminal.process.stdin.write(chars.encode(errors="replace"))
+            except BrokenPipeError:
+                pass  # it has ended, as the update says
+        return await self._update(number, terminal, wait_ms, max_tokens)
+
+    async def close(self) -> None:
+        """Kill them all, each with its whole process tree."""
+        terminals = list(self._open.values())
+        self._open.clear()
+        await _end(terminals)
+
+    async def _update(
+        self, number: int, terminal: _Terminal, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        output, tokens, closed = await collect_pty_output(
+            output_chunks=terminal.taken,
+            output_lock=terminal.lock,
+            output_notify=terminal.changed,
+            is_done=terminal.ended.is_set,
+            yield_time_ms=wait_ms,
+            max_output_tokens=max_tokens,
+            settle_output=terminal.take,
+        )
+        if not closed:
+            return PtyExecUpdate(number, output, None, tokens)
+        self._open.pop(number, None)
+        status, said = terminal.outcome()
+        return PtyExecUpdate(None, output + said, status, tokens)
+
+    def _oldest(self) -> _Terminal | None:
+        """The one that makes room for another, where there are as many as the SDK allows."""
+        if len(self._open) < PTY_PROCESSES_MAX:
+            return None
+        known = [(number, each.used, each.ended.is_set()) for number, each in self._open.items()]
+        number = process_id_to_prune_from_meta(known)
+        return None if number is None else self._open.pop(number)
+
+
+async def _end(terminals: list[_Terminal]) -> None:
+    if not terminals:
+        return
+    for terminal in terminals:
+        terminal.process.kill()
+    _, late = await asyncio.wait([each.following for each in terminals], timeout=_KILL_SECONDS)
+    for task in late:
+        task.cancel()

@@ -1,0 +1,48 @@
+"""What the files in a task's folder say: its settings and its Dockerfile."""
+
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from sandboxkit import ConfigurationError
+
+
+# Any: what TOML holds, here and below.
+def read_settings(path: Path) -> dict[str, Any]:
+    """A `task.toml`; empty where there is none. Raises ConfigurationError for what is no TOML."""
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """A table of a task's settings; empty where it is missing."""
+    table = settings.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{folder / 'task.toml'}: [{name}] is not a table")
+    return table
+
+
+def dockerfile(text: str) -> tuple[str | None, str | None, set[str]]:
+    """Its last image, its last working directory, and the instructions that need a build."""
+    base: str | None = None
+    workdir: str | None = None
+    more = set[str]()
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        match word.upper():
+            case "FROM":
+                words = [each for each in rest.split() if not each.startswith("--")]
+                base, workdir = words[0] if words else None, None
+            case "WORKDIR":
+                workdir = posixpath.normpath(posixpath.join(workdir or "/", rest.strip()))
+            case "" | "CMD" | "ENTRYPOINT" | "LABEL":
+                pass
+            case other if not other.startswith("#"):
+                more.add(other)
+    return base, workdir, more

@@ -1,0 +1,88 @@
+"""Episodes whose agent plays in a sandbox: `SingleAgentEnv`, but for where."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import verifiers.v1 as vf
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.verifiers._runtime import SandboxkitRuntime, infrastructure
+
+
+class SandboxkitEnvConfig(vf.SingleAgentEnvConfig):
+    """`SingleAgentEnvConfig`, and where the sandboxes are: `--env.provider docker`."""
+
+    # Never provisioned; of the kinds that verifiers knows the one that needs no tunnel.
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.DockerConfig())
+    provider: str | None = None
+    """The backend's name. None: SANDBOXKIT_PROVIDER, else the machine's default."""
+    image: str | None = None
+    """For tasks that name none."""
+    lifetime: float = 4 * 3600.0
+    """Seconds after which a sandbox ends itself, whatever becomes of its episode."""
+
+
+class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
+    """One agent, one sandbox for each episode; `trace.info["sandbox"]` says which it was."""
+
+    _session: Session | None = None
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        """Play an episode; the sandbox is gone when it returns."""
+        if self._session is None:
+            config = self.config
+            options: dict[str, Any] = {"lifetime": config.lifetime, "image": config.image}
+            self._session = Session(config.provider, tags="verifiers", **options)
+        async with boxed(self._session, task) as box:
+            trace = await agents.agent.run(task, runtime=box)
+            trace.info["sandbox"] = {"provider": box.provider_name, "id": box.id}
+
+    async def stop(self) -> None:
+        """Close the session, when the run is over."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+@asynccontextmanager
+async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRuntime]:
+    """A sandbox as the task wants it, for `Agent.run(task, runtime=...)`; deleted afterwards.
+
+    Raises ConfigurationError for what neither sandboxkit nor its backend can do, such as a list of
+    hosts for the network; verifiers' SandboxError for a sandbox that cannot be made.
+    """
+    box = SandboxkitRuntime(session.sandbox(**_options(task.data)))
+    box.env = dict(task.runtime_env())
+    try:
+        with infrastructure():
+            await box.start()
+        yield box
+    finally:
+        with infrastructure():
+            await box.stop()
+
+
+# Any: the keywords of `Session.sandbox`, which checks them.
+def _options(data: vf.TaskData) -> dict[str, Any]:
+    wants = data.resources
+    options: dict[str, Any] = {
+        "image": data.image,
+        "workdir": data.workdir,
+        "cpus": wants.cpu,
+        "memory_mb": None if wants.memory is None else round(wants.memory * 1024),
+        "gpu": wants.gpu,
+        "network": _network(data),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _network(data: vf.TaskData) -> Literal["none", "internet"]:
+    if "*" in data.network_block or not data.network_allow:
+        return "none"
+    if data.network_allow == ["*"] and not data.network_block:
+        return "internet"
+    raise ConfigurationError(
+        f"network_allow={data.network_allow!r} with network_block={data.network_block!r}: a sandbox "
+        "has all of the internet or none of it; allow ['*'] or []"
+    )

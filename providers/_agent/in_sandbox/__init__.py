@@ -1,0 +1,1 @@
+"""Programs that an agent runs inside its sandbox."""

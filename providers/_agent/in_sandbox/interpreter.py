@@ -1,0 +1,447 @@
+"""The server that forks jobs: `PATH -I -c THIS NAME LIMITS...`, see agent/python.go.
+
+What it imports for itself is taken out of `sys.modules` again. Of a job it never reads a byte: that
+is done in the fork, which has become the job's user by then. The job's code runs in the one frame
+below, and the fork returns to the interpreter's own end: so the exit status, the threads that are
+waited for and what is said of an error are Python's own. `End` comes before this, out of end.py.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sandboxkit.providers._agent.in_sandbox.end import End
+
+
+class Server:
+    """Answers the agent's messages on descriptor 3; `serve` returns in each fork."""
+
+    SET_DUMPABLE, SET_CHILD_SUBREAPER, CONTROLLING_TERMINAL = 4, 36, 0x540E
+    ANSWER = 16
+    """The first bytes of a job's file are for why it could not be started."""
+
+    def __init__(self) -> None:
+        self.job = 0
+        self.spare: Any = None
+        self.way: Any = None
+        self.source = ""
+        own = {"sys", "End", "Server", "TYPE_CHECKING", "__builtins__"}
+        self.names = [each for each in globals().items() if each[0] not in own]
+        self.names.append(("__builtins__", sys.modules["builtins"]))
+        self.lines = sys.version_info >= (3, 9)  # stderr's buffer is one line's at most
+        loaded = set(sys.modules)
+        import os
+
+        if sys.hexversion < 0x03080000:
+            os.write(3, "old {}.{}.{}".format(*sys.version_info[:3]).encode())
+            os._exit(1)
+        import _io
+        import _locale
+        import _signal  # type: ignore[import-not-found]  # typeshed leaves it out
+        import _socket
+        import ctypes
+        import gc
+        import posix
+        import resource
+        import select
+        import textwrap
+
+        self.end = End()
+        self.dedent = textwrap.dedent if sys.version_info >= (3, 14) else str
+        self.io, self.locale, self.signal, self.os, self.posix = _io, _locale, _signal, os, posix
+        self.gc, self.resource, self.array = gc, resource, ctypes.c_uint32 * 6
+        self.linecache: Any = None
+        if sys.version_info >= (3, 13):
+            import linecache
+
+            self.linecache = linecache
+        self.locale_error: Any = vars(_locale)["Error"]
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.prctl, self.capset, self.ioctl = libc.prctl, libc.capset, libc.ioctl
+        self.errno, self.version = ctypes.get_errno, (ctypes.c_uint32 * 2)(0x20080522, 0)
+        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 3)
+        self.pair, self.packets = _socket.socketpair, (_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self.woken, self.wake = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
+        self.events = select.poll()
+        for each in (3, self.woken):
+            self.events.register(each, select.POLLIN)
+        limits = [int(each) for each in sys.argv[2:7]]
+        self.mask = [n for n in _signal.valid_signals() if limits[0] >> (n - 1) & 1]
+        self.limits = (
+            (resource.RLIMIT_SIGPENDING, (limits[1], limits[2])),
+            (resource.RLIMIT_NOFILE, (limits[3], limits[4])),
+        )
+        for name in set(sys.modules) - loaded:
+            del sys.modules[name]
+
+    def start(self) -> None:
+        """Import what jobs are to find imported, shield this process, and say that it is ready."""
+        _, extra, _, _ = self.socket.recvmsg(64, 64)
+        file = memoryview(extra[0][2]).cast("i")[0]
+        content = self.posix.pread(file, self.posix.fstat(file).st_size, self.ANSWER)
+        self.posix.close(file)
+        setup, *preload = content.decode("utf-8", "surrogateescape").split("\0")
+        for name in preload:
+            try:
+                __import__(name)
+            except BaseException as error:  # noqa: BLE001  # whatever a module raises is told
+                self.give_up(f"cannot import {name}: {self.shown(error)}")
+        if setup:
+            try:
+                exec(compile(setup, "<setup>", "exec", 0, True), {"__name__": "setup"})
+            except BaseException as error:  # noqa: BLE001  # and so it is here
+                self.give_up(f"the setup fails: {self.shown(error)}")
+        # To wait for a process is to import this one.
+        self.hidden = "resource" not in sys.modules
+        sys.modules.setdefault("resource", self.resource)
+        with open("/proc/self/environ", "rb") as environ:
+            given = dict(
+                each.split(b"=", 1) for each in environ.read().split(b"\0") if b"=" in each
+            )
+        self.ctype = self.locale_of(given)
+        coerced = self.posix.environ.get(b"LC_CTYPE")
+        self.coerced = None if coerced == given.get(b"LC_CTYPE") else coerced
+        self.encodings: Any = [
+            (stream.encoding, stream.errors) for stream in (sys.stdin, sys.stdout, sys.stderr)
+        ]
+        self.program = sys.argv[1]
+        self.prctl(self.SET_DUMPABLE, 0, 0, 0, 0)
+        if self.prctl(self.SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            self.give_up(f"cannot be a subreaper: errno {self.errno()}")
+        # A signal between two looks would be heard of at the next message only: it leaves a byte.
+        self.signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+        self.signal.signal(self.signal.SIGCHLD, self.reap)
+        quiet = self.signal.valid_signals() - {self.signal.SIGCHLD}
+        self.signal.pthread_sigmask(self.signal.SIG_SETMASK, quiet)
+        self.posix.dup2(0, 2)
+        self.last = max(map(int, self.posix.listdir("/proc/self/fd"))) + 12
+        self.end.prepare()
+        self.rehearse()
+        self.gc.collect()
+        self.gc.freeze()
+        self.socket.send("ready {}.{}.{}".format(*sys.version_info[:3]).encode())
+
+    def rehearse(self) -> None:
+        """Do once what each fork does: what Python and the C library prepare for it is kept."""
+        code = b"try:\n    len([0, 1][0:])\nexcept Exception as error:\n    raise\n"
+        env = [name + b"=" + value for name, value in self.posix.environ.items()]
+        self.settle([b"-c"], env, code)
+        exec(compile(self.source, "<string>", "exec", 0, True), {})
+        self.end.silent()
+        with self.io.open("/dev/null", "rb") as file:
+            self.posix.pread(file.fileno(), self.posix.fstat(file.fileno()).st_size, 0)
+        self.posix.closerange(self.last, self.last + 1)
+        self.posix.chdir(b"/")
+        self.array(0, 0, 0, 0, 0, 0)
+
+    def give_up(self, why: str) -> None:
+        """Say why there will be no interpreter, and end."""
+        self.socket.send(b"failed " + why.encode("utf-8", "backslashreplace")[:2000])
+        self.posix._exit(1)
+
+    def serve(self) -> "tuple[str, str, str, int, bool]":
+        """Fork for each message; return in the fork, with what `compile` takes."""
+        self.start()
+        while True:
+            ready = [descriptor for descriptor, _ in self.events.poll()]
+            if self.woken in ready:
+                self.posix.read(self.woken, 512)
+                self.reap()
+            if 3 not in ready:
+                continue
+            data, extra, _, _ = self.socket.recvmsg(4096, 64)
+            if not data:
+                self.posix._exit(0)
+            forked = self.begin(data, extra) if extra else self.answer(data)
+            if forked:
+                self.hide()
+                return self.source, "<string>", "exec", 0, True
+
+    def begin(self, data: bytes, extra: "Any") -> bool:
+        """Have a job run by the spare fork or, where there is none, by a new one; true in that."""
+        files = memoryview(extra[0][2]).cast("i").tolist()
+        self.job = -1
+        pid = self.hand_over(data, extra)
+        try:
+            pid = pid or self.posix.fork()
+        except OSError as error:
+            self.job = 0
+            self.socket.send(b"fork %d" % (error.errno or 0))
+            pid = -1
+        if pid == 0:
+            self.become(data, files)
+            return True
+        for file in files:
+            self.posix.close(file)
+        if pid > 0:
+            self.job = pid
+            self.reap()
+        return False
+
+    def answer(self, message: bytes) -> bool:
+        """Do what the agent asks for between jobs; true in a spare fork that has got a job."""
+        self.reap()
+        if message == b"spare":
+            return self.fork_ahead()
+        if message == b"drop":
+            self.drop()
+            self.socket.send(b"dropped")
+        else:
+            self.pong()
+        return False
+
+    def fork_ahead(self) -> bool:
+        """Fork before there is a job: most of what a fork costs is done when it comes."""
+        ours, theirs = self.pair(*self.packets)
+        try:
+            pid = self.posix.fork()
+        except OSError:
+            pid = -1  # the job's own fork will tell
+        if pid:
+            self.posix.close(theirs.detach())
+            self.spare = (pid, ours) if pid > 0 else None
+            if pid < 0:
+                self.posix.close(ours.detach())
+            return False
+        self.posix.close(ours.detach())
+        self.signal.signal(self.signal.SIGCHLD, self.signal.SIG_DFL)
+        self.rehearse()
+        data, extra, _, _ = theirs.recvmsg(4096, 64)
+        if not extra:
+            self.posix._exit(0)
+        theirs.detach()
+        self.become(data, memoryview(extra[0][2]).cast("i").tolist())
+        return True
+
+    def hand_over(self, data: bytes, extra: "Any") -> int:
+        """Give a job to the spare fork: its number, or 0 where there is none."""
+        if self.spare is None:
+            return 0
+        pid, way = self.spare
+        self.spare = None
+        try:
+            way.sendmsg([data], extra)
+        except OSError:  # it has been killed
+            self.posix.close(way.detach())
+            return 0
+        self.way = way
+        return int(pid)
+
+    def never_read(self) -> bool:
+        """Whether the job was given to a fork that was killed before it had read that."""
+        way, self.way = self.way, None
+        if way is None:
+            return False
+        try:
+            way.recv(1)
+        except ConnectionResetError:
+            return True
+        finally:
+            self.posix.close(way.detach())
+        return False
+
+    def drop(self) -> None:
+        """End the spare fork."""
+        if self.spare is not None:
+            pid, way = self.spare
+            self.spare = None
+            self.posix.close(way.detach())
+            self.posix.kill(pid, self.signal.SIGKILL)
+            self.posix.waitpid(pid, 0)
+
+    def reap(self, *_: object) -> None:
+        """Wait for what has ended: the job, whose end is told, and what it left to this process."""
+        if self.job < 0:
+            return  # its number is not known yet
+        while True:
+            try:
+                pid, status, used = self.posix.wait4(-1, self.posix.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self.spare is not None and pid == self.spare[0]:
+                self.posix.close(self.spare[1].detach())
+                self.spare = None
+            if pid == self.job:
+                self.job = 0
+                if self.never_read():
+                    self.socket.send(b"fork %d" % 125)  # ECANCELED
+                    continue
+                times = int(used.ru_utime * 1e6), int(used.ru_stime * 1e6), used.ru_maxrss
+                self.socket.send(b"end %d %d %d %d" % (status, *times))
+
+    def pong(self) -> None:
+        """Tell whether there is a child, and which descriptors are open."""
+        try:
+            looks = self.posix.WEXITED | self.posix.WNOHANG | self.posix.WNOWAIT
+            self.posix.waitid(self.posix.P_ALL, 0, looks)
+            children = 1
+        except ChildProcessError:
+            children = 0
+        names = sorted(self.posix.listdir("/proc/self/fd"), key=int)
+        self.socket.send("pong {} {}".format(children, ",".join(names)).encode())
+
+    def become(self, data: bytes, files: "list[int]") -> None:
+        """Become the job: its session, descriptors, user and limits, and then what it runs."""
+        step, posix = 1, self.posix
+        try:
+            uid, gid, switch, terminal, low, high, argc, envc, *groups = map(int, data.split())
+            self.signal.signal(self.signal.SIGCHLD, self.signal.SIG_DFL)
+            self.signal.set_wakeup_fd(-1)
+            self.socket.detach()
+            step = 2
+            posix.setsid()
+            step = 1
+            for number, file in enumerate(files[1:]):
+                posix.dup2(file, number)
+            posix.dup2(files[0], 3)
+            posix.closerange(4, self.last)
+            step = 3
+            if switch:
+                posix.setgroups(groups)
+                posix.setresgid(gid, gid, gid)
+                posix.setresuid(uid, uid, uid)
+            if self.capset(self.version, self.array(low, low, 0, high, high, 0)):
+                raise OSError(self.errno(), "capset")
+            content = posix.pread(3, posix.fstat(3).st_size, self.ANSWER)
+            cwd, *rest = content.split(b"\0")
+            step = 4
+            posix.chdir(cwd)
+            if terminal:
+                step = 5
+                if self.ioctl(0, self.CONTROLLING_TERMINAL, 1):
+                    raise OSError(self.errno(), "ioctl")
+            step = 1
+            for limit, values in self.limits:
+                if values[1]:
+                    self.resource.setrlimit(limit, values)
+            self.settle(rest[:argc], rest[argc : argc + envc], rest[argc + envc])
+            posix.close(3)
+            self.prctl(self.SET_DUMPABLE, 1, 0, 0, 0)
+            self.signal.pthread_sigmask(self.signal.SIG_SETMASK, self.mask)
+        except BaseException as error:  # noqa: BLE001  # no fork may go on as the interpreter
+            posix.pwrite(3, b"%d %d" % (step, getattr(error, "errno", None) or 5), 0)
+            posix._exit(127)
+
+    def settle(self, argv: "list[bytes]", env: "list[bytes]", source: bytes) -> None:
+        """Give the interpreter what it reads at its start: arguments, environment, streams."""
+        decode = self.os.fsdecode
+        text = decode(source)
+        sys.argv = [decode(each) for each in argv]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv = [self.program, "-I", "-c", text, *sys.argv[1:]]
+        self.source = self.dedent(text) + "\n"
+        new = dict(each.split(b"=", 1) for each in env)
+        encodings = self.encodings
+        if self.locale_of(new) != self.ctype:
+            encodings = self.other_locale(new)
+        elif self.coerced:
+            new[b"LC_CTYPE"] = self.coerced
+        old: Any = vars(self.os.environ)["_data"]  # the posix module's own
+        for name in old:
+            if name not in new:
+                self.posix.unsetenv(name)
+        for name, value in new.items():
+            if old.get(name) != value:
+                self.posix.putenv(name, value)
+        old.clear()
+        old.update(new)
+        sys.stdin = sys.__stdin__ = self.stream(0, "r", "<stdin>", *encodings[0])  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = self.stream(1, "w", "<stdout>", *encodings[1])  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self.stream(2, "w", "<stderr>", *encodings[2])  # type: ignore[misc]
+        self.end.opened(sys.stdin, sys.stdout, sys.stderr)
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()  # Python's own is seeded by fork
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            sys.stderr.write("Unable to decode the command from the command line:\n")
+
+    def stream(self, fd: int, mode: str, name: str, encoding: str, errors: str) -> "Any":
+        """What Python makes of a standard descriptor when it starts."""
+        buffer: Any = self.io.open(fd, mode + "b", -1, None, None, None, False)
+        raw = buffer.raw
+        raw.name = name
+        lines = raw.isatty() or (fd == 2 and self.lines)
+        text: Any = self.io.TextIOWrapper(buffer, encoding, errors, "\n", lines)
+        text.mode = mode
+        return text
+
+    def other_locale(self, env: "dict[bytes, bytes]") -> "Any":
+        """The streams' encodings where the job's locale is not the interpreter's."""
+        wanted = self.locale_of(env)
+        if wanted in (b"C", b"POSIX"):
+            if not env.get(b"LC_ALL"):
+                env[b"LC_CTYPE"] = b"C.UTF-8"
+            return [("utf-8", "surrogateescape")] * 2 + [("utf-8", "backslashreplace")]
+        try:
+            self.locale.setlocale(self.locale.LC_CTYPE, wanted.decode())
+        except (ValueError, self.locale_error):
+            return self.encodings
+        encoding = self.locale.nl_langinfo(self.locale.CODESET) or "utf-8"
+        escape = wanted in (b"C.UTF-8", b"C.utf8", b"UTF-8")
+        return [(encoding, "surrogateescape" if escape else "strict")] * 2 + [
+            (encoding, "backslashreplace")
+        ]
+
+    def hide(self) -> None:
+        """Give the job a `__main__` of its own: this one is of what no collection looks at."""
+        if self.hidden:
+            del sys.modules["resource"]
+        if self.linecache is not None:
+            self.linecache.cache.pop("<string>", None)
+            getattr(self.linecache, "_interactive_cache", {}).clear()
+        main = sys.modules["__main__"] = type(sys)("__main__")
+        vars(main).clear()
+        for name, value in self.names:
+            vars(main)[name] = {"__annotations__": {}, "__doc__": None}.get(name, value)
+
+    @staticmethod
+    def locale_of(env: "dict[bytes, bytes]") -> bytes:
+        """The one that decides encodings."""
+        return env.get(b"LC_ALL") or env.get(b"LC_CTYPE") or env.get(b"LANG") or b"C"
+
+    @staticmethod
+    def shorten(_: object, error: "Any", trace: "Any") -> None:
+        """Take the first frame off what is shown of an error that is raised again."""
+        if sys.hexversion >= 0x030B0000:
+            error.__traceback__ = trace.tb_next
+        else:
+            sys.excepthook = Server.hook(sys.excepthook)  # an older Python goes by `trace`
+
+    @staticmethod
+    def hook(shows: "Any") -> "Any":
+        """What shows an error as `shows` does, but for its first frame."""
+
+        def hook(kind: "Any", error: "Any", trace: "Any") -> None:
+            error.__traceback__ = trace and trace.tb_next
+            shows(kind, error, error.__traceback__)
+
+        return hook
+
+    @staticmethod
+    def shown(error: BaseException) -> str:
+        """An error in one line."""
+        return f"{type(error).__name__}: {error}"
+
+    def ready(self, code: "Any") -> "Any":
+        """What is done with the compiled code before it runs: its lines, where Python shows them."""
+        if self.linecache is not None:
+            key = code if hasattr(self.linecache, "_interactive_cache") else "<string>"
+            self.linecache._register_code(key, self.source, "<string>")
+        return code
+
+
+if __name__ == "__main__":
+    server = Server()
+    try:
+        exec(server.ready(compile(*server.serve())), vars(sys.modules["__main__"]))
+        if sys.gettrace() is sys.getprofile() is None:
+            server.end.come()
+    except BaseException:
+        # What is shown of an error begins with the job's own frame.
+        Server.shorten(*sys.exc_info())
+        raise

@@ -1,0 +1,67 @@
+"""Where a provider's methods end: what users cannot know becomes what they can."""
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
+
+from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.provider import Provider
+from sandboxkit.providers._hosted.unclear import UnclearError
+
+__all__ = ["public"]
+
+_P = TypeVar("_P", bound=Provider)
+
+
+def public(provider: type[_P]) -> type[_P]:
+    """A class decorator: UnclearError leaves no method, but a ProviderUnavailableError in its place.
+
+    What may not be repeated goes through the agent, see `_agent.provider`.
+    """
+    for name, method in list(vars(provider).items()):
+        if name.startswith("_"):
+            continue
+        if inspect.iscoroutinefunction(method):
+            setattr(provider, name, _call(method))
+        elif inspect.isasyncgenfunction(method):
+            setattr(provider, name, _listing(method))
+    return provider
+
+
+# Any: methods of every signature.
+def _call(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def call(*arguments: Any, **options: Any) -> Any:
+        with _converted():
+            return await method(*arguments, **options)
+
+    return call
+
+
+def _listing(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
+    @functools.wraps(method)
+    async def listing(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        with _converted():
+            async with aclosing(method(*arguments, **options)) as items:
+                async for item in items:
+                    yield item
+
+    return listing
+
+
+@contextmanager
+def _converted() -> Iterator[None]:
+    try:
+        yield
+    except UnclearError as error:
+        known = ProviderUnavailableError(
+            str(error),
+            provider=error.provider,
+            sandbox_id=error.sandbox_id,
+            retry_after=error.retry_after,
+        )
+        for note in getattr(error, "__notes__", ()):
+            known.add_note(note)
+        raise known from error

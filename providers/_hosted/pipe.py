@@ -1,0 +1,57 @@
+"""Bytes between two tasks of one process, a bounded number of them waiting."""
+
+import asyncio
+from collections import deque
+
+import anyio
+
+__all__ = ["Pipe"]
+
+
+class Pipe:
+    """One task puts, another takes; any may close."""
+
+    def __init__(self, limit: int) -> None:
+        """Whoever puts waits while `limit` bytes or more are held."""
+        self._limit = limit
+        self._held: deque[bytes | memoryview] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self.closed = False
+
+    async def put(self, data: bytes | memoryview) -> None:
+        """Add bytes, which nobody changes. Raises BrokenResourceError when it is closed."""
+        while self._size >= self._limit and not self.closed:
+            await self._change()
+        if self.closed:
+            raise anyio.BrokenResourceError
+        if data:
+            self._held.append(data)
+            self._size += len(data)
+            self._changed.set()
+
+    async def take(self, most: int) -> bytes:
+        """Remove bytes, at least one and at most so many; none once it is closed and empty."""
+        while not self._held and not self.closed:
+            await self._change()
+        parts: list[bytes | memoryview] = []
+        while self._held and most:
+            part = self._held.popleft()
+            if len(part) > most:
+                view = memoryview(part)
+                self._held.appendleft(view[most:])
+                part = view[:most]
+            parts.append(part)
+            most -= len(part)
+            self._size -= len(part)
+        self._changed.set()
+        return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+
+    def close(self) -> None:
+        """Take nothing more; what is held can still be taken. Idempotent."""
+        self.closed = True
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

@@ -1,0 +1,246 @@
+"""One program in a sandbox, on a terminal of its own that changes no byte: see _scripts."""
+
+import asyncio
+import contextlib
+import json
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import aiohttp
+import anyio
+
+from sandboxkit.errors import SandboxError, SandboxStartError
+from sandboxkit.providers._hosted.agent import ProgramStream
+from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers.daytona import _scripts
+from sandboxkit.providers.daytona._errors import NAME
+
+__all__ = ["TerminalStream"]
+
+_PIECE = 32768
+"""Daytona takes messages of at most 64 KiB."""
+_SAID = 2000
+_CLOSE_SECONDS = 1.0
+_STATUS = re.compile(rb"(\d+)\x1e")
+
+Socket: TypeAlias = "aiohttp.ClientWebSocketResponse[bool]"
+
+
+class TerminalStream(ProgramStream):
+    """The program's stdin and stdout.
+
+    Daytona drops whoever is 256 messages behind, so all that comes is read at once and kept here:
+    how much that can be, whoever speaks with the program has to bound.
+    """
+
+    def __init__(self, sandbox_id: str, opened: Socket) -> None:
+        self._sandbox_id, self._socket = sandbox_id, opened
+        self._take: Callable[[bytes], None] = self._before
+        self._mark, self._end = secrets.token_hex(16), secrets.token_hex(16)
+        self._held = b""
+        """What may be the first half of a mark, or what comes after it."""
+        self._given = 0
+        """Bytes of it that were received all the same."""
+        self._received = bytearray()
+        self._raw: bool | None = None
+        """Whether the terminal changes no byte any more, once it has said so."""
+        self._status: int | None = None
+        """Its shell's, when that has ended."""
+        self._why: str | None = None
+        """Why nothing comes any more."""
+        self._ended = self._closed = False
+        self._changed = asyncio.Event()
+        self._sending: anyio.CancelScope | None = None
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def open(
+        cls,
+        sandbox_id: str,
+        connecting: Awaitable[Socket],
+        argv: tuple[str, ...],
+        *,
+        patience: float,
+    ) -> "TerminalStream":
+        """Run a program on the new terminal that `connecting` gives.
+
+        Raised: SandboxStartError when the image has no shell for it, UnclearError when the terminal
+        says nothing for `patience` seconds or breaks.
+        """
+        self = cls(sandbox_id, await connecting)
+        try:
+            await self._enter(patience)
+            await self.send(_scripts.begin(argv, self._mark, self._end))
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self.aclose()
+            if isinstance(error, anyio.BrokenResourceError):
+                raise self._broken() from error
+            raise
+        return self
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        while not self._received:
+            self._refuse_closed()
+            if self._ended:
+                raise anyio.EndOfStream
+            if self._why is not None:
+                raise anyio.BrokenResourceError(self._why)
+            self._changed.clear()
+            await self._changed.wait()
+        self._refuse_closed()
+        data = bytes(self._received[:max_bytes])
+        del self._received[:max_bytes]
+        return data
+
+    async def send(self, item: bytes) -> None:
+        self._refuse_closed()
+        with anyio.CancelScope() as self._sending:
+            for start in range(0, len(item), _PIECE):
+                if self._ended or self._why is not None:
+                    raise anyio.BrokenResourceError(self._why or "the program has ended")
+                try:
+                    await self._socket.send_bytes(item[start : start + _PIECE])
+                except (aiohttp.ClientError, OSError) as error:
+                    raise anyio.BrokenResourceError(str(error)) from error
+        self._refuse_closed()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._changed.set()
+        if self._sending is not None:
+            self._sending.cancel()
+        with anyio.CancelScope(shield=True):
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+            connection = self._socket.get_extra_info("socket")
+            with anyio.move_on_after(_CLOSE_SECONDS) as scope:
+                await self._socket.close()
+            if scope.cancelled_caught and connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # what was not taken would wait for ever
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+
+    async def _enter(self, patience: float) -> None:
+        with anyio.move_on_after(patience):
+            for wait in (patience / 2, patience):  # twice: a profile may have taken what came first
+                await self.send(_scripts.enter(self._mark))
+                with anyio.move_on_after(wait):
+                    while self._raw is None and self._why is None:
+                        self._changed.clear()
+                        await self._changed.wait()
+                    break
+        if self._raw is None and self._why is None:
+            raise UnclearError(
+                f"no shell of the sandbox's terminal ran a program within {patience:g} s; it said: "
+                f"{self._words()}",
+                provider=NAME,
+                sandbox_id=self._sandbox_id,
+            )
+        if self._raw is None:
+            raise self._broken()
+        if not self._raw:
+            raise SandboxStartError(
+                f"the sandbox's terminal cannot be set to raw: its image has no stty "
+                f"({self._words()})",
+                provider=NAME,
+                sandbox_id=self._sandbox_id,
+            )
+
+    def _broken(self) -> SandboxError:
+        if self._status is not None and 0 <= self._status < 128:
+            return SandboxStartError(
+                f"the sandbox's login shell ended with status {self._status} before it ran anything: "
+                f"what /etc/profile runs, or /etc/bash.bashrc, ends it; it said: {self._words()}",
+                provider=NAME,
+                sandbox_id=self._sandbox_id,
+            )
+        return UnclearError(
+            f"daytona could not run a program: {self._why}",
+            provider=NAME,
+            sandbox_id=self._sandbox_id,
+        )
+
+    def _words(self) -> str:
+        said = self.said.replace(_scripts.enter(self._mark).rstrip(), b"")
+        return repr(said.decode(errors="replace").strip()[-300:])
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                message = await self._socket.receive()
+                match message.type:
+                    case aiohttp.WSMsgType.BINARY:
+                        self._take(message.data)
+                    case aiohttp.WSMsgType.TEXT:
+                        self._control(message.data)
+                    case aiohttp.WSMsgType.CLOSE:
+                        self._control(message.extra or "")
+                        self._why = f"Daytona closed it ({message.data} {message.extra or ''})"
+                        return
+                    case _:
+                        self._why = str(self._socket.exception() or "the connection broke")
+                        return
+                self._changed.set()
+        finally:
+            self._why = self._why or "it is closed"
+            self._changed.set()
+
+    def _control(self, text: str) -> None:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            return
+        if not isinstance(said, dict):
+            return
+        if said.get("status") == "error":
+            self._why = f"it says {said.get('error')}"
+        status = said.get("exitCode")
+        if isinstance(status, int):
+            self._status = status
+
+    def _before(self, data: bytes) -> None:
+        """What the profiles and the shell say, up to the mark."""
+        self._held += data
+        before, mark, after = self._held.partition(_scripts.entered(self._mark))
+        self.said = before[-_SAID:]
+        if not mark:
+            self._held = self._held[-_SAID:]
+        elif found := _STATUS.match(after):
+            self._raw = int(found[1]) == 0
+            self._held, self._take = b"", self._program
+            self._program(after[found.end() :])
+
+    def _program(self, data: bytes) -> None:
+        """The program's output, up to the trailer."""
+        mark, _ = _scripts.trailer(self._end)
+        data, given = self._held + data, self._given
+        at = data.find(mark)
+        if at >= 0:
+            self._held, self._take = b"", self._after
+            self._after(data[at + len(mark) :])
+        else:
+            at = data.rfind(mark[:1], max(0, len(data) - len(mark) + 1))
+            if at < 0 or not mark.startswith(data[at:]):
+                at = len(data)
+            self._held, self._given = data[at:], 0
+            if at == len(data) - 1:  # one byte may as well be the last that comes for now
+                self._given, at = 1, len(data)
+        self._received += data[given:at]
+
+    def _after(self, data: bytes) -> None:
+        """The end of its stderr."""
+        _, end = _scripts.trailer(self._end)
+        self._held += data
+        said, mark, _ = self._held.partition(end)
+        if mark:
+            self.said, self._ended = said, True
+            self._take = lambda data: None

@@ -1,0 +1,213 @@
+"""No network by a NetworkPolicy: the one that denies everything, and the proof that it is enforced.
+
+Kubernetes takes such a policy from everybody and enforces none by itself: that is the network
+plugin's business, and some have no idea of it. So three pods try it first.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+
+from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
+from sandboxkit.provider import Output, StreamName
+from sandboxkit.providers.kubernetes._api import Api
+from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._pod import NETWORK
+from sandboxkit.types import Command, Exit, Network, SandboxSpec
+
+__all__ = ["POLICY", "Denial", "verdict"]
+
+# Any: a manifest is JSON.
+POLICY: dict[str, Any] = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "sandboxkit-no-network"},
+    "spec": {
+        "podSelector": {"matchLabels": {NETWORK: "none"}},
+        "policyTypes": ["Ingress", "Egress"],
+    },
+}
+_LISTEN = """
+import socket
+address = socket.gethostbyname(socket.gethostname())
+server = socket.create_server((address, 0))
+print(address, server.getsockname()[1], flush=True)
+while True:
+    server.accept()[0].close()
+"""
+_REACH = """
+import socket, sys, time
+end = time.monotonic() + float(sys.argv[3])
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3)
+        break
+    except OSError:
+        if time.monotonic() > end:
+            sys.exit(7)
+        time.sleep(0.1)
+"""
+_PATIENCE = 8.0
+"""Seconds in which a plugin lets a new pod reach what it may; what it may not, it never may."""
+_UNREACHED = 7
+_LIFETIME = 120.0
+_SECONDS = 60.0
+
+
+class Denial:
+    """The policy and its proof, made at the first sandbox that needs them."""
+
+    def __init__(
+        self,
+        api: Api,
+        create: Callable[[SandboxSpec], Awaitable[str]],
+        execute: Callable[[str, Command, Output], Awaitable[Exit]],
+        delete: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._api, self._create, self._execute, self._delete = api, create, execute, delete
+        self._lock = anyio.Lock()
+        self._proven = False
+        self._refusal: ConfigurationError | None = None
+
+    async def ensure(self, image: str) -> None:
+        """Make the policy, and see once that it is enforced; `image` has python3.
+
+        Raises ConfigurationError where it is not, or where that cannot be seen.
+        """
+        async with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            if self._proven:
+                return
+            await self._make()
+            try:
+                with anyio.fail_after(_SECONDS):
+                    await self._prove(image)
+            except ConfigurationError as error:
+                self._refusal = error
+                raise
+            except TimeoutError as error:
+                raise _unproven(
+                    f"the three pods that try it took more than {_SECONDS:g} s"
+                ) from error
+            self._proven = True
+
+    async def _make(self) -> None:
+        await self._api.open()
+        path = f"/apis/networking.k8s.io/v1/namespaces/{self._api.namespace}/networkpolicies"
+        try:
+            await self._api.call("POST", path, POLICY, what="make the policy of network='none'")
+        except SandboxError as error:
+            refusal = refusal_of(error)
+            if refusal is None or refusal.reason != "AlreadyExists":
+                raise
+
+    async def _prove(self, image: str) -> None:
+        networks: tuple[Network, ...] = ("internet", "internet", "none")
+        pods: dict[int, str] = {}
+
+        async def start(number: int) -> None:
+            spec = SandboxSpec(
+                image=image,
+                network=networks[number],
+                lifetime=_LIFETIME,
+                tags={"sandboxkit.canary": networks[number]},
+            )
+            pods[number] = await self._create(spec)
+
+        try:
+            await _all(*(partial(start, number) for number in range(len(networks))))
+            await self._try(*(pods[number] for number in range(len(networks))))
+        except CommandStartError as error:
+            raise _unproven(f"the image {image!r} has no python3 to try it with") from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _all(*(partial(self._delete, pod) for pod in pods.values()))
+
+    async def _try(self, listener: str, free: str, denied: str) -> None:
+        said = bytearray()
+        listens = anyio.Event()
+
+        async def hear(stream: StreamName, data: bytes) -> None:
+            if stream == "stdout":
+                said.extend(data)
+                if b"\n" in said:
+                    listens.set()
+
+        async def ignore(stream: StreamName, data: bytes) -> None:
+            pass
+
+        async def listen() -> None:
+            await self._execute(listener, Command(("python3", "-c", _LISTEN)), hear)
+            listens.set()
+
+        async def reach(pod: str, patience: float) -> bool:
+            address = said.decode().split()
+            argv = ("python3", "-c", _REACH, *address, str(patience))
+            status = (await self._execute(pod, Command(argv), ignore)).status
+            if len(address) != 2 or status not in (0, _UNREACHED):
+                raise _unproven("the program that tries it failed")
+            return status == 0
+
+        answers: list[bool] = []
+
+        async def ask() -> None:
+            await listens.wait()
+            answers.append(await reach(free, _PATIENCE))
+            answers.append(await reach(denied, 0))
+
+        async def until_asked() -> None:
+            await ask()
+            group.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(listen)
+                group.start_soon(until_asked)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        refusal = verdict(free=answers[0], denied=answers[1])
+        if refusal is not None:
+            raise refusal
+
+
+async def _all(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Make the calls at once; raises the first error, once all have ended."""
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        await call()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(make, call)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def verdict(*, free: bool, denied: bool) -> ConfigurationError | None:
+    """What follows from whether a pod without the policy, and one with it, reached a third."""
+    if denied:
+        return ConfigurationError(
+            "kubernetes cannot honour network='none' by no_network='policy': this cluster's network "
+            "plugin does not enforce network policies. Install one that does, or use "
+            "security='baseline' with no_network='interfaces', or network='internet'",
+            provider=NAME,
+        )
+    if not free:
+        return _unproven(
+            "pods without the policy do not reach each other either; let those with the label "
+            f"{NETWORK}=internet do so"
+        )
+    return None
+
+
+def _unproven(why: str) -> ConfigurationError:
+    return ConfigurationError(
+        "kubernetes cannot honour network='none' by no_network='policy': that the cluster enforces "
+        f"network policies could not be proven, because {why}. Or use security='baseline' with "
+        "no_network='interfaces', or network='internet'",
+        provider=NAME,
+    )

@@ -1,0 +1,323 @@
+"""Why a pod does not start, and why it ended: from its state and its events to the error."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+
+from sandboxkit.errors import (
+    CapacityError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxStartError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers.kubernetes._api import Api
+from sandboxkit.providers.kubernetes._errors import NAME
+from sandboxkit.providers.kubernetes._watch import Pod, Seen
+
+__all__ = [
+    "end_error",
+    "events_of",
+    "has_ended",
+    "is_lost",
+    "is_running",
+    "late_error",
+    "start_error",
+]
+
+Event = Mapping[str, Any]
+
+_CONTAINER = "sandbox"
+_EVENTS_SECONDS = 5.0
+_LONGEST = 500
+_KILLED = 137
+"""The status of what SIGKILL ended: the kernel's too, when memory is out."""
+
+_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
+_NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+_NO_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+# What registries and runtimes say of an image that is not there, or not for us.
+_MISSING = re.compile(
+    r"not found|manifest unknown|does not exist|name unknown|denied|unauthorized|forbidden"
+    r"|authorization failed|no such host|insufficient_scope|no match for platform|no basic auth|invalid reference",
+    re.IGNORECASE,
+)
+# What passes by itself: the node is slow, or has not yet all that the pod needs.
+_PASSING = re.compile(
+    r"timed out|timeout|deadline exceeded|is reserved for|failed to sync|connection refused"
+    r"|connection reset|unavailable|too many requests",
+    re.IGNORECASE,
+)
+# A pod that its node refused, or made room with: another one may have a place.
+_NO_ROOM = re.compile(r"^(OutOf\w+|UnexpectedAdmissionError|NodeAffinity|Preempting)$")
+_SCARCE = re.compile(r"Insufficient|Too many pods|free ports|exceed max volume", re.I)
+# What the kubelet says when a pod itself used more disk than it may.
+_OWN_DISK = re.compile(
+    r"exceed\w* (its local ephemeral storage limit|the total limit of containers|the limit \")"
+    r"|Usage of EmptyDir volume",
+    re.IGNORECASE,
+)
+# What a node says for ever of a pod that it cannot start, though it goes on trying.
+_NEVER = re.compile(
+    r"memory limit too low|no runtime for|runtime handler .*not (found|supported)", re.I
+)
+_NOISE = frozenset({"MissingClusterDNS", "DNSConfigForming", "FailedScheduling"})
+_DELETERS = {
+    "PreemptionByScheduler": "a pod of a higher priority took its place",
+    "DeletionByTaintManager": "its node was lost or drained",
+    "EvictionByEvictionAPI": "somebody evicted it, as a drained node does",
+    "DeletionByPodGC": "its node was removed",
+    "TerminationByKubelet": "its node ran short, or is shut down",
+}
+_TELLING = frozenset(
+    {"Evicted", "Preempted", "TaintManagerEviction", "NodeNotReady", "NodeShutdown", "Killing"}
+)
+
+
+async def events_of(api: Api, pod_name: str) -> list[Event]:
+    """The pod's events, oldest first; none where they cannot be had. Takes at most 5 s."""
+    query = {"fieldSelector": f"involvedObject.name={pod_name},involvedObject.kind=Pod"}
+    with anyio.move_on_after(_EVENTS_SECONDS):
+        try:
+            path = await api.path("events")
+            said = await api.call("GET", path, what="list events", params=query)
+            return sorted(said.get("items") or (), key=_time_of)
+        except SandboxError:
+            pass  # they only add words to what is known
+    return []
+
+
+def _time_of(event: Event) -> str:
+    series = event.get("series") or {}
+    return str(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp")
+        or ""
+    )
+
+
+def is_running(seen: Seen, container: str = _CONTAINER) -> bool:
+    """Whether the container runs."""
+    return not seen.gone and any(
+        each.get("name") == container and "running" in (each.get("state") or {})
+        for each in _status(seen.pod).get("containerStatuses") or ()
+    )
+
+
+def has_ended(seen: Seen) -> bool:
+    """Whether the pod is over: finished, deleted, or being deleted."""
+    return (
+        seen.gone
+        or "deletionTimestamp" in seen.pod["metadata"]
+        or _status(seen.pod).get("phase") in ("Failed", "Succeeded")
+        or any(
+            container.get("name") == _CONTAINER and state == "terminated"
+            for container, state, _ in _states(seen.pod)
+        )
+    )
+
+
+def is_lost(seen: Seen) -> bool:
+    """Whether the pod's node is not heard of. It may come back, with the pod."""
+    status = _status(seen.pod)
+    if status.get("reason") == "NodeLost":
+        return True
+    ready = _conditions(seen.pod).get("Ready", {})
+    # Of a pod that is not ready for its own sake, it is its containers that are not.
+    return (
+        status.get("phase") == "Running"
+        and ready.get("status") == "False"
+        and _conditions(seen.pod).get("ContainersReady", {}).get("status") == "True"
+    )
+
+
+def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None:
+    """Why a pod will never start; None while it may: for `Watch.until`'s predicate and after it.
+
+    ImageNotFoundError, SandboxStartError, CapacityError for what its node had no room for.
+    """
+    pod = seen.pod
+    name = str(pod["metadata"]["name"])
+
+    def made(kind: type[SandboxError], said: str) -> SandboxError:
+        return kind(f"{name} did not start: {said}", provider=NAME, sandbox_id=name)
+
+    status = _status(pod)
+    for container, state, detail in _states(pod):
+        reason, message = str(detail.get("reason") or ""), str(detail.get("message") or "")
+        if state == "waiting":
+            said = f"{reason}: {_pull_words(events) or message}"
+            if reason in _NO_IMAGE or (reason in _PULL and _MISSING.search(said)):
+                return made(
+                    ImageNotFoundError,
+                    f"image {container.get('image')!r}: {said[:_LONGEST]}; check its name, and "
+                    "image_pull_secrets for a private one",
+                )
+            if reason in _NO_START and not _PASSING.search(message):
+                return made(SandboxStartError, f"{reason}: {message[:_LONGEST]}")
+    if status.get("reason") and _NO_ROOM.search(str(status["reason"])):
+        return made(CapacityError, f"{status['reason']}: {status.get('message', '')}")
+    if has_ended(seen):
+        return made(SandboxStartError, f"it ended at once: {_said(seen, events)}")
+    return None
+
+
+def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
+    """Why a pod has not started within so many `seconds`, which are its deadline.
+
+    CapacityError where no node has room, SandboxStartError where none ever fits,
+    ProviderUnavailableError for a registry or a node that does not answer.
+    """
+    if seen is None:
+        return ProviderUnavailableError(
+            f"nothing was heard of a pod within {seconds:g} s", provider=NAME
+        )
+    name = str(seen.pod["metadata"]["name"])
+    certain = start_error(seen, events)
+    if certain is not None:
+        return certain
+
+    def made(kind: type[SandboxError], said: str) -> SandboxError:
+        return kind(
+            f"{name} did not start within {seconds:g} s: {said}", provider=NAME, sandbox_id=name
+        )
+
+    scheduled = _conditions(seen.pod).get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        said = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"[:_LONGEST]
+        return made(CapacityError if _SCARCE.search(said) else SandboxStartError, said)
+    if not seen.pod["spec"].get("nodeName"):
+        return made(ProviderUnavailableError, "no scheduler has looked at it")
+    said = _said(seen, events)
+    return made(SandboxStartError if _NEVER.search(said) else ProviderUnavailableError, said)
+
+
+def end_error(
+    seen: Seen | None, events: Sequence[Event] = (), *, sandbox_id: str, reason: str = ""
+) -> SandboxTerminatedError:
+    """Why a sandbox ended; `reason` is what its agent said, or what the provider knows.
+
+    `out_of_memory` is true only for what ran in it: its own memory limit or its own disk limit.
+    """
+    over, said = _own_excess(seen) if seen is not None else ("", "")
+    if not over:
+        words = {"lifetime": "its lifetime is over"}.get(reason, reason)
+        said = words or (_said(seen, events) if seen is not None else "its agent was killed")
+    text = f"sandbox {sandbox_id!r} ended: {over or said}" + (f" ({said})" if over else "")
+    return SandboxTerminatedError(
+        text, provider=NAME, sandbox_id=sandbox_id, out_of_memory=bool(over)
+    )
+
+
+def _own_excess(seen: Seen) -> tuple[str, str]:
+    """What a sandbox used more of than it has, and the cluster's words; "" for nothing.
+
+    A node that runs short evicts and kills, too: whom it takes is no fault of theirs.
+    """
+    status = _status(seen.pod)
+    if status.get("reason") == "Evicted":
+        message = str(status.get("message") or "")
+        return ("it used more disk than it has", message) if _OWN_DISK.search(message) else ("", "")
+    if status.get("reason"):
+        return "", ""
+    for container, state, detail in _states(seen.pod):
+        # A container is called so for ever once anything in it was killed for memory, whatever
+        # ends it later: a deletion asks it to end before.
+        if (
+            container.get("name") == _CONTAINER
+            and state == "terminated"
+            and detail.get("reason") == "OOMKilled"
+            and detail.get("exitCode") == _KILLED
+            and not _deleted_before(seen.pod, detail)
+        ):
+            return "it used more memory than it has", "OOMKilled"
+    return "", ""
+
+
+def _deleted_before(pod: Pod, ended: Mapping[str, Any]) -> bool:
+    """Whether the pod was to end when its container did; both are told to the second."""
+    until = pod["metadata"].get("deletionTimestamp")
+    if until is None:
+        return False
+    grace = timedelta(seconds=pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+    finished = ended.get("finishedAt")
+    return finished is None or _time(finished) >= _time(until) - grace
+
+
+def _time(said: object) -> datetime:
+    return datetime.fromisoformat(str(said))
+
+
+def _said(seen: Seen, events: Sequence[Event]) -> str:
+    """What the cluster says of the pod's state, at most its three newest events included."""
+    return "; ".join(list(_statements(seen)) + _event_words(events)[-3:])[: 2 * _LONGEST]
+
+
+def _statements(seen: Seen) -> Iterator[str]:
+    pod, status = seen.pod, _status(seen.pod)
+    conditions = _conditions(pod)
+    if status.get("reason"):
+        words = {"DeadlineExceeded": "its longest lifetime is over"}.get(status["reason"], "")
+        yield words or f"{status['reason']}: {status.get('message', '')}"
+    disrupted = conditions.get("DisruptionTarget")
+    if disrupted is not None and disrupted.get("status") == "True":
+        reason = str(disrupted.get("reason"))
+        yield f"{_DELETERS.get(reason, reason)} ({disrupted.get('message', '')})"
+    for container, state, detail in _states(pod):
+        if state == "terminated" and (detail.get("exitCode") or container["name"] == _CONTAINER):
+            message = str(detail.get("message") or "").strip()[-_LONGEST:]
+            code = detail.get("exitCode")
+            yield f"{detail.get('reason')}, exit status {code}" + (
+                f": {message}" if message else ""
+            )
+        elif state == "waiting" and detail.get("reason") != "ContainerCreating":
+            yield f"{detail.get('reason')}: {str(detail.get('message') or '')[:_LONGEST]}"
+    if is_lost(seen):
+        yield "its node is not heard of"
+    if seen.gone or "deletionTimestamp" in pod["metadata"]:
+        yield "it was deleted"
+    elif status.get("phase") == "Pending":
+        yield "its node has not started it"
+
+
+def _event_words(events: Sequence[Event]) -> list[str]:
+    words: list[str] = []
+    for event in events:
+        reason, message = str(event.get("reason")), str(event.get("message") or "")
+        said = f"{reason}: {message[:_LONGEST]}"
+        telling = event.get("type") == "Warning" and reason not in _NOISE
+        if (telling or reason in _TELLING) and said not in words:
+            words.append(said)
+    return words
+
+
+def _pull_words(events: Sequence[Event]) -> str:
+    """The newest words of a failed pull; a state soon says only that it is tried again."""
+    for event in reversed(events):
+        if event.get("reason") == "Failed" and "pull" in str(event.get("message")):
+            return str(event["message"])
+    return ""
+
+
+def _status(pod: Pod) -> Mapping[str, Any]:
+    return pod.get("status") or {}
+
+
+def _conditions(pod: Pod) -> dict[str, Mapping[str, Any]]:
+    return {str(each.get("type")): each for each in _status(pod).get("conditions") or ()}
+
+
+def _states(pod: Pod) -> Iterator[tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
+    """Each container's status, the name of its state, and the state."""
+    status = _status(pod)
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            for state, detail in (container.get("state") or {}).items():
+                yield container, state, detail or {}

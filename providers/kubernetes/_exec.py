@@ -1,0 +1,135 @@
+"""A program in a container as a byte stream: the exec call's WebSocket."""
+
+import json
+import socket
+
+import aiohttp
+import anyio
+import anyio.abc
+
+__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "ExecStream"]
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+"""The newest first; servers before 1.30 have only v4, where nothing can be said to be over."""
+CLOSE_SECONDS = 1.0
+
+_STDIN, _STDOUT, _STDERR, _STATUS = range(4)
+_OVER = 255
+"""In v5: the channel that the next byte names is over."""
+_PIECE = 128 << 10
+_SAID_BYTES = 2000
+
+
+class ExecStream(anyio.abc.ByteStream):
+    """stdin and stdout of one program that `Api.exec` started.
+
+    One task sends and one receives; any may close. `receive` raises EndOfStream when the program
+    has ended, BrokenResourceError when the connection broke, ClosedResourceError after `aclose`.
+    Closing takes at most about a second, and nothing if it is forced; the program sees its stdin
+    end, no more.
+    """
+
+    def __init__(self, connection: "aiohttp.ClientWebSocketResponse[bool]") -> None:
+        self._connection = connection
+        self._socket: socket.socket | None = connection.get_extra_info("socket")
+        self._rest = memoryview(b"")
+        self._stderr = b""
+        self._status = ""
+        self._end: type[Exception] | None = None
+        """What `receive` raises from now on."""
+        self._closed = False
+        self._receiving: anyio.CancelScope | None = None
+        self._received = anyio.Event()
+
+    @property
+    def said(self) -> str:
+        """The newest 2000 bytes of what the program wrote to stderr, and why it ended, as text."""
+        parts = (self._stderr.decode(errors="replace").strip(), self._status)
+        return "; ".join(part for part in parts if part)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        while not self._rest:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            if self._end is not None:
+                raise self._end(self.said)
+            await self._take()
+        data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return bytes(data)
+
+    async def _take(self) -> None:
+        """Wait for one message, and sort it."""
+        if self._receiving is not None:
+            raise anyio.BusyResourceError("receiving from")
+        message = None
+        try:
+            with anyio.CancelScope() as self._receiving:
+                message = await self._connection.receive()
+        finally:
+            self._receiving = None
+            self._received.set()
+        if message is None:
+            raise anyio.ClosedResourceError
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            why = message.extra or self._connection.exception() or "the connection broke"
+            self._status = self._status or str(why)
+            self._end = anyio.BrokenResourceError
+            return
+        channel, data = message.data[0] if message.data else _OVER, memoryview(message.data)[1:]
+        if channel == _STDOUT:
+            self._rest = data
+        elif channel == _STDERR:
+            self._stderr = (self._stderr + data)[-_SAID_BYTES:]
+        elif channel == _STATUS:
+            self._conclude(bytes(data))
+
+    def _conclude(self, status: bytes) -> None:
+        """The server's last word: the program's end, or why nothing more is known of it."""
+        try:
+            said = json.loads(status)
+            message = str(said.get("message") or "")
+            ended = said["status"] == "Success" or said.get("reason") == "NonZeroExitCode"
+        except (ValueError, LookupError, AttributeError):
+            message, ended = status.decode(errors="replace"), False
+        self._status = message[-_SAID_BYTES:]
+        self._end = anyio.EndOfStream if ended else anyio.BrokenResourceError
+
+    async def send(self, item: bytes) -> None:
+        view = memoryview(item)
+        for at in range(0, len(view), _PIECE):
+            await self._send(b"\0" + view[at : at + _PIECE])
+
+    async def send_eof(self) -> None:
+        """End the program's stdin. Servers before 1.30 cannot: BrokenResourceError."""
+        if self._connection.protocol != PROTOCOLS[0]:
+            raise anyio.BrokenResourceError("this server cannot end a program's input")
+        await self._send(bytes((_OVER, _STDIN)))
+
+    async def _send(self, message: bytes) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        try:
+            await self._connection.send_bytes(message)
+        except (aiohttp.ClientError, OSError) as error:
+            if self._closed:
+                raise anyio.ClosedResourceError from error
+            raise anyio.BrokenResourceError(str(error)) from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+        try:
+            # The receiver leaves first, or the connection would still be in use when it is closed.
+            with anyio.CancelScope(shield=True):
+                while self._receiving is not None:
+                    self._received = anyio.Event()
+                    self._receiving.cancel()
+                    await self._received.wait()
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._connection.close()
+        finally:
+            # Even with bytes in it that nobody takes any more.
+            if self._socket is not None:
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # closed

@@ -1,0 +1,103 @@
+"""What a `KubernetesProvider` is told: how its pods are secured, placed and bounded."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers.kubernetes._errors import NAME
+
+__all__ = ["NoNetwork", "Options", "PullPolicy", "Security"]
+
+Security = Literal["baseline", "restricted"]
+NoNetwork = Literal["interfaces", "policy"]
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+_ARCHITECTURES = ("amd64", "arm64")
+_ARCHITECTURE_LABEL = "kubernetes.io/arch"
+_SHORTEST_LEASE = 8.0
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?")
+
+
+# Any: a toleration is whatever Kubernetes takes for one.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The same for every sandbox of a provider. Raises ConfigurationError for what cannot be."""
+
+    security: Security = "baseline"
+    no_network: NoNetwork | None = None
+    """How network="none" is kept. None: by interfaces where the security allows that."""
+    runtime_class: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    image_pull_secrets: Sequence[str] = ()
+    image_pull_policy: PullPolicy | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)
+    gpu_resource: str = "nvidia.com/gpu"
+    max_lifetime: float = 86_400.0
+    lease: float = 60.0
+
+    def __post_init__(self) -> None:
+        _one_of("security", self.security, ("baseline", "restricted"))
+        _one_of("no_network", self.no_network, ("interfaces", "policy", None))
+        _one_of(
+            "image_pull_policy", self.image_pull_policy, ("Always", "IfNotPresent", "Never", None)
+        )
+        _one_of(f"node_selector[{_ARCHITECTURE_LABEL!r}]", self.architecture, _ARCHITECTURES)
+        if self.security == "restricted" and self.no_network == "interfaces":
+            raise ConfigurationError(
+                "kubernetes cannot honour no_network='interfaces' with security='restricted', which "
+                "forbids NET_ADMIN: use no_network='policy', or security='baseline'",
+                provider=NAME,
+            )
+        if not self.lease >= _SHORTEST_LEASE:
+            raise ConfigurationError(
+                f"lease={self.lease!r}: give {_SHORTEST_LEASE:g} seconds or more", provider=NAME
+            )
+        if not 1 <= self.max_lifetime < 2**31:
+            raise ConfigurationError(
+                f"max_lifetime={self.max_lifetime!r}: give 1 to {2**31 - 1} seconds", provider=NAME
+            )
+        for name, value in self.requests.items():
+            if not _QUANTITY.fullmatch(value):
+                raise ConfigurationError(
+                    f"requests[{name!r}]={value!r} is no quantity such as '100m' or '256Mi'",
+                    provider=NAME,
+                )
+        for what, value in (
+            *(("image_pull_secrets", each) for each in self.image_pull_secrets),
+            ("runtime_class", self.runtime_class or "none"),
+        ):
+            if not _NAME.fullmatch(value):
+                raise ConfigurationError(
+                    f"{what}={value!r} is no name of an object in Kubernetes", provider=NAME
+                )
+
+    @property
+    def architecture(self) -> str:
+        """Of the nodes that are chosen from, and so of the agent."""
+        return self.node_selector.get(_ARCHITECTURE_LABEL, "amd64")
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The node selector with the architecture."""
+        return {**self.node_selector, _ARCHITECTURE_LABEL: self.architecture}
+
+    @property
+    def grace(self) -> float:
+        """How much of the lease is for connections that break; the agent counts the rest alone."""
+        return self.lease / 2
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether network="none" is left to a NetworkPolicy."""
+        return (self.no_network or ("policy" if self.security == "restricted" else "")) == "policy"
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(
+            f"{name}={value!r}: use one of {', '.join(map(repr, allowed))}", provider=NAME
+        )

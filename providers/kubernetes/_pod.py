@@ -1,0 +1,325 @@
+"""What a sandbox is to Kubernetes: the manifest of a bare pod for a spec, and back."""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
+from sandboxkit.providers.kubernetes import _tags
+from sandboxkit.providers.kubernetes._errors import NAME
+from sandboxkit.providers.kubernetes._options import Options
+from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER, AgentParts
+from sandboxkit.providers.kubernetes._spec import user_of
+from sandboxkit.providers.kubernetes._watch import Seen
+from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
+
+__all__ = [
+    "AGENT_SOCKET",
+    "CONNECT",
+    "CONTAINER",
+    "EXPIRES",
+    "ID_PATTERN",
+    "MARKER",
+    "NETWORK",
+    "expiry",
+    "finished_at",
+    "has_expired",
+    "info_of",
+    "is_deleted",
+    "longest",
+    "manifest",
+    "never_started",
+    "nothing_runs",
+    "why_left",
+]
+
+AGENT_SOCKET = "@sandboxkit-agent"
+"""Abstract, so that a read-only root and a hostile /tmp are no matter."""
+CONNECT = (LOADER, "connect", AGENT_SOCKET)
+"""The command that joins a stream to a sandbox's agent."""
+CONTAINER = "sandbox"
+ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
+"""Only pods with such names are ever looked at, let alone deleted."""
+MARKER = _tags.MARKER
+NETWORK = f"{_tags.PREFIX}network"
+"""The label that a NetworkPolicy selects by; "none" or "internet"."""
+EXPIRES = f"{_tags.PREFIX}expires"
+"""The annotation with the end of the lifetime, which `renew` moves."""
+
+# The least that PID 1 needs: to become the spec's user, to kill its processes, and (before it
+# drops that one too) to give it the workdir.
+_CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
+_MEMORY_MB = 1024
+_DISK_MB = 10_240
+_STRICT_DISK_MB = 512
+_REQUESTS = {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
+_GRACE_SECONDS = 1
+"""Between asking the agent and killing it; at 0 Kubernetes would not wait for the node's answer."""
+_LOST_NODE_SECONDS = 30
+_START_SECONDS = 600
+_CLOCKS = 10.0
+"""Seconds by which the clocks of this machine and of the one that made a pod may differ."""
+_UNIT = {
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+}
+_STATES = {"Pending": SandboxState.STARTING, "Running": SandboxState.RUNNING}
+
+# Any: manifests and what the API server says of them are JSON.
+Json = dict[str, Any]
+
+
+def manifest(
+    name: str, spec: SandboxSpec, options: Options, *, image: str, agent: AgentParts
+) -> Json:
+    """The pod for a spec that `check` has passed."""
+    volumes: list[Json] = [agent.volume]
+    mounts: list[Json] = [{"name": "agent", "mountPath": AGENT_DIRECTORY, "readOnly": True}]
+    for number, (folder, size_mb) in enumerate(_folders(spec, options).items()):
+        limit = {} if size_mb is None else {"sizeLimit": f"{size_mb}Mi"}
+        volumes.append({"name": f"space-{number}", "emptyDir": limit})
+        mounts.append({"name": f"space-{number}", "mountPath": folder})
+    cut = spec.network == "none" and not options.by_policy
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**_tags.labels(spec.tags), NETWORK: spec.network},
+            "annotations": {
+                _tags.ANNOTATION: _tags.annotation(spec.tags),
+                **({} if spec.lifetime is None else {EXPIRES: expiry(spec.lifetime)}),
+                # A node that holds one is not removed for being little used.
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "hostname": "sandbox",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            **_net(spec, options),
+            **_name_servers(spec),
+            "nodeSelector": options.nodes,
+            "tolerations": [*_LOST_NODE, *map(dict, options.tolerations)],
+            **({"runtimeClassName": options.runtime_class} if options.runtime_class else {}),
+            "imagePullSecrets": [{"name": each} for each in options.image_pull_secrets],
+            "volumes": volumes,
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": image,
+                    **(
+                        {"imagePullPolicy": options.image_pull_policy}
+                        if options.image_pull_policy
+                        else {}
+                    ),
+                    "command": [
+                        LOADER,
+                        *agent_flags(
+                            spec,
+                            user=user_of(spec, options),
+                            listen_path=AGENT_SOCKET,
+                            owner_by_socket=True,
+                            lease=None if spec.detach else options.lease - options.grace,
+                            no_network=cut,
+                            drop_env="KUBERNETES_",
+                        ),
+                    ],
+                    "workingDir": "/",
+                    # An agent that cannot start says why on its stderr, and so in the pod's status.
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "securityContext": _security(spec, options, cut=cut),
+                    "volumeMounts": mounts,
+                    "resources": _resources(spec, options),
+                }
+            ],
+        },
+    }
+
+
+# For how long a pod stays on a node that is not heard of: not the five minutes of the default.
+_LOST_NODE = [
+    {
+        "key": f"node.kubernetes.io/{why}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": _LOST_NODE_SECONDS,
+    }
+    for why in ("not-ready", "unreachable")
+]
+
+
+def _net(spec: SandboxSpec, options: Options) -> Json:
+    """The last net under the agent's own deadline, which `renew` moves; this one cannot be."""
+    if spec.lifetime is None:
+        return {}
+    seconds = max(spec.lifetime + _START_SECONDS, options.max_lifetime)
+    return {"activeDeadlineSeconds": min(math.ceil(seconds), 2**31 - 1)}
+
+
+def _name_servers(spec: SandboxSpec) -> Json:
+    if spec.network == "internet":
+        return {"dnsPolicy": "Default"}  # the node's, which know nothing of the cluster's services
+    return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+
+
+def _security(spec: SandboxSpec, options: Options, *, cut: bool) -> Json:
+    context: Json = {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "readOnlyRootFilesystem": spec.profile == "strict",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if options.security == "restricted":
+        uid, _, gid = (user_of(spec, options) or "").partition(":")
+        ids = {"runAsUser": int(uid), "runAsGroup": int(gid or uid), "runAsNonRoot": True}
+        return context | ids | {"capabilities": {"drop": ["ALL"]}}
+    added = [*_CAPABILITIES, *(["NET_ADMIN"] if cut else [])]
+    root = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
+    return context | root | {"capabilities": {"drop": ["ALL"], "add": sorted(added)}}
+
+
+def _folders(spec: SandboxSpec, options: Options) -> dict[str, int | None]:
+    """The volumes to write to, each with its MiB; None where the sandbox's own limit is enough."""
+    workdir = spec.workdir or DEFAULT_WORKDIR
+    if spec.profile == "strict":
+        folders = sorted({"/tmp", workdir})
+        return dict.fromkeys(folders, (spec.disk_mb or _STRICT_DISK_MB) // len(folders))
+    # Root alone could make it elsewhere.
+    return {workdir: None} if options.security == "restricted" and workdir != "/tmp" else {}
+
+
+def _resources(spec: SandboxSpec, options: Options) -> Json:
+    disk_mb = _STRICT_DISK_MB if spec.profile == "strict" else _DISK_MB
+    limits = {
+        "memory": f"{spec.memory_mb or _MEMORY_MB}Mi",
+        "ephemeral-storage": f"{spec.disk_mb or disk_mb}Mi",
+    }
+    if spec.cpus is not None:
+        limits["cpu"] = f"{round(spec.cpus * 1000)}m"
+    needs = {**_REQUESTS, **options.requests}
+    # Kubernetes refuses a request above its limit.
+    requests = {
+        name: limits[name] if name in limits and _number(limits[name]) < _number(value) else value
+        for name, value in needs.items()
+    }
+    if spec.gpu is not None:
+        limits[options.gpu_resource] = requests[options.gpu_resource] = spec.gpu
+    return {"limits": limits, "requests": requests}
+
+
+def _number(quantity: str) -> float:
+    if quantity.endswith("i"):
+        return float(quantity[:-2]) * 1024.0 ** ("KMGTPE".index(quantity[-2]) + 1)
+    return float(quantity[:-1]) * _UNIT[quantity[-1]] if quantity[-1] in _UNIT else float(quantity)
+
+
+def info_of(pod: Mapping[str, Any]) -> SandboxInfo | None:
+    """A pod as a sandbox; None if it is none, or is being deleted."""
+    metadata: Mapping[str, Any] = pod["metadata"]
+    if (
+        not ID_PATTERN.fullmatch(metadata["name"])
+        or (metadata.get("labels") or {}).get(MARKER) != "1"
+        or metadata.get("deletionTimestamp")
+    ):
+        return None
+    tags = _tags.tags_of(metadata)
+    phase = (pod.get("status") or {}).get("phase", "Pending")
+    return SandboxInfo(
+        id=metadata["name"],
+        provider=NAME,
+        state=_STATES.get(phase, SandboxState.STOPPED),
+        tags=tags,
+        image=str(pod["spec"]["containers"][0]["image"]),
+        created_at=_time(metadata.get("creationTimestamp")),
+        expires_at=_expires(pod),
+    )
+
+
+def expiry(lifetime: float) -> str:
+    """What the annotation says of a lifetime that begins now."""
+    return f"{time.time() + lifetime:.0f}"
+
+
+def is_deleted(seen: Seen) -> bool:
+    """Whether somebody deleted a pod."""
+    return seen.gone or "deletionTimestamp" in seen.pod["metadata"]
+
+
+def why_left(pod: Mapping[str, Any]) -> str:
+    """Why an agent ended its sandbox by itself, in its own words; "" if it did not."""
+    states = [
+        each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()
+    ]
+    if [(state.get("terminated") or {}).get("exitCode") for state in states] != [0]:
+        return ""
+    return "lifetime" if has_expired(pod) else "its owner went away"
+
+
+def has_expired(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod's lifetime is over, or nearly: clocks differ."""
+    expires = _expires(pod)
+    return expires is not None and expires.timestamp() < time.time() + _CLOCKS
+
+
+def _expires(pod: Mapping[str, Any]) -> datetime | None:
+    text = (pod["metadata"].get("annotations") or {}).get(EXPIRES)
+    try:
+        return datetime.fromtimestamp(float(str(text)), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def finished_at(pod: Mapping[str, Any]) -> datetime | None:
+    """When all that ran in a pod had ended; None while something may run in it."""
+    status = pod.get("status") or {}
+    if _STATES.get(status.get("phase", "Pending")) is not None:
+        return None
+    ends = [
+        _time(each["state"]["terminated"].get("finishedAt"))
+        for each in status.get("containerStatuses") or ()
+        if "terminated" in (each.get("state") or {})
+    ]
+    # One that was evicted before anything of it ran has no other time.
+    return max(filter(None, ends), default=_time(pod["metadata"].get("creationTimestamp")))
+
+
+def nothing_runs(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod's node has said that all of its containers have ended."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    ended = ["terminated" in (each.get("state") or {}) for each in containers]
+    return finished_at(pod) is not None or (bool(ended) and all(ended))
+
+
+def never_started(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod's node has not made a container for it yet."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not any(each.get("containerID") for each in containers)
+
+
+def longest(pod: Mapping[str, Any], now: datetime) -> float:
+    """For how many seconds from now Kubernetes lets a pod run."""
+    limit = pod["spec"].get("activeDeadlineSeconds")
+    if limit is None:
+        return math.inf
+    started = _time((pod.get("status") or {}).get("startTime")) or now
+    return float(limit) - max(0.0, (now - started).total_seconds())
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None

@@ -1,0 +1,491 @@
+"""The kubernetes provider: pods made, found and removed; all else goes through the agent."""
+
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import anyio
+from anyio.abc import ByteStream
+
+from sandboxkit.errors import (
+    ConfigurationError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxStartError,
+)
+from sandboxkit.providers._agent import requests
+from sandboxkit.providers._agent.client import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.frames import FAR, Windows
+from sandboxkit.providers._agent.launch import config_of
+from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
+from sandboxkit.providers.kubernetes._api import Api
+from sandboxkit.providers.kubernetes._denial import Denial
+from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._exec import ExecStream
+from sandboxkit.providers.kubernetes._options import NoNetwork, Options, PullPolicy, Security
+from sandboxkit.providers.kubernetes._parts import Parts
+from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
+from sandboxkit.providers.kubernetes._starting import Start
+from sandboxkit.providers.kubernetes._sweep import Sweeper
+from sandboxkit.providers.kubernetes._watch import Seen, Watch
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+
+__all__ = ["KubernetesProvider"]
+
+_DEFAULT_IMAGE = "python:3.11-slim"
+_VARIABLE = "SANDBOXKIT_KUBERNETES_"
+_MAKER = f"{_tags.PREFIX}maker"
+_GRACE = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
+_AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+_AGAIN_WITHIN = 2.0
+"""Seconds in which a creation without an answer is asked for again: who is silent is not."""
+_END_SECONDS = 3.0
+"""For the node to tell of an end that its agent's stream has shown."""
+_AT_ONCE_SECONDS = 0.01
+_POLLS = (0.1, 1.0)
+_NOBODY_LISTENS = "connection refused"
+
+
+class KubernetesProvider(AgentProvider):
+    """Pods in the cluster that KUBECONFIG, or the service account of the pod this runs in, names.
+
+    The image defaults to SANDBOXKIT_KUBERNETES_IMAGE, then python:3.11-slim; context, namespace,
+    security, no_network and runtime_class to variables of such names.
+    """
+
+    name: ClassVar[str] = NAME
+
+    # Any: a toleration is whatever Kubernetes takes for one.
+    def __init__(
+        self,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        security: Security | None = None,
+        no_network: NoNetwork | None = None,
+        runtime_class: str | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        tolerations: Sequence[Mapping[str, Any]] = (),
+        image_pull_secrets: Sequence[str] = (),
+        image_pull_policy: PullPolicy | None = None,
+        requests: Mapping[str, str] | None = None,
+        gpu_resource: str = "nvidia.com/gpu",
+        lease: float | None = None,
+        max_lifetime: float = 86_400.0,
+        timeout: float = 30.0,
+        start_timeout: float = 300.0,
+    ) -> None:
+        """`security` names the level of PodSecurity that pods keep to: "baseline", with an agent of
+        root's and any user for commands, or "restricted", with one user for both. `no_network` says
+        how network="none" is kept: the agent removes the "interfaces", for which baseline pods get
+        NET_ADMIN, more than that level allows; or a "policy" denies everything, and it is proven
+        first that the cluster enforces it.
+        `requests` are what the scheduler reserves, such as {"cpu": "500m"}. A sandbox whose owner is
+        gone ends after `lease` seconds, and a connection that breaks has half of them to be made
+        again. No sandbox runs longer than its own lifetime or `max_lifetime`, however often renewed.
+        `timeout` bounds each answer of the API server, `start_timeout` the whole start, in seconds."""
+        super().__init__()
+        # Any: what a variable holds is checked like an argument.
+        security_: Any = security or _variable("SECURITY") or "baseline"
+        no_network_: Any = no_network or _variable("NO_NETWORK")
+        self._options = Options(
+            security=security_,
+            no_network=no_network_,
+            runtime_class=runtime_class or _variable("RUNTIME_CLASS"),
+            node_selector=dict(node_selector or {}),
+            tolerations=tuple(tolerations),
+            image_pull_secrets=tuple(image_pull_secrets),
+            image_pull_policy=image_pull_policy,
+            requests=dict(requests or {}),
+            gpu_resource=gpu_resource,
+            max_lifetime=max_lifetime,
+            lease=_seconds("lease", lease, 60.0),
+        )
+        self._timeout, self._start_timeout = timeout, start_timeout
+        self._api = Api(
+            kubeconfig=kubeconfig,
+            context=context or _variable("CONTEXT"),
+            namespace=namespace or _variable("NAMESPACE"),
+            timeout=timeout,
+        )
+        # Of this provider alone, so that its watch hears of nobody else's pods.
+        self._maker = secrets.token_hex(8)
+        self._watch = Watch(self._api, selector=f"{_MAKER}={self._maker}")
+        self._made: set[str] = set()
+        self._parts = Parts(self._api, self._options.architecture)
+        self._denial = Denial(self._api, self._create, self.exec, self.delete)
+        self._creations = Creations(self.delete, provider=self.name)
+        self._sweeper = Sweeper(self._api)
+        self._deleting: set[str] = set()
+
+    def check(self, spec: SandboxSpec) -> None:
+        _spec.check(spec, self._options)
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.check(spec)
+        self._sweeper.begin()
+        if spec.network == "none" and self._options.by_policy:
+            await self._denial.ensure(_default_image())
+        return await self._create(spec)
+
+    async def _create(self, spec: SandboxSpec) -> str:
+        agent = await self._parts.ensure()
+        # Chosen here: the same creation asked for twice makes one pod.
+        name = f"sandboxkit-{secrets.token_hex(8)}"
+        image = spec.image or _default_image()
+        body = _pod.manifest(name, spec, self._options, image=image, agent=agent)
+        body["metadata"]["labels"][_MAKER] = self._maker
+        self._made.add(name)
+        self._watch.follow(name)
+
+        async def create() -> str:
+            self._watch.follow(name, await self._post(name, body))
+            return name
+
+        async def find() -> list[str]:
+            try:
+                self._watch.follow(name, await self._pod(name))
+            except SandboxNotFoundError:
+                return []
+            return [name]
+
+        try:
+            await self._creations.once(create, find, left=f"a pod named {name!r}")
+            async with self._creations.preparing(name):
+                await self._own(name, spec)
+        except BaseException:
+            self._unfollow(name)
+            raise
+        return name
+
+    # Any, here and below: pods are JSON.
+    async def _post(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create a pod. Raises UnclearError where nobody can say whether it is there."""
+        pods = await self._api.path("pods")
+        began = time.monotonic()
+        asked = False
+        while True:
+            try:
+                pod: dict[str, Any] = await self._api.call(
+                    "POST", pods, body, what="create a sandbox", sandbox_id=name
+                )
+                return pod
+            except SandboxError as error:
+                refusal = refusal_of(error)
+                if asked and refusal is not None and refusal.reason == "AlreadyExists":
+                    return await self._pod(name)
+                if refusal is not None and refusal.status < 500:
+                    raise
+                if not isinstance(error, ProviderUnavailableError):
+                    raise
+                if asked or time.monotonic() - began > _AGAIN_WITHIN:
+                    raise UnclearError(str(error), provider=self.name, sandbox_id=name) from error
+                asked = True
+
+    async def _own(self, name: str, spec: SandboxSpec) -> None:
+        """Become the owner of a pod's agent, once it runs."""
+        start = Start(
+            self._api,
+            self._watch,
+            name,
+            lambda: self._exec(name),
+            self._parts.restore,
+            seconds=self._start_timeout,
+        )
+        while True:
+            stream = await start.stream()
+            try:
+                await self._attach(name, stream, config_of(spec), lifeline=False)
+                return
+            except SandboxStartError as error:
+                # Then it has not reached the agent, which has just been started.
+                if _NOBODY_LISTENS not in stream.said or start.is_late:
+                    cause = error.__cause__
+                    refused = isinstance(cause, ConnectionEndedError) and cause.reason != ""
+                    raise await start.explain(error, said=refused) from error
+            await anyio.sleep(_POLLS[0])
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        pods = await self._api.path("pods")
+        params = {"labelSelector": _tags.selector(tags)}
+        async for pod in self._api.pages(pods, what="list sandboxes", params=params):
+            info = self._info(pod)
+            if info is not None and all(info.tags.get(key) == tags[key] for key in tags):
+                yield info
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        info = self._info(await self._pod(sandbox_id))
+        if info is None:
+            raise self._not_found(sandbox_id)
+        return info
+
+    def _info(self, pod: Mapping[str, Any]) -> SandboxInfo | None:
+        info = _pod.info_of(pod)
+        if info is not None and info.state is SandboxState.STARTING:
+            client = self._clients.get(info.id)
+            if client is not None and client.ended is None:  # its node tells of it later
+                return replace(info, state=SandboxState.RUNNING)
+        return info
+
+    async def _pod(self, sandbox_id: str) -> dict[str, Any]:
+        if not ID_PATTERN.fullmatch(sandbox_id):
+            raise self._not_found(sandbox_id)
+        pod: dict[str, Any] = await self._api.call(
+            "GET",
+            await self._api.path("pods", sandbox_id),
+            what="describe a sandbox",
+            sandbox_id=sandbox_id,
+        )
+        return pod
+
+    async def delete(self, sandbox_id: str) -> None:
+        if not ID_PATTERN.fullmatch(sandbox_id):
+            return
+        self._deleting.add(sandbox_id)
+        try:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._until_removed(sandbox_id)
+                finally:
+                    # If the API server is silent: what is not detached ends with its lease.
+                    await self._forget(sandbox_id)
+                self._unfollow(sandbox_id)
+        finally:
+            self._deleting.discard(sandbox_id)
+
+    async def _until_removed(self, sandbox_id: str) -> None:
+        """Return when nothing of it runs. What then is left of the pod is its node's business."""
+        if await self._ended(sandbox_id):
+            await self._remove(sandbox_id, _AT_ONCE)
+            return
+        began = time.monotonic()
+        deadline = began + self._timeout
+        pause = _POLLS[0]
+        await self._remove(sandbox_id, _GRACE)
+        while True:
+            try:
+                seen = Seen(await self._pod(sandbox_id))
+            except SandboxNotFoundError:
+                return
+            if _pod.nothing_runs(seen.pod):
+                return
+            if _pod.never_started(seen.pod) and time.monotonic() > began + _END_SECONDS:
+                # Its node has no container to end, and takes its time to say so.
+                await self._remove(sandbox_id, _AT_ONCE)
+                return
+            if time.monotonic() > deadline:
+                break
+            await anyio.sleep(pause)
+            pause = min(pause * 1.5, _POLLS[1])
+        if _ends.is_lost(seen):
+            # Its node will not answer. If the agent lives there, its lease ends it.
+            await self._remove(sandbox_id, _AT_ONCE)
+            return
+        raise ProviderUnavailableError(
+            f"the node of {sandbox_id!r} does not say that it has ended; see its kubelet's log",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
+
+    async def _ended(self, sandbox_id: str) -> bool:
+        """Let the agent end the sandbox, if it can be asked: a node takes seconds for that."""
+        with anyio.move_on_after(_END_SECONDS):
+            try:
+                client = self._clients.get(sandbox_id)
+                if client is None and sandbox_id in self._made:
+                    return False
+                client = client or await self._client(sandbox_id)
+                try:
+                    await requests.renew(client, _AT_ONCE_SECONDS)
+                except (ConnectionEndedError, CallError, SilentError):
+                    pass
+                for _ in range(round(_END_SECONDS / _AT_ONCE_SECONDS)):
+                    if client.ended is not None:
+                        return client.ended != ""
+                    await anyio.sleep(_AT_ONCE_SECONDS)
+            except SandboxError:
+                pass
+        return False
+
+    async def _remove(self, sandbox_id: str, how: dict[str, Any]) -> None:
+        try:
+            await self._api.call(
+                "DELETE",
+                await self._api.path("pods", sandbox_id),
+                how,
+                what="remove a sandbox",
+                sandbox_id=sandbox_id,
+            )
+        except SandboxNotFoundError:
+            pass
+
+    def _unfollow(self, sandbox_id: str) -> None:
+        self._made.discard(sandbox_id)
+        self._watch.forget(sandbox_id)
+
+    async def renew(self, sandbox_id: str, lifetime: float) -> None:
+        pod = await self._pod(sandbox_id)
+        now = datetime.now(UTC)
+        longest = _pod.longest(pod, now)
+        if lifetime > longest:
+            raise ConfigurationError(
+                f"kubernetes cannot honour lifetime={lifetime!r}: it ends {sandbox_id!r} after "
+                f"{longest:.0f} s at the latest; make sandboxes with a larger max_lifetime=",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        await super().renew(sandbox_id, lifetime)
+        # For whoever cleans up: the tag says when it was to end at first.
+        expires = {_pod.EXPIRES: _pod.expiry(lifetime)}
+        await self._api.call(
+            "PATCH",
+            await self._api.path("pods", sandbox_id),
+            {"metadata": {"annotations": expires}},
+            what="note a sandbox's new lifetime",
+            content_type="application/merge-patch+json",
+            sandbox_id=sandbox_id,
+        )
+
+    async def _connect(self, sandbox_id: str) -> ByteStream:
+        if not ID_PATTERN.fullmatch(sandbox_id):
+            raise self._not_found(sandbox_id)
+        try:
+            return await self._exec(sandbox_id)
+        except SandboxNotFoundError as error:
+            # A kubelet that was started again does not know its containers at once.
+            info = await self.get(sandbox_id)
+            if info.state is SandboxState.STOPPED:
+                raise self._not_found(sandbox_id) from error
+            raise ProviderUnavailableError(
+                f"the node of {sandbox_id!r} does not know it yet: {error}",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            ) from error
+
+    async def _exec(self, sandbox_id: str) -> ExecStream:
+        return await self._api.exec(sandbox_id, CONTAINER, _pod.CONNECT, sandbox_id=sandbox_id)
+
+    def _grace(self) -> float:
+        return self._options.grace
+
+    def _windows(self) -> Windows:
+        return FAR
+
+    def _is_deleting(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._deleting
+
+    async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
+        if self._is_deleting(sandbox_id):
+            reason = "it was deleted"
+        seen = self._watch.last(sandbox_id) if sandbox_id in self._made else None
+        if reason == "lifetime" and seen is not None and not _pod.has_expired(seen.pod):
+            reason = ""  # so its agent was asked to end it
+        events: Sequence[Any] = ()
+        if not reason:
+            try:
+                seen = await self._final(sandbox_id, _ends.has_ended)
+                reason = _pod.why_left(seen.pod)
+                if reason and not _pod.has_expired(seen.pod):
+                    # Perhaps because it was asked to, by who is about to delete it.
+                    seen = await self._final(sandbox_id, _pod.is_deleted)
+                if _pod.is_deleted(seen):
+                    reason = "it was deleted"
+            except SandboxNotFoundError:
+                reason = "it was deleted"
+            except SandboxError:
+                pass  # what is known is what there is to say
+            if not reason:
+                events = await _ends.events_of(self._api, sandbox_id)
+        return _ends.end_error(seen, events, sandbox_id=sandbox_id, reason=reason)
+
+    async def _final(self, sandbox_id: str, predicate: Callable[[Seen], bool]) -> Seen:
+        """The state of a pod that has ended, which its node may have to tell of yet."""
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            if sandbox_id in self._made:
+                try:
+                    return await self._watch.until(sandbox_id, predicate, seconds=_END_SECONDS)
+                except TimeoutError:
+                    seen = self._watch.last(sandbox_id)
+                    if seen is not None:
+                        return seen
+            seen = Seen(await self._pod(sandbox_id))
+            if predicate(seen) or time.monotonic() > deadline:
+                return seen
+            await anyio.sleep(_POLLS[0])
+
+    async def diagnose(self) -> Diagnosis:
+        isolation = f"pod of the level {self._options.security!r}; the node's kernel is shared"
+        if self._options.runtime_class is not None:
+            isolation = f"pod of the runtime class {self._options.runtime_class!r}"
+        try:
+            await self._api.open()
+            version = await self._api.call("GET", "/version", what="tell its version")
+            lacking = await _rights.missing(self._api, by_policy=self._options.by_policy)
+        except SandboxError as error:
+            return Diagnosis(False, isolation, "no API server that answers", str(error))
+        detail = (
+            f"Kubernetes {version.get('gitVersion', '?')} at {self._api.server}, namespace "
+            f"{self._api.namespace!r}"
+        )
+        if lacking:
+            return Diagnosis(
+                False,
+                isolation,
+                f"{detail}; these credentials may not: {', '.join(lacking)}",
+                "give them a Role with these rights: see docs/kubernetes.md",
+            )
+        if not self._options.by_policy:
+            return Diagnosis(True, isolation, detail)
+        try:
+            await self._denial.ensure(_default_image())
+        except SandboxError as error:
+            return Diagnosis(
+                False, isolation, f"{detail}; network='none' is not proven", str(error)
+            )
+        return Diagnosis(True, isolation, f"{detail}; it enforces network policies")
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._sweeper.aclose()
+        try:
+            await self._creations.settle()
+        finally:
+            await self._watch.aclose()
+            await self._api.aclose()
+
+    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
+        return SandboxNotFoundError(
+            f"no sandbox {sandbox_id!r}; it may have ended",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(f"{_VARIABLE}{name}") or None
+
+
+def _default_image() -> str:
+    return _variable("IMAGE") or _DEFAULT_IMAGE
+
+
+def _seconds(name: str, given: float | None, default: float) -> float:
+    if given is not None:
+        return given
+    text = _variable(name.upper()) or str(default)
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{_VARIABLE}{name.upper()}={text!r}: give a number of seconds", provider=NAME
+        ) from None

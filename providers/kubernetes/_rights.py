@@ -1,0 +1,79 @@
+"""The rights that the provider needs in its namespace, and which of them somebody lacks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sandboxkit.providers.kubernetes._api import Api
+
+__all__ = ["ALWAYS", "POLICY", "Right", "missing", "role"]
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What may be done with one kind of object."""
+
+    resource: str
+    verbs: tuple[str, ...]
+    group: str = ""
+
+    def each(self) -> "Iterator[tuple[str, Right]]":
+        """Every verb by itself."""
+        for verb in self.verbs:
+            yield verb, self
+
+
+ALWAYS = (
+    Right("pods", ("create", "delete", "get", "list", "patch", "watch")),
+    # The exec call is a GET to older servers; newer ones ask for "create" as well.
+    Right("pods/exec", ("create", "get")),
+    Right("configmaps", ("create",)),
+    Right("events", ("list",)),
+)
+POLICY = Right("networkpolicies", ("create",), "networking.k8s.io")
+"""Needed as well where no_network="policy"."""
+
+
+# Any: a manifest is JSON.
+def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
+    """The least Role with which the provider works."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": [each.group], "resources": [each.resource], "verbs": list(each.verbs)}
+            for each in (*ALWAYS, *((POLICY,) if by_policy else ()))
+        ],
+    }
+
+
+async def missing(api: Api, *, by_policy: bool) -> list[str]:
+    """What these credentials may not do, such as "create pods/exec", in the order of the Role."""
+    rights = (*ALWAYS, *((POLICY,) if by_policy else ()))
+    asked = [pair for right in rights for pair in right.each()]
+    allowed: dict[int, bool] = {}
+
+    async def ask(number: int, verb: str, right: Right) -> None:
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {
+            "namespace": api.namespace,
+            "verb": verb,
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        said = await api.call("POST", _REVIEWS, body, what="tell what these credentials may do")
+        allowed[number] = bool(said["status"].get("allowed"))
+
+    await api.open()
+    for number, (verb, right) in enumerate(asked):
+        await ask(number, verb, right)
+    return [f"{verb} {right.resource}" for n, (verb, right) in enumerate(asked) if not allowed[n]]

@@ -1,0 +1,118 @@
+"""A pod that starts: the first stream to its agent, as soon as there is one, or why there is none."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.providers.kubernetes import _ends
+from sandboxkit.providers.kubernetes._api import Api
+from sandboxkit.providers.kubernetes._errors import NAME
+from sandboxkit.providers.kubernetes._exec import ExecStream
+from sandboxkit.providers.kubernetes._parts import PART
+from sandboxkit.providers.kubernetes._watch import Seen, Watch
+
+__all__ = ["Start"]
+
+_KNOCK_SECONDS = 3.0
+"""For which a container may be asked for often, and for which one attempt may take."""
+_OFTEN, _SELDOM = 0.1, 1.0
+_END_SECONDS = 3.0
+
+
+class Start:
+    """One pod's start, which may take so many `seconds`."""
+
+    def __init__(
+        self,
+        api: Api,
+        watch: Watch,
+        name: str,
+        connect: Callable[[], Awaitable[ExecStream]],
+        restore: Callable[[], Awaitable[object]],
+        *,
+        seconds: float,
+    ) -> None:
+        """`restore` stores the agent's parts again, if somebody deleted them."""
+        self._api, self._watch, self._name, self._connect = api, watch, name, connect
+        self._restore = restore
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() > self._deadline
+
+    async def stream(self) -> ExecStream:
+        """A stream to the program that leads to the agent, which may not listen yet.
+
+        Raises why there will be none: the errors of `Provider.create`.
+        """
+        seen = await self._until(_placed)
+        placed, looked = time.monotonic(), False
+        while not _decided(seen):
+            if not looked and time.monotonic() - placed > _KNOCK_SECONDS:
+                looked = True
+                if any(map(_lacks_agent, await _ends.events_of(self._api, self._name))):
+                    await self._restore()
+            # A node tells of a start up to a second later than a container can be used.
+            with anyio.move_on_after(_KNOCK_SECONDS):
+                try:
+                    return await self._connect()
+                except (SandboxNotFoundError, ProviderUnavailableError):
+                    pass
+            pause = _OFTEN if time.monotonic() - placed < _KNOCK_SECONDS else _SELDOM
+            try:
+                left = self._deadline - time.monotonic()
+                seen = await self._watch.until(self._name, _decided, seconds=min(pause, left))
+            except TimeoutError:
+                seen = await self._until(_placed)
+        if _ends.is_running(seen):
+            return await self._connect()
+        events = await _ends.events_of(self._api, self._name)
+        raise _ends.start_error(seen, events) or self._late(events)
+
+    async def explain(self, error: SandboxError, *, said: bool) -> SandboxError:
+        """The error for an agent that could not be reached; `said`: because it refused."""
+        try:
+            seen = await self._watch.until(self._name, _ends.has_ended, seconds=_END_SECONDS)
+        except (SandboxError, TimeoutError):
+            if said:
+                return error
+            return ProviderUnavailableError(
+                f"the connection to {self._name!r} broke as it was made: {error}",
+                provider=NAME,
+                sandbox_id=self._name,
+            )
+        events = await _ends.events_of(self._api, self._name)
+        return _ends.start_error(seen, events) or error
+
+    async def _until(self, predicate: Callable[[Seen], bool]) -> Seen:
+        left = self._deadline - time.monotonic()
+        try:
+            if left > 0:
+                return await self._watch.until(self._name, predicate, seconds=left)
+        except TimeoutError:
+            pass
+        raise self._late(await _ends.events_of(self._api, self._name))
+
+    # Any: events are JSON.
+    def _late(self, events: Sequence[Any]) -> SandboxError:
+        return _ends.late_error(self._watch.last(self._name), events, seconds=self._seconds)
+
+
+# Any: an event is JSON.
+def _lacks_agent(event: Mapping[str, Any]) -> bool:
+    said = str(event.get("message"))
+    return event.get("reason") == "FailedMount" and PART in said and "not found" in said
+
+
+def _decided(seen: Seen) -> bool:
+    return _ends.is_running(seen) or _ends.start_error(seen) is not None
+
+
+def _placed(seen: Seen) -> bool:
+    return bool(seen.pod["spec"].get("nodeName")) or _decided(seen)

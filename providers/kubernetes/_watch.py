@@ -1,0 +1,192 @@
+"""One watch for all pods of a provider: the newest state of each, and how those that are gone ended."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.providers.kubernetes._api import Api, Json
+from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+
+__all__ = ["Pod", "Seen", "Watch"]
+
+Pod = Mapping[str, Any]
+"""A pod as the server says it."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_CATCH_UP = 0.5
+"""Seconds in which a watch tells what has happened since the pods were listed."""
+_STILL_GOOD = frozenset({401, 403, 429, 502, 503})
+"""Answers after which a watch may go on where it was; after any other one the pods are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod's newest known state."""
+
+    pod: Pod
+    gone: bool = False
+    """It was deleted: `pod` is its last state, of an evicted one with the reason."""
+
+
+class Watch:
+    """Watches pods from the first `follow` to `aclose`, through restarts of the API server.
+
+    Of all the pods that `selector` fits, only those that are followed are kept.
+    """
+
+    def __init__(self, api: Api, *, selector: str) -> None:
+        self._api, self._selector = api, selector
+        self._known: dict[str, Seen | None] = {}
+        self._changed: dict[str, anyio.Event] = {}
+        self._trouble: SandboxError | None = None
+        """Why nothing is watched now."""
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, name: str, pod: Pod | None = None) -> None:
+        """Remember this pod's states from now on; `pod` is what its creation answered.
+
+        Call it before the creation (without) and after it (with); for a pod that is there already
+        with what the server says of it, or its state is known from its next change on. Idempotent.
+        """
+        if self._known.setdefault(name, None) is None and pod is not None:
+            self._note(name, Seen(pod))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def forget(self, name: str) -> None:
+        """Remember it no longer. Whoever waits for it raises SandboxNotFoundError."""
+        self._known.pop(name, None)
+        self._wake(name)
+
+    def last(self, name: str) -> Seen | None:
+        """The newest state, the final one of a deleted pod too; None if it was not seen yet."""
+        return self._known.get(name)
+
+    async def until(self, name: str, predicate: Callable[[Seen], bool], *, seconds: float) -> Seen:
+        """Wait for a state of which `predicate` is true; follows the pod.
+
+        Raises TimeoutError, or ProviderUnavailableError if the server cannot be reached then; at
+        once what forbids watching (AuthenticationError, ConfigurationError), and
+        SandboxNotFoundError for a pod that is gone otherwise, or forgotten.
+        """
+        self.follow(name)
+        with anyio.move_on_after(seconds):
+            while True:
+                seen = self._known.get(name)
+                if seen is not None and predicate(seen):
+                    return seen
+                if name not in self._known or (seen is not None and seen.gone):
+                    raise SandboxNotFoundError(
+                        f"sandbox {name!r} was deleted", provider=NAME, sandbox_id=name
+                    )
+                trouble = self._trouble
+                if trouble is not None and not trouble.retryable:
+                    raise type(trouble)(str(trouble), provider=NAME) from trouble
+                await self._changed.setdefault(name, anyio.Event()).wait()
+        if self._trouble is not None:
+            raise ProviderUnavailableError(
+                str(self._trouble), provider=NAME, sandbox_id=name
+            ) from self._trouble
+        raise TimeoutError(f"nothing came of pod {name!r} within {seconds:g} s")
+
+    async def aclose(self) -> None:
+        """End the watch and forget all pods. Idempotent; the next `follow` begins anew."""
+        task, self._task = self._task, None
+        for name in list(self._known):
+            self.forget(name)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        version, pause = "", _FIRST_PAUSE
+        while True:
+            began = anyio.current_time()
+            try:
+                path = await self._api.path("pods")
+                version = version or await self._list(path)
+                query = {"labelSelector": self._selector}
+                async with self._api.watch(path, version, params=query) as events:
+                    self._trouble = None
+                    async for event in events:
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        self._take(event)
+            except SandboxError as error:
+                refusal = refusal_of(error)
+                if refusal is not None and refusal.status not in _STILL_GOOD:
+                    version = ""
+                self._fail(error)
+            except (LookupError, TypeError, AttributeError) as error:
+                version = ""
+                said = f"an event cannot be understood ({type(error).__name__}: {error})"
+                self._fail(ProviderUnavailableError(said, provider=NAME))
+            if anyio.current_time() - began > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            # Not all clients at once, where a server comes back.
+            await anyio.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _fail(self, error: SandboxError) -> None:
+        self._trouble = error
+        for name in list(self._changed):
+            self._wake(name)
+
+    async def _list(self, path: str) -> str:
+        """Bring what is followed up to date, and return the version to watch from.
+
+        What changes meanwhile is watched, the final state of a pod that is deleted now as well.
+        """
+        query = {"labelSelector": self._selector}
+        before = {name: seen for name, seen in self._known.items() if seen is not None}
+        page = await self._api.call("GET", path, what="list pods", params={**query, "limit": 1})
+        if self._known:
+            async for pod in self._api.pages(path, what="list pods", params=query):
+                name = pod["metadata"]["name"]
+                before.pop(name, None)
+                self._update(name, pod, gone=False)
+            # Those that have ended just now the watch will tell better of.
+            asyncio.get_running_loop().call_later(_CATCH_UP, self._miss, before)
+        return str(page["metadata"]["resourceVersion"])
+
+    def _miss(self, before: Mapping[str, Seen]) -> None:
+        """Take for gone what was not listed any more, and of which nothing was heard since."""
+        for name, seen in before.items():
+            if self._known.get(name) is seen and not seen.gone:
+                self._note(name, Seen(seen.pod, gone=True))
+
+    # Any: what the server says is untyped.
+    def _take(self, event: Json) -> None:
+        if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
+            pod = event["object"]
+            self._update(pod["metadata"]["name"], pod, gone=event["type"] == "DELETED")
+
+    def _update(self, name: str, pod: Json, *, gone: bool) -> None:
+        if name not in self._known:
+            return
+        seen = self._known[name]
+        if seen is not None and not gone and (seen.gone or _is_older(pod, seen.pod)):
+            return  # said again after the pods were listed
+        pod["metadata"].pop("managedFields", None)  # half of it all
+        self._note(name, Seen(pod, gone))
+
+    def _note(self, name: str, seen: Seen) -> None:
+        self._known[name] = seen
+        self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        changed = self._changed.pop(name, None)
+        if changed is not None:
+            changed.set()
+
+
+def _is_older(pod: Pod, than: Pod) -> bool:
+    try:
+        versions = (int(each["metadata"]["resourceVersion"]) for each in (pod, than))
+        return next(versions) < next(versions)
+    except ValueError:
+        return False

@@ -1,0 +1,107 @@
+"""What the host's control groups count for a sandbox, and what that says of one command's end."""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+from sandboxkit.types import CommandUsage, Ending, Exit
+
+__all__ = ["Counters", "Counts", "attributed"]
+
+_KILLED = 128 + signal.SIGKILL
+# Of control groups v1 and v2.
+_OOM_FILES = ("memory.oom_control", "memory.events")
+_OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+_THROTTLED = re.compile(rb"^throttled_(?:time|(usec)) (\d+)$", re.MULTILINE)
+_UNIT = {None: 1e9, b"usec": 1e6}
+# The processor time of v1, in nanoseconds; v2 has it among its other figures.
+_USED_FILE = "cpuacct.usage"
+_USED = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What has been counted since the sandbox began; None where no group counts it."""
+
+    oom_kills: int | None = None
+    throttled_seconds: float | None = None
+
+
+class Counters:
+    """A sandbox's counters, held open: every command asks twice, and every reset."""
+
+    def __init__(self, groups: list[str]) -> None:
+        self._oom_kills = _open(groups, *_OOM_FILES)
+        self._throttled = _open(groups, "cpu.stat")
+        self._used = _open(groups, _USED_FILE)
+        self._texts = b"", b""
+        self._counts = Counts()
+
+    def read(self) -> Counts:
+        """The counts as they are now."""
+        texts = _read(self._oom_kills), _read(self._throttled)
+        if texts != self._texts:
+            self._texts = texts
+            oom, cpu = _OOM_KILLS.search(texts[0]), _THROTTLED.search(texts[1])
+            self._counts = Counts(
+                None if oom is None else int(oom[1]),
+                None if cpu is None else int(cpu[2]) / _UNIT[cpu[1]],
+            )
+        return self._counts
+
+    def processor_seconds(self) -> float | None:
+        """What all of the sandbox's processes used, dead ones included; None where nothing counts."""
+        if text := _read(self._used):
+            return int(text) / 1e9
+        used = _USED.search(_read(self._throttled))
+        return None if used is None else int(used[1]) / 1e6
+
+    def close(self) -> None:
+        """Let the files go. Idempotent."""
+        for file in (self._oom_kills, self._throttled, self._used):
+            if file is not None:
+                os.close(file)
+        self._oom_kills = self._throttled = self._used = None
+
+
+def _open(groups: list[str], *names: str) -> int | None:
+    for group in groups:
+        for name in names:
+            try:
+                return os.open(f"{group}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                pass  # another controller's group, or it is gone
+    return None
+
+
+def _read(file: int | None) -> bytes:
+    if file is None:
+        return b""
+    try:
+        return os.pread(file, 4096, 0)
+    except OSError:
+        return b""  # the group went just now
+
+
+def attributed(ended: Exit, before: Counts, after: Counts) -> Exit:
+    """A command's end with what the host counted while it ran.
+
+    The counts are of the whole sandbox: what ran beside the command is in them. A command that
+    died of SIGKILL while the kernel killed for want of memory was what it killed: nothing else
+    in a sandbox is more likely to, and sandboxkit's own kills are told apart before.
+    """
+    usage = ended.usage
+    oom_kills, throttled = usage.oom_kills, usage.throttled_seconds
+    if before.oom_kills is not None and after.oom_kills is not None:
+        oom_kills = after.oom_kills - before.oom_kills
+    if before.throttled_seconds is not None and after.throttled_seconds is not None:
+        throttled = after.throttled_seconds - before.throttled_seconds
+    ending = ended.ending
+    if ending in (Ending.SIGNAL, None) and ended.status == _KILLED and oom_kills is not None:
+        ending = Ending.OUT_OF_MEMORY if oom_kills else Ending.SIGNAL
+    return Exit(
+        ended.status,
+        ending,
+        CommandUsage(usage.processor_seconds, usage.peak_memory_bytes, throttled, oom_kills),
+    )

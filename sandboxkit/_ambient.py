@@ -1,0 +1,55 @@
+"""Reaching sandboxes without a session: one provider of each name for the whole process."""
+
+import os
+import threading
+
+from sandboxkit import _arguments, _exit, _registry, _tags
+from sandboxkit._operation import Operation
+from sandboxkit.provider import Provider
+from sandboxkit.types import SandboxInfo, SandboxState
+
+_lock = threading.Lock()
+_ambient: "dict[tuple[int, str], _Ambient]" = {}
+"""By process and name: the connections of a forked child's parent are not the child's."""
+
+
+class _Ambient:
+    def __init__(self, name: str) -> None:
+        self.provider = _registry.load(name)
+        _exit.register(self)
+
+    def close(self) -> Operation[None]:
+        """Release the provider's connections."""
+        return Operation(self.provider.aclose())
+
+
+def provider(name: str | None) -> Provider:
+    """The process-wide provider called `name`, or the default one."""
+    name = _registry.default_name() if name is None else _registry.named(name)
+    key = os.getpid(), name
+    with _lock:
+        if key not in _ambient:
+            _ambient[key] = _Ambient(name)
+        return _ambient[key].provider
+
+
+def listed(
+    backend: Provider, tags: _tags.Tags | None, state: SandboxState | None
+) -> Operation[list[SandboxInfo]]:
+    """List the sandboxes that carry all of `tags` and are in `state`, None for any."""
+    wanted = _tags.parse(tags)
+    if state is not None:
+        state = SandboxState(_arguments.one_of("state", state, list(SandboxState)))
+
+    async def run() -> list[SandboxInfo]:
+        return [info async for info in backend.list(wanted) if state in (None, info.state)]
+
+    return Operation(run())
+
+
+def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may hold the old one
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,51 @@
+"""`Sandbox.upload` and `Sandbox.download`, with a word on how far they are."""
+
+import os
+import posixpath
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from sandboxkit import FileInfo, FileType, Operation, Sandbox, _transfer
+from sandboxkit._sandbox import MAX_DOWNLOAD, MAX_DOWNLOAD_FILES
+from sandboxkit.cli._progress import Progress
+from sandboxkit.errors import ConfigurationError, SandboxFileError
+
+
+def send(sandbox: Sandbox, source: str, target: str, progress: Progress) -> Operation[None]:
+    """Copy a file to the path `target`, or a folder's contents into that folder."""
+    target = sandbox._path(target)
+    folder, name = (target, None) if os.path.isdir(source) else posixpath.split(target)
+    if name == "":
+        raise ConfigurationError(f"{target!r} is a folder; add the file's name to it")
+
+    async def upload(sandbox_id: str) -> None:
+        async with aclosing(_counted(_transfer.pack(source, name), progress)) as tar:
+            await sandbox._provider.put_archive(sandbox_id, folder, tar)
+
+    return sandbox._call(upload)
+
+
+def fetch(
+    sandbox: Sandbox, info: FileInfo, target: str, progress: Progress
+) -> Operation[_transfer.Transfer]:
+    """Copy the file or folder that `info` describes to the path `target`."""
+    path = info.path
+    if info.type not in (FileType.FILE, FileType.DIRECTORY):
+        raise SandboxFileError(f"{path!r} is a {info.type}; not downloaded", path=path)
+    single = info.type is FileType.FILE
+    limits = _transfer.DownloadLimits(MAX_DOWNLOAD, MAX_DOWNLOAD_FILES)
+
+    async def download(sandbox_id: str) -> _transfer.Transfer:
+        tar = _counted(sandbox._provider.get_archive(sandbox_id, path), progress)
+        return await _transfer.unpack(tar, target, single=single, limits=limits)
+
+    return sandbox._call(download)
+
+
+async def _counted(
+    tar: AsyncGenerator[bytes, None], progress: Progress
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(tar):
+        async for piece in tar:
+            progress.add(len(piece))
+            yield piece

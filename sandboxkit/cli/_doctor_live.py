@@ -1,0 +1,93 @@
+"""What `sandboxkit doctor --live` shows: one sandbox of a provider, checked and deleted."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sandboxkit.cli import _options
+from sandboxkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sandboxkit.testing.live import Row
+
+_SILENCE = 5.0
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add --live and what belongs to it."""
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="create one sandbox, check what only a real backend can show, and delete it",
+    )
+    parser.add_argument(
+        "--silence",
+        type=_options.seconds,
+        metavar="TIME",
+        help="with --live: how long a command says nothing (default: 5s)",
+    )
+    _options.sandbox(parser)
+
+
+def refuse_options(args: argparse.Namespace) -> None:
+    """Raise ConfigurationError for an option that only --live has a use for."""
+    if args.silence is not None or any(_options.spec(args).values()):
+        raise ConfigurationError("options of a sandbox, and --silence, go with --live only")
+
+
+def main(args: argparse.Namespace, provider: str) -> int:
+    """Check; return 0 if every behaviour that can be checked is as expected, else 1."""
+    from sandboxkit.testing import live
+
+    silence = _SILENCE if args.silence is None else args.silence
+    # Closed here however this is left: that deletes the sandbox.
+    with contextlib.closing(live.checks(provider, _options.spec(args), silence=silence)) as found:
+        rows = list(found) if args.json else _shown(found)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+    return 1 if any(row.held is False for row in rows) else 0
+
+
+def _shown(found: "Iterable[Row]") -> "list[Row]":
+    """Print the table, on a terminal row by row; what there is of it is printed in any case."""
+    from rich.live import Live  # rich, an extra, is needed for tables only
+
+    from sandboxkit.cli import _screen
+
+    rows: list[Row] = []
+    console = _screen.console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, vertical_overflow="visible") as screen:
+            for row in found:
+                rows.append(row)
+                screen.update(_table(rows), refresh=True)
+        return rows
+    try:
+        for row in found:
+            rows.append(row)
+    finally:
+        console.print(_table(rows))
+    return rows
+
+
+def _table(rows: "Iterable[Row]") -> "Table":
+    from sandboxkit.cli import _screen
+
+    table = _screen.table(
+        "CHECK", "HOLDS", "EXPECTED", "SEEN", "TIME", right=("TIME",), fixed=("CHECK", "HOLDS")
+    )
+    words = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("unknown", "yellow")}
+    for row in rows:
+        table.add_row(
+            _screen.cell(row.check, "bold"),
+            _screen.cell(*words[row.held]),
+            _screen.cell(row.expected),
+            _screen.cell(row.seen),
+            _screen.cell(f"{row.seconds:.1f} s"),
+        )
+    return table

@@ -1,0 +1,84 @@
+"""Which sandbox an id on the command line means, whichever provider has it."""
+
+import argparse
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+
+from sandboxkit import Operation, Sandbox, SandboxInfo, Session, _registry
+from sandboxkit.cli import _configured, _providers
+from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundError
+from sandboxkit.provider import Provider
+
+_KIND = re.compile(r"[a-z]+-")
+"""How many ids begin, that of every sandbox of a provider: what tells them apart follows."""
+
+
+@contextlib.contextmanager
+def reached(args: argparse.Namespace, given: str) -> Iterator[Sandbox]:
+    """The sandbox that `given` names, in a session that leaves it alone; see `located`."""
+    info = Operation(located(args.provider, given)).result()
+    with Session(info.provider) as session:
+        yield session.from_id(info.id).result()
+
+
+async def located(provider: str | None, given: str) -> SandboxInfo:
+    """The sandbox whose id is `given`, or alone begins so, with or without its provider's "local-".
+
+    It is looked for at `provider`, else at the default one and then at all that are configured.
+    Raises `SandboxNotFoundError`; `ConfigurationError` where a beginning is that of several ids,
+    or may be, because a provider does not answer; what the provider raised where it is named.
+    """
+    if not given:
+        raise ConfigurationError("the id is empty; 'sandboxkit ls' shows those there are")
+    first = [provider or _registry.default_name()]
+    names = first if provider else list(dict.fromkeys([*first, *_configured.names()]))
+    for some in (first, names[1:]):
+        found, _ = await _providers.ask(some, lambda each: _one(each, given))
+        if hits := [info for info in found.values() if info is not None]:
+            return _only(given, hits)
+    listed, silent = await _providers.ask(names, _all)
+    hits = [info for infos in listed.values() for info in infos if _begins(info.id, given)]
+    if not hits:
+        if not listed and provider:
+            raise silent[provider]
+        where = f" at {', '.join(listed)}" if listed else ""
+        raise SandboxNotFoundError(
+            f"no sandbox {given!r}{where}; it may have ended{_unasked(silent)}"
+        )
+    if silent and len(hits) == 1:
+        raise ConfigurationError(
+            f"{given!r} may not be the only one{_unasked(silent)}: write {hits[0].id}, or "
+            f"-p {hits[0].provider}"
+        )
+    return _only(given, hits)
+
+
+async def _one(provider: Provider, given: str) -> SandboxInfo | None:
+    try:
+        return await provider.get(given)
+    except SandboxNotFoundError:
+        return None
+
+
+async def _all(provider: Provider) -> list[SandboxInfo]:
+    return [info async for info in provider.list({})]
+
+
+def _begins(sandbox_id: str, given: str) -> bool:
+    return sandbox_id.startswith(given) or _KIND.sub("", sandbox_id, count=1).startswith(given)
+
+
+def _only(given: str, hits: list[SandboxInfo]) -> SandboxInfo:
+    if len(hits) == 1:
+        return hits[0]
+    shown = ", ".join(f"{info.id} ({info.provider})" for info in hits[:8])
+    more = ", ..." if len(hits) > 8 else ""
+    raise ConfigurationError(
+        f"{given!r} is not one sandbox but {len(hits)}: {shown}{more}; write more of the id, or "
+        "name the provider with -p"
+    )
+
+
+def _unasked(silent: Mapping[str, SandboxError]) -> str:
+    return "".join(f"; {name} could not be asked ({error})" for name, error in silent.items())

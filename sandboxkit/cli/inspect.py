@@ -1,0 +1,36 @@
+"""`sandboxkit inspect`: all that is known of one sandbox."""
+
+import argparse
+import dataclasses
+import json
+
+from sandboxkit import SandboxState, _tags
+from sandboxkit.cli import _find, _options, ls
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "inspect",
+        help="show all that is known of a sandbox, as JSON",
+        description="Print a JSON object: what 'ls --json' has of a sandbox, whether it is "
+        "detached, the session that made it, and what it has used.",
+    )
+    _options.provider(parser, found=True)
+    parser.add_argument("id", metavar="ID")
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    with _find.reached(args, args.id) as sandbox:
+        info = sandbox.status().result()
+        usage = sandbox.usage().result() if info.state is SandboxState.RUNNING else None
+    described = {
+        **ls.as_json(info),
+        "detached": _tags.DETACH in info.tags,
+        "session": info.tags.get(_tags.SESSION),
+        "usage": usage and dataclasses.asdict(usage),
+    }
+    print(json.dumps(described, indent=2))
+    return 0

@@ -1,0 +1,44 @@
+"""`sandboxkit mcp`: a sandbox for a client of the Model Context Protocol."""
+
+import argparse
+import importlib
+import sys
+
+from sandboxkit import Session
+from sandboxkit.cli import _options
+
+_EPILOG = """\
+Made to be started by a client, which speaks to it on standard input and output.
+Its tools are exec, read_file, write_file and list_files. The first call starts
+the sandbox; it is deleted when the client goes away, however it does, and ends
+after --lifetime in any case.
+
+example, as a client's configuration:
+  {"mcpServers": {"sandbox": {
+    "command": "sandboxkit",
+    "args": ["mcp", "-p", "docker", "--lifetime", "4h"]}}}
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Declare the verb."""
+    parser = verbs.add_parser(
+        "mcp",
+        help="give an MCP client a sandbox",
+        description="Serve the Model Context Protocol: commands and files in one sandbox.",
+        epilog=_EPILOG,
+    )
+    _options.provider(parser)
+    _options.sandbox(parser)
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    with Session(args.provider, **_options.spec(args)) as session:
+        # By name, and only now: the command line stands without the integrations.
+        server = importlib.import_module("sandboxkit.integrations.mcp")
+        if sys.stdin.isatty():
+            print("waiting for an MCP client on standard input; Ctrl-C ends this", file=sys.stderr)
+        code: int = server.serve(session)
+    return code

@@ -1,0 +1,110 @@
+"""What notebooks show of operations, results and sandboxes."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import singledispatch
+
+from sandboxkit import _tags
+from sandboxkit._operation import Operation
+from sandboxkit._process import Process
+from sandboxkit._sandbox import Sandbox
+from sandboxkit.display import Shown
+from sandboxkit.display.page import Page
+from sandboxkit.errors import SandboxError
+from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState
+
+ANSWER_SECONDS = 2.0
+"""How long a notebook waits for what a backend says of a sandbox."""
+_STATES = {
+    SandboxState.RUNNING: "good",
+    SandboxState.STARTING: "open",
+    SandboxState.STOPPED: "plain",
+}
+
+
+@singledispatch
+def page(thing: Shown) -> Page:
+    """What is shown of `thing`."""
+    raise NotImplementedError(f"{type(thing).__name__} has no page")
+
+
+@page.register
+def _result(result: ProcessResult) -> Page:
+    ending = result.ending or Ending.EXITED
+    said = f"status {result.returncode}"
+    if ending is not Ending.EXITED:
+        said += f", {ending.value.replace('_', ' ')}"
+    rows = {"argv": " ".join(result.argv), "seconds": f"{result.duration:.3g}"}
+    if result.usage.peak_memory_bytes is not None:
+        rows["peak memory"] = f"{result.usage.peak_memory_bytes / 2**20:.1f} MiB"
+    if result.truncated:
+        rows["truncated"] = "the middle of the output was dropped"
+    texts = {"stdout": result.stdout, "stderr": result.stderr}
+    return Page("ProcessResult", said, "bad" if result.returncode else "good", rows, texts)
+
+
+@page.register
+def _info(info: SandboxInfo) -> Page:
+    rows = {"id": info.id, "provider": info.provider}
+    if info.image is not None:
+        rows["image"] = info.image
+    rows["tags"] = _said(info.tags)
+    if info.expires_at is not None:
+        rows["time left"] = _left(info.expires_at)
+    return Page("SandboxInfo", info.state.value, _STATES[info.state], rows)
+
+
+@page.register
+def _sandbox(sandbox: Sandbox) -> Page:
+    own = {"id": sandbox.id or "none yet", "provider": sandbox.provider_name}
+    if sandbox.id is None or sandbox._life.stopped:
+        said = "stopped" if sandbox._life.stopped else "not started"
+        return Page("Sandbox", said, "plain", own | {"tags": _said(sandbox.spec.tags)})
+    try:
+        asking = sandbox.status()
+        try:
+            found = _info(asking.result(ANSWER_SECONDS))
+        finally:
+            asking.cancel()
+    except (SandboxError, TimeoutError, RuntimeError) as error:
+        why = str(error) or f"no answer within {ANSWER_SECONDS:g} s"
+        return Page("Sandbox", "unknown", "open", own | {"why": why})
+    return Page("Sandbox", found.headline, found.mood, found.rows)
+
+
+@page.register
+def _operation(operation: Operation) -> Page:  # type: ignore[type-arg] # dispatched on at run time
+    kind = type(operation).__name__
+    rows = {"argv": " ".join(operation.argv)} if isinstance(operation, Process) else {}
+    if not operation.done():
+        return Page(kind, "running", "open", rows)
+    if operation.cancelled():
+        return Page(kind, "cancelled", "plain", rows)
+    if (error := operation.exception()) is not None:
+        rows["error"] = f"{type(error).__name__}: {error}"
+        return Page(kind, "failed", "bad", rows)
+    result = operation.result()
+    if isinstance(result, Shown):
+        inner = result._page()
+        return Page(kind, inner.headline, inner.mood, inner.rows, inner.texts)
+    return Page(kind, f"done, its result is of type {type(result).__name__}", "good", rows)
+
+
+def _said(tags: Mapping[str, str]) -> str:
+    own = _tags.public(tags)
+    return ", ".join(f"{name}:{value}" if value else name for name, value in own.items())
+
+
+def _left(expires_at: datetime) -> str:
+    now = datetime.now(UTC)
+    if expires_at.tzinfo is None:
+        now = now.replace(tzinfo=None)
+    seconds = round((expires_at - now).total_seconds())
+    if seconds <= 0:
+        return "none"
+    hours, rest = divmod(seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    days, hours = divmod(hours, 24)
+    parts = {"d": days, "h": hours, "min": minutes, "s": seconds}
+    said = [f"{number} {unit}" for unit, number in parts.items() if number]
+    return " ".join(said[:2])

@@ -1,0 +1,112 @@
+"""What the sandbox says of a cell, read without trusting it."""
+
+import base64
+import json
+from typing import Any, Literal, cast
+
+from sandboxkit.kernel._result import CellError, CellOutput
+from sandboxkit.terminal import plain
+
+_COST = 64
+"""Bytes that each piece of output counts beside its own, as in the sandbox."""
+_STREAMS = ("stdout", "stderr")
+
+
+# Any, here and below: JSON that the sandbox wrote; what is used of it is checked.
+def message(line: bytes, token: str) -> dict[str, Any] | None:
+    """A line that the holder wrote; None for any other."""
+    said, _, text = line.partition(b" ")
+    if said != token.encode():
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def error(given: object) -> CellError | None:
+    """What a cell raised."""
+    if not isinstance(given, dict):
+        return None
+    names = ("name", "message", "traceback")
+    texts = [plain(_printable(str(given.get(name, "")))) for name in names]
+    return CellError(*texts)
+
+
+class Outputs:
+    """Pieces of output in the order they came, of at most `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._found: list[CellOutput] = []
+        self._printed: list[str] = []  # the newest pieces of one stream
+        self._stream: Literal["stdout", "stderr"] = "stdout"
+        self._size, self._truncated = 0, False
+
+    def add(self, items: object) -> None:
+        """Add what the holder sent on."""
+        for item in items if isinstance(items, list) else []:
+            if isinstance(item, list) and len(item) == 2:
+                self._add(item[0], item[1])
+
+    def take(self) -> tuple[tuple[CellOutput, ...], bool]:
+        """All of it, and whether there was more."""
+        self._join()
+        taken = tuple(self._found), self._truncated
+        self._found, self._size, self._truncated = [], 0, False
+        return taken
+
+    def _add(self, kind: object, value: object) -> None:
+        if kind in _STREAMS and isinstance(value, str):
+            value = _printable(value)
+            size = len(value.encode())
+            if not self._fits(size):
+                return
+            if kind != self._stream:
+                self._join()
+                self._stream = cast(Literal["stdout", "stderr"], kind)
+            self._printed.append(value)
+        elif kind in ("display", "result") and isinstance(value, dict):
+            if not self._fits(_size(value) + _COST):
+                return
+            self._join()
+            text = str(value.get("text/plain", ""))
+            data = {str(name): _decoded(str(name), each) for name, each in value.items()}
+            self._found.append(CellOutput(kind, _printable(text), data))
+
+    def _fits(self, size: int) -> bool:
+        # Twice: U+FFFD is longer than what it stands for, and so is JSON that was read again.
+        if self._size + size > 2 * self._limit:
+            self._truncated = True
+            return False
+        self._size += size
+        return True
+
+    def _join(self) -> None:
+        if self._printed:
+            self._found.append(CellOutput(self._stream, "".join(self._printed)))
+            self._printed = []
+
+
+def _size(value: object) -> int:
+    try:
+        return len(json.dumps(value))
+    except RecursionError:  # it could just be read
+        return 1 << 62
+
+
+def _decoded(name: str, given: Any) -> Any:
+    if name.startswith("image/") and name != "image/svg+xml":
+        try:
+            return base64.b64decode(given)
+        except (ValueError, TypeError):
+            return b""
+    if name == "application/json" or name.endswith("+json"):
+        return given
+    return _printable(given if isinstance(given, str) else json.dumps(given))
+
+
+def _printable(text: str) -> str:
+    """Without lone surrogates, which no file and no terminal takes."""
+    return text.encode(errors="backslashreplace").decode()

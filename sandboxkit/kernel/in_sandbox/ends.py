@@ -1,0 +1,63 @@
+"""Ends all that a kernel has started, and removes its folder."""
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+VARIABLE = "SANDBOXKIT_KERNEL"
+ROUNDS = 200
+
+
+def end_all(mark: str, root: int = 0) -> bool:
+    """Kill what descends from `root` or has the kernel's mark in its environment, and their files.
+
+    Who clears its environment and leaves its parents is only found as a descendant. Returns whether
+    none is left.
+    """
+    found: list[int] = []
+    for _ in range(ROUNDS):
+        found = _found(f"{VARIABLE}={mark}".encode(), root)
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not found:
+            break
+        time.sleep(0.005)
+    for folder in glob.glob(os.path.join(tempfile.gettempdir(), f".sandboxkit-{mark}-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    return not found
+
+
+def _found(mark: bytes, root: int) -> "list[int]":
+    parents = {}
+    marked = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        pid = int(name)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            if state in (b"Z", b"X") or pid == os.getpid():
+                continue
+            parents[pid] = int(parent)
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    marked.append(pid)
+    below = {root} - {0}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in below} - below
+        below |= more
+        grown = bool(more)
+    return [*(below - {root}), *marked]
+
+
+if __name__ == "__main__":
+    end_all(sys.argv[1])

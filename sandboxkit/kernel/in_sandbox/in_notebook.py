@@ -1,0 +1,73 @@
+"""What is changed in an ipykernel: its streams are pipes, in order with what it shows."""
+
+import contextlib
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sandboxkit.kernel.in_sandbox.pipe import (
+        Pipe,
+        read_before_children,
+        text_of,
+        wait_until_read,
+    )
+
+SHOWN = ("display_data", "execute_result", "update_display_data")
+
+
+class Shows:
+    """What was shown over Jupyter's own socket; the holder acknowledges each."""
+
+    def __init__(self, acknowledged: int) -> None:
+        self.acknowledged, self.process = acknowledged, os.getpid()
+        self.waiting = 0
+
+    def unread(self) -> int:
+        if os.getpid() != self.process:
+            return 0
+        with contextlib.suppress(OSError):
+            self.waiting -= len(os.read(self.acknowledged, 4096))
+        return self.waiting
+
+
+def plain(value: "Any") -> "Any":
+    """A list or dict that JSON can hold, as it is; None for any other."""
+    with contextlib.suppress(Exception):
+        if json.loads(json.dumps(value, allow_nan=False)) == value:
+            return value
+    return None
+
+
+def set_up(shell: "Any", acknowledged: int) -> None:
+    """Change it. Once more does no harm."""
+    if getattr(sys.stdout, "buffer", None).__class__.__name__ == Pipe.__name__:
+        return
+    os.set_inheritable(acknowledged, False)
+    for kind in (dict, list):
+        shell.display_formatter.formatters["application/json"].for_type(kind, plain)
+    shows, out, err = Shows(acknowledged), Pipe(1), Pipe(2)
+    out.others, err.others = [err, shows], [out, shows]
+    read_before_children([out, err, shows])
+    sys.stdout, sys.stderr = text_of(out), text_of(err)
+    session = shell.kernel.session
+    send = session.send
+
+    def in_order(stream: "Any", message: "Any", *args: "Any", **options: "Any") -> "Any":
+        kind = message.get("msg_type") if isinstance(message, dict) else message
+        if kind not in SHOWN:
+            return send(stream, message, *args, **options)
+        wait_until_read([out, err])
+        sent = send(stream, message, *args, **options)
+        shows.waiting += 1
+        return sent
+
+    session.send = in_order
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        flush = ctypes.CDLL(None).fflush
+        shell.events.register("post_run_cell", lambda result: flush(None))

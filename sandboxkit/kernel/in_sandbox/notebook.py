@@ -1,0 +1,155 @@
+"""ipykernel as its holder sees it: Jupyter's messages, over sockets without a file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxkit.kernel.in_sandbox.holder import Holder
+
+    given: dict[str, Any] = {}
+
+SETUP = """
+def __sandboxkit_set_up(program, descriptor):
+    names = {{"__name__": "sandboxkit"}}
+    for each in program:
+        exec(compile(each, "<sandboxkit>", "exec"), names)
+    names["set_up"](get_ipython(), descriptor)
+__sandboxkit_set_up({program!r}, {descriptor})
+del __sandboxkit_set_up
+"""
+SHOWN = ("display_data", "execute_result", "update_display_data")
+AGAIN_SECONDS = 1.0
+LOST_SECONDS = 5.0
+"""After its answer, until a cell's last message is taken for lost."""
+
+
+class Notebook:
+    """Starts ipykernel, and is its client."""
+
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
+        folder = tempfile.mkdtemp(prefix=f".sandboxkit-{holder.mark}-")
+        address, key = f"@sandboxkit-{secrets.token_hex(8)}", secrets.token_hex(16)
+        names = ("shell", "iopub", "stdin", "control", "hb")
+        ports = {f"{name}_port": number for number, name in enumerate(names, 1)}
+        connection = {**ports, "ip": address, "transport": "ipc", "key": key}
+        connection["signature_scheme"] = "hmac-sha256"
+        file = os.path.join(folder, "connection.json")
+        with open(file, "w") as opened:
+            json.dump(connection, opened)
+        argv = [sys.executable or "python3", "-m", "ipykernel_launcher", "-f", file]
+        argv += ["--IPKernelApp.capture_fd_output=False", "--HistoryManager.enabled=False"]
+        argv += ["--InteractiveShell.colors=NoColor", "--log-level=50"]
+        theirs, self.acknowledge = os.pipe()
+        for end in (theirs, self.acknowledge):
+            os.set_blocking(end, False)
+        self.pid = holder.spawn(argv, pass_fds=(theirs,), env={"IPYTHONDIR": folder})
+        os.close(theirs)
+        # Not at the top: the kernel starts meanwhile, and imports the same.
+        self.zmq: Any = importlib.import_module("zmq")
+        session: Any = importlib.import_module("jupyter_client.session")
+        self.session = session.Session(key=key.encode())
+        context = self.zmq.Context()
+        self.shell, self.iopub = context.socket(self.zmq.DEALER), context.socket(self.zmq.SUB)
+        self.iopub.setsockopt(self.zmq.RCVHWM, 0)
+        self.iopub.setsockopt(self.zmq.SUBSCRIBE, b"")
+        self.iopub.connect(f"ipc://{address}-2")
+        self.shell.connect(f"ipc://{address}-1")
+        self.descriptors = [
+            self.shell.getsockopt(self.zmq.FD),
+            self.iopub.getsockopt(self.zmq.FD),
+        ]
+        self.message = ""
+        self.answer: Any = None
+        self.raised: dict[str, Any] = {}
+        self.idle, self.late = False, 0.0
+        self.set_up = SETUP.format(program=given["in_notebook"], descriptor=theirs)
+        self.ask(self.set_up, silent=True)
+
+    def run(self, code: str) -> None:
+        """Hand over a cell."""
+        self.ask(code, silent=False)
+
+    def ask(self, code: str, *, silent: bool) -> None:
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        sent = self.session.send(self.shell, "execute_request", content)
+        self.message, self.answer, self.idle = sent["header"]["msg_id"], None, False
+        self.raised = {}
+
+    def write(self) -> None:
+        """Nothing waits to be written here."""
+
+    def wake(self) -> None:
+        """Where a cell awaits, a signal alone is not seen until something else comes."""
+        self.session.send(self.shell, "kernel_info_request")
+
+    def receive(self) -> None:
+        """Take every message that there is."""
+        for socket, take in ((self.iopub, self.published), (self.shell, self.answered)):
+            while True:
+                try:
+                    _, message = self.session.recv(socket, self.zmq.NOBLOCK)
+                except (ValueError, TypeError, KeyError):
+                    continue  # the code has sent it
+                if message is None:
+                    break
+                take(message["msg_type"], message["content"], message["parent_header"])
+        answer, now = self.answer, time.monotonic()
+        if answer is None or not (self.idle or now > self.late):
+            return  # its last message is still to come
+        self.answer = None
+        if self.holder.ready:
+            failed = answer.get("status", "ok") != "ok"
+            error = _error(self.raised or answer) if failed else None
+            self.holder.done(error, answer.get("execution_count"))
+        elif self.idle:
+            self.holder.began("ipykernel")
+        else:
+            self.ask(self.set_up, silent=True)  # it was published before anybody looked
+
+    def published(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        """What the kernel shows to whoever looks."""
+        if kind == "stream" and content.get("name") in ("stdout", "stderr"):
+            text = str(content["text"]).encode("utf-8", "backslashreplace")
+            self.holder.kept.printed(content["name"], text)
+        elif kind in SHOWN:
+            # What was printed before it was read before it, and what follows waits until then.
+            said = "result" if kind == "execute_result" else "display"
+            self.holder.kept.shown(said, dict(content["data"]), False)
+            with contextlib.suppress(OSError):
+                os.write(self.acknowledge, b".")
+        elif kind == "error" and parent.get("msg_id") == self.message:
+            self.raised = content  # where showing a value fails, the answer has no name for it
+        elif kind == "status" and content.get("execution_state") == "idle":
+            self.idle = self.idle or parent.get("msg_id") == self.message
+
+    def answered(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+        """What it answers to us."""
+        if kind == "execute_reply" and parent.get("msg_id") == self.message:
+            patience = LOST_SECONDS if self.holder.ready else AGAIN_SECONDS
+            self.answer, self.late = content, time.monotonic() + patience
+
+
+def _error(said: dict[str, Any]) -> dict[str, str]:
+    return {
+        "name": str(said.get("ename", said.get("status"))),
+        "message": str(said.get("evalue", "")),
+        "traceback": "\n".join(map(str, said.get("traceback", []))),
+    }

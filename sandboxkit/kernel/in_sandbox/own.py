@@ -1,0 +1,268 @@
+"""A small kernel: one Python that runs cell after cell, where the sandbox has no ipykernel.
+
+Requests come through one pipe and messages go through another; what the code prints goes to
+descriptors 1 and 2, which the kernel's holder reads. Standard library alone.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import base64
+import builtins
+import contextlib
+import io
+import json
+import linecache
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+import warnings
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandboxkit.kernel.in_sandbox.pipe import Pipe, read_before_children, text_of
+
+KINDS = (
+    ("text/html", "_repr_html_"),
+    ("image/png", "_repr_png_"),
+    ("image/jpeg", "_repr_jpeg_"),
+    ("image/svg+xml", "_repr_svg_"),
+    ("text/markdown", "_repr_markdown_"),
+    ("text/latex", "_repr_latex_"),
+    ("application/json", "_repr_json_"),
+)
+FUTURE = 0
+for _name in __future__.all_feature_names:
+    FUTURE |= getattr(__future__, _name).compiler_flag
+COROUTINE = 0x80
+
+
+class Kernel:
+    """The namespace that lasts from cell to cell, and what runs cells in it."""
+
+    def __init__(self, requests: int, messages: int) -> None:
+        module = types.ModuleType("__main__")
+        module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        self.names: dict[str, Any] = module.__dict__
+        self.names["display"] = self.display
+        self.requests, self.process = os.fdopen(requests, "rb"), os.getpid()
+        self.messages, out, err = Pipe(messages), Pipe(1), Pipe(2)
+        pipes = (self.messages, out, err)
+        for pipe in pipes:
+            pipe.others = [each for each in pipes if each is not pipe]
+        read_before_children(pipes)
+        sys.stdout = sys.__stdout__ = text_of(out)  # type: ignore[misc]  # one may
+        sys.stderr = sys.__stderr__ = text_of(err)  # type: ignore[misc]
+        self.sending = threading.RLock()
+        self.flags = getattr(ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)
+        self.token, self.limit, self.count = "", 1 << 20, 0
+        self.failed: BaseException | None = None
+        self.loop: Any = None
+        self.flush_c: Any = None
+        with contextlib.suppress(Exception):
+            import ctypes
+
+            self.flush_c = ctypes.CDLL(None).fflush
+
+    def serve(self) -> None:
+        """Run cells until there are no more."""
+        signal.signal(signal.SIGINT, unheeded)
+        self.send("ready")
+        for line in self.requests:
+            request = json.loads(line)
+            self.token, self.limit = request["token"], request["limit"]
+            error = self.cell(request["code"])
+            if os.getpid() != self.process:
+                os._exit(0)  # a fork of the code's, which has come to the end of its cell
+            self.send("done", error=error, count=self.count)
+        os._exit(0)
+
+    def cell(self, code: str) -> dict[str, str] | None:
+        """Run one cell; how it failed, None where it did not."""
+        self.count += 1
+        error: BaseException | None = None
+        self.failed = None
+        described: dict[str, str] | None = None
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                self.execute(code, f"<cell {self.count}>")
+            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is the cell's
+                error = raised
+            self.settle()
+            error = error or self.failed
+            if error is not None:
+                described = self.described(error)
+        except BaseException as raised:  # noqa: BLE001 - interrupted while that was done
+            error = error or raised
+        while signal.getsignal(signal.SIGINT) is not unheeded:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.signal(signal.SIGINT, unheeded)
+        if error is not None and described is None:
+            described = {"name": type(error).__name__, "message": "", "traceback": ""}
+        return described
+
+    def execute(self, code: str, name: str) -> None:
+        """Run the code, and show the value of its last line if that is an expression."""
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | self.flags, True)
+        assert isinstance(tree, ast.Module)
+        end = tree.body[-1] if tree.body else None
+        last = None
+        if isinstance(end, ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(end.value)
+            del tree.body[-1]
+        self.evaluate(compile(tree, name, "exec", self.flags, True))
+        if last is None:
+            return
+        value = self.evaluate(compile(last, name, "eval", self.flags, True))
+        if value is not None:
+            self.names["_"] = value
+            self.show("result", value)
+
+    def evaluate(self, code: types.CodeType) -> Any:
+        """The value of what was compiled, which may await."""
+        self.flags |= code.co_flags & FUTURE
+        value = eval(code, self.names)
+        if not code.co_flags & COROUTINE:
+            return value
+        import asyncio
+
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        task = self.loop.create_task(value)
+        try:
+            return self.loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                self.loop.run_until_complete(task)
+            raise
+
+    def settle(self) -> None:
+        """What a cell shows at its end: the figures that are open, and text in buffers."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None:
+            with self.reported():
+                for number in pyplot.get_fignums():
+                    self.show("display", pyplot.figure(number))
+                pyplot.close("all")
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        if self.flush_c is not None:
+            self.flush_c(None)
+
+    def display(self, *values: Any, **ignored: object) -> None:
+        """Show values as the last expression of a cell is shown."""
+        for value in values:
+            self.show("display", value)
+
+    def show(self, kind: str, value: Any) -> None:
+        """Send what there is of a value."""
+        data: dict[str, Any] = {}
+        with self.reported():
+            data["text/plain"] = repr(value)
+        if not isinstance(value, type) and not hasattr(value, "_no_such_representation_"):
+            self.represent(value, data)
+        cut = len(data.get("text/plain", "")) > self.limit
+        if cut:
+            data["text/plain"] = data["text/plain"][: self.limit]
+        for name in [name for name in data if name != "text/plain"]:
+            size = self.limit + 1
+            with self.reported():
+                size = len(json.dumps(data[name]))
+            if size > self.limit:
+                del data[name]
+                cut = True
+        self.send(kind, data=data, cut=cut)
+
+    def represent(self, value: Any, data: dict[str, Any]) -> None:
+        """Add all but the text."""
+        for name, method in KINDS:
+            with self.reported():
+                found = getattr(value, method, None)
+                given: Any = found() if callable(found) else None
+                given = given[0] if isinstance(given, tuple) else given
+                if given is not None:
+                    data[name] = encoded(given)
+        with self.reported():
+            found = getattr(value, "_repr_mimebundle_", None)
+            given = found(include=None, exclude=None) if callable(found) else None
+            given = given[0] if isinstance(given, tuple) else given
+            for name, each in dict(given or {}).items():
+                data[str(name)] = encoded(each)
+        figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
+        if figure is not None and isinstance(value, figure):
+            with self.reported():
+                picture = io.BytesIO()
+                value.savefig(picture, format="png", bbox_inches="tight")
+                data["image/png"] = encoded(picture.getvalue())
+        if type(value) in (dict, list) and len(data.get("text/plain", "")) <= self.limit:
+            with contextlib.suppress(Exception):
+                if json.loads(json.dumps(value, allow_nan=False)) == value:
+                    data.setdefault("application/json", value)
+
+    @contextlib.contextmanager
+    def reported(self) -> Any:
+        """An error of a representation is the cell's, and what else there is is shown."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of the code's methods
+            self.failed = self.failed or error
+
+    def described(self, error: BaseException) -> dict[str, str]:
+        """The error, with its traceback from the cell's own lines on."""
+        steps = error.__traceback__
+        while steps is not None and not steps.tb_frame.f_code.co_filename.startswith("<cell "):
+            steps = steps.tb_next
+        name, message, lines = type(error).__name__, "", ""
+        with contextlib.suppress(Exception):
+            message = str(error)
+        with contextlib.suppress(Exception):
+            lines = "".join(traceback.format_exception(type(error), error, steps))
+        half = self.limit // 2
+        return {
+            "name": name,
+            "message": message[:half],
+            "traceback": lines if len(lines) <= half else lines[: half // 2] + lines[-half // 2 :],
+        }
+
+    def send(self, say: str, **fields: Any) -> None:
+        """Tell the holder, after all that was printed before."""
+        text = json.dumps({"say": say, **fields}, default=str)
+        with self.sending:
+            self.messages.write(f"\n{self.token} {text}\n".encode())
+
+
+def unheeded(number: int, frame: object) -> None:
+    """SIGINT between cells."""
+
+
+def encoded(given: Any) -> Any:
+    """Bytes as text that JSON takes."""
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return base64.b64encode(given).decode()
+    return given
+
+
+def main(requests: int, messages: int) -> None:
+    """Begin: what was given is this process's alone, and is in no child that it starts."""
+    for descriptor in (requests, messages):
+        os.set_inheritable(descriptor, False)
+    with contextlib.suppress(Exception):
+        import faulthandler
+
+        faulthandler.enable(2)
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    Kernel(requests, messages).serve()

@@ -1,0 +1,86 @@
+"""Streams of a kernel: what is written to several pipes is read in the order it was written."""
+
+import fcntl
+import io
+import os
+import struct
+import sys
+import termios
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
+
+    class Unread(Protocol):
+        def unread(self) -> int: ...
+
+
+STARTS = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"}
+"""What Python says it does, in audit events, before it starts a program."""
+READ_SECONDS = 1.0
+"""How long what was written before is waited for, at most: it is order and no more."""
+
+
+def wait_until_read(others: "Sequence[Unread]") -> None:
+    """Wait until the holder has read what is in these."""
+    deadline = time.monotonic() + READ_SECONDS
+    for other in others:
+        while other.unread() > 0 and time.monotonic() < deadline:
+            time.sleep(0.0002)
+
+
+def read_before_children(pipes: "Sequence[Unread]") -> None:
+    """From now on wait until the holder has read all of these before a program is started.
+
+    A program writes to the same pipes, and waits for nothing.
+    """
+
+    def hook(event: str, args: object) -> None:
+        if event in STARTS:
+            wait_until_read(pipes)
+
+    sys.addaudithook(hook)
+
+
+class Pipe(io.RawIOBase):
+    """The writing end of a pipe to the holder."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.kept = os.dup(descriptor)  # the pipe itself, whatever the code does with its number
+        self.others: list[Unread] = []
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "Any") -> int:
+        wait_until_read(self.others)
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
+        return size
+
+    def unread(self) -> int:
+        try:
+            found = fcntl.ioctl(self.kept, termios.FIONREAD, b"\0\0\0\0")
+        except OSError:
+            return 0
+        return int(struct.unpack("i", found)[0])
+
+
+def text_of(pipe: Pipe) -> "Any":
+    """A text stream that keeps nothing back."""
+    pipe_as_buffer: Any = pipe
+    return io.TextIOWrapper(
+        pipe_as_buffer,
+        encoding="utf-8",
+        errors="backslashreplace",
+        newline="\n",
+        write_through=True,
+    )

@@ -1,0 +1,7 @@
+"""Terminals: a bash that lasts, on a real terminal of a sandbox; see `Sandbox.terminal`."""
+
+from sandboxkit.terminal._plain import plain
+from sandboxkit.terminal._result import Expected, TerminalResult
+from sandboxkit.terminal._terminal import Terminal
+
+__all__ = ["Expected", "Terminal", "TerminalResult", "plain"]

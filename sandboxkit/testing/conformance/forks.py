@@ -1,0 +1,105 @@
+"""A forked child has its parent's objects, and must not use them."""
+
+import os
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+from sandboxkit import Sandbox, SandboxError, Session
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine
+
+_AT_ONCE = 5.0
+"""Seconds in which a child is told, or nothing happens."""
+
+
+def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """Make the calls in a forked child and say what came of each: "nothing", "refused", or what is wrong.
+
+    After one that "hangs" or "dies" there are no others.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # That there are threads here is the point.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        _report(writing, calls)
+    os.close(writing)
+    answers = b""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    try:
+        while answers.count(b"\n") < len(calls):
+            ready = poll.poll(_AT_ONCE * 1000)
+            more = os.read(reading, 1 << 16) if ready else b"hangs\n"
+            answers += more or b"dies\n"
+            if not (ready and more):
+                break
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+    return dict(zip(calls, answers.decode().splitlines(), strict=False))
+
+
+def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
+    """In the child: never returns, and runs none of the parent's clean-up."""
+    try:
+        for call in calls.values():
+            try:
+                call()
+                said = "nothing"
+            except SandboxError:
+                said = "refused"
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the parent hears of it
+                said = repr(error).replace("\n", " ")
+            os.write(writing, f"{said}\n".encode())
+    finally:
+        os._exit(0)
+
+
+class ForksConformance(Conformance):
+    """`os.fork()` without an exec, as data loaders and launchers do it."""
+
+    def test_a_forked_child_is_told_at_once(self, sandbox: Sandbox) -> None:
+        sandbox.write_file("/workspace/file", "parent's").result(DEADLINE)
+        said = in_child(
+            {
+                "exec": lambda: sandbox.exec(["touch", "/workspace/by-the-child"]).result(60),
+                "read_file": lambda: sandbox.read_file("/workspace/file").result(60),
+                "write_file": lambda: sandbox.write_file("/workspace/file", "no").result(60),
+                "status": lambda: sandbox.status().result(60),
+            }
+        )
+        assert said == dict.fromkeys(said, "refused"), said
+        assert sandbox.read_file("/workspace/file").result(DEADLINE) == b"parent's"
+        listed = [info.path for info in sandbox.list_dir("/workspace").result(DEADLINE)]
+        assert "/workspace/by-the-child" not in listed
+
+    def test_a_forked_child_ends_nothing(self, session: Session, sandbox: Sandbox) -> None:
+        running = sandbox.exec(["cat"], stdin=True)
+        running.stdin.write(b"before ").result(DEADLINE)
+        said = in_child(
+            {
+                "kill": running.kill,
+                "stop": lambda: sandbox.stop().result(60),
+                "close": lambda: session.close().result(60),
+                "exit": lambda: sandbox.__exit__(None, None, None),
+            }
+        )
+        assert set(said.values()) <= {"refused", "nothing"}, said
+        assert [info.id for info in mine(session)] == [sandbox.id]
+        running.stdin.write(b"after").result(DEADLINE)
+        running.stdin.close()
+        assert running.result(DEADLINE).stdout == "before after"
+
+    def test_children_come_and_go_beside_a_command(self, sandbox: Sandbox) -> None:
+        process = sandbox.exec(["sh", "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"])
+        began = time.monotonic()
+        while not process.done() and time.monotonic() - began < DEADLINE:
+            assert in_child({"id": lambda: sandbox.id}) == {"id": "nothing"}
+        assert process.result(DEADLINE).stdout.split() == list("123456")
+        assert sandbox.exec(["echo", "fine"]).result(DEADLINE).stdout == "fine\n"

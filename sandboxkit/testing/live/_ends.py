@@ -1,0 +1,114 @@
+"""Checks of how commands end, or go on: timeouts, kills, cancellation, silence, a second client."""
+
+import contextlib
+from concurrent.futures import CancelledError
+
+from sandboxkit import CommandTimeoutError, Ending, Process
+from sandboxkit.testing.live._subject import (
+    COMMAND_SECONDS,
+    Check,
+    DifferentError,
+    Subject,
+    bounded,
+    expect,
+    wait_until,
+)
+
+_TIMEOUT = 3.0
+_DEAD_SECONDS = 30.0
+
+_TREE = """\
+beat() { while :; do echo >> "$1"; sleep 0.2; done; }
+beat "$1" &
+(beat "$1" &)
+command -v setsid > /dev/null &&
+    setsid sh -c 'while :; do echo >> "$1"; sleep 0.2; done' sh "$1" > /dev/null 2>&1 &
+echo began
+while :; do sleep 1; done
+"""
+"""A child, an orphan and a child of a session of its own, which all write."""
+_BEATS = 'a=$(wc -c < "$1"); sleep 1; b=$(wc -c < "$1"); echo $((a)) $((b))'
+
+
+def _timeout(subject: Subject) -> str:
+    process = subject.start(_TREE, "beat-timeout", timeout=_TIMEOUT)
+    try:
+        result = bounded(process)
+    except CommandTimeoutError as error:
+        expect(error.result.stdout == "began\n", f"the output so far was {error.result.stdout!r}")
+        seconds = error.result.duration
+    else:
+        raise DifferentError(f"it ended with status {result.returncode}")
+    expect(_is_dead(subject, "beat-timeout"), "what it had started ran on")
+    return f"CommandTimeoutError after {seconds:.1f} s, its tree dead"
+
+
+def _kill(subject: Subject) -> str:
+    neighbour = subject.start("read line; echo $line", stdin=True)
+    killed = _begun(subject, "beat-kill")
+    killed.kill()
+    result = bounded(killed)
+    expect(
+        (result.returncode, result.ending) == (137, Ending.KILLED),
+        f"kill() came as status {result.returncode}, {result.ending}",
+    )
+    expect(_is_dead(subject, "beat-kill"), "what it had started ran on")
+    cancelled = _begun(subject, "beat-cancel")
+    cancelled.cancel()
+    with contextlib.suppress(CancelledError):
+        bounded(cancelled)
+        raise DifferentError("it came to its end all the same")
+    seconds = wait_until(lambda: _is_dead(subject, "beat-cancel"), _DEAD_SECONDS)
+    bounded(neighbour.stdin.write("spared\n"))
+    said = bounded(neighbour).stdout
+    expect(said == "spared\n", f"a neighbour answered {said!r}")
+    return f"both trees dead, cancelled within {seconds:.1f} s, a neighbour spared"
+
+
+def _silence(subject: Subject) -> str:
+    seconds = subject.silence
+    script = 'echo before; sleep "$1"; echo after; exit 7'
+    result = subject.run(script, f"{seconds:g}", timeout=seconds + COMMAND_SECONDS)
+    expect(
+        (result.returncode, result.stdout) == (7, "before\nafter\n"),
+        f"status {result.returncode}, {result.stdout!r}",
+    )
+    expect(result.duration >= seconds - 1, f"it took {result.duration:.1f} s")
+    return f"its output and status after {seconds:g} s in which nothing was sent"
+
+
+def _second_client(subject: Subject) -> str:
+    first = subject.start("echo mine > mine; read line; echo $line", stdin=True)
+    wait_until(lambda: subject.run("test -s mine").returncode == 0, COMMAND_SECONDS)
+    assert subject.sandbox.id is not None
+    with subject.again() as session:
+        same = bounded(session.from_id(subject.sandbox.id))
+        result = bounded(same.exec(["cat", "mine"], timeout=COMMAND_SECONDS))
+        expect(result.stdout == "mine\n", f"it saw {result.stdout!r}, {result.stderr!r}")
+    bounded(first.stdin.write("lives\n"))
+    said = bounded(first).stdout
+    expect(said == "lives\n", f"the first client's command said {said!r}")
+    return "it ran a command, left, and the first one's went on"
+
+
+def _begun(subject: Subject, file: str) -> Process:
+    process = subject.start(_TREE, file)
+    for text in process.stdout:
+        if "began" in text:
+            return process
+    bounded(process)  # raises what ended it
+    raise DifferentError("it ended")
+
+
+def _is_dead(subject: Subject, file: str) -> bool:
+    before, after = map(int, subject.said(_BEATS, file).split())
+    expect(before > 0, "its children never ran")
+    return before == after
+
+
+CHECKS = (
+    Check("timeout", "CommandTimeoutError, the whole tree dead", _timeout),
+    Check("kill and cancel", "the whole tree dead, and nothing else", _kill),
+    Check("silence", "a command that says nothing for long is whole", _silence),
+    Check("second client", "reaches the same sandbox by its id, beside the first", _second_client),
+)

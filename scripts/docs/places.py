@@ -1,0 +1,77 @@
+"""Where the files of the repository are on the site, and which pages they make there."""
+
+import ast
+import posixpath
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = {
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "README.md": "index.md",
+}
+FENCE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LANGUAGES = {".py": "python", ".go": "go", ".sh": "sh", ".yaml": "yaml", ".toml": "toml"}
+
+
+def on_site(path: str) -> str:
+    """The page, or the file, that shows a path of the repository; a folder's is a list of its files."""
+    if path in PROJECT:
+        return PROJECT[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"source/{path}" if path.endswith(".md") else f"source/{path}.md"
+
+
+def rewritten(text: str, path: str, wanted: Callable[[str], None]) -> str:
+    """A document's text with its links as they have to be on the site.
+
+    `path` is the document's own; `wanted` is told of each path outside of `docs` that is linked to.
+    """
+    here = posixpath.dirname(path)
+    page = posixpath.dirname(on_site(path))
+
+    def link(match: re.Match[str]) -> str:
+        target = match[1]
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        meant = posixpath.normpath(posixpath.join(here, target))
+        if not (ROOT / meant).exists():
+            meant = meant if meant.startswith("docs/") else f"docs/{meant}"  # made for the site
+        elif not meant.startswith("docs/"):
+            wanted(meant)
+        return f"]({posixpath.relpath(on_site(meant), page or '.')}{match[2] or ''})"
+
+    parts: list[str] = []
+    end = 0
+    for fence in FENCE.finditer(text):
+        parts += [LINK.sub(link, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, LINK.sub(link, text[end:])])
+
+
+def shown(path: str) -> str:
+    """The page of a file that is no document, or of a folder."""
+    file = ROOT / path
+    if file.is_dir():
+        names = sorted(each.name for each in file.iterdir() if each.is_file())
+        lines = (
+            f"- [`{name}`]({file.name}/{name}){_said(file / name)}\n"
+            for name in names
+            if name != "__init__.py"
+        )
+        return f"# {path}\n\n{''.join(lines)}"
+    language = LANGUAGES.get(file.suffix, "text")
+    return f"# {path}\n\n````{language}\n{file.read_text()}````\n"
+
+
+def _said(file: Path) -> str:
+    """What a program says of itself, in a line."""
+    if file.suffix != ".py":
+        return ""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return f": {text.partition(chr(10))[0]}" if text else ""

@@ -1,0 +1,151 @@
+"""The pages of the reference: every public name, from its own docstring, and a GRPO run's settings."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = "grpo-settings"
+
+# Which of the package's names are on which page; what is on none is on the last.
+CORE = {
+    "session": ("Session", ["Session"]),
+    "sandbox": ("Sandbox", ["Sandbox"]),
+    "process": ("Process", ["Process", "ProcessResult", "Ending", "CommandUsage", "PtySize"]),
+    "operation": ("Operation", ["Operation", "wait", "as_completed"]),
+    "errors": ("Errors", []),
+    "values": ("Values", []),
+}
+MODULES = {
+    "terminal": ("Terminal", ["sandboxkit.terminal"]),
+    "kernel": ("Kernel", ["sandboxkit.kernel"]),
+    "provider": ("Provider contract", ["sandboxkit.provider"]),
+    "testing": (
+        "Testing",
+        [
+            "sandboxkit.testing",
+            "sandboxkit.testing.conformance",
+            "sandboxkit.testing.faults",
+            "sandboxkit.testing.live",
+        ],
+    ),
+}
+OF_THE_OPTIONS = """
+The keywords that describe a sandbox are the [options](../options.md), each with its meaning, its
+default and the providers that honour it.
+"""
+
+
+def exported(module: str) -> list[str]:
+    """The public names of a module, in its own order, without importing what it needs."""
+    file = ROOT.joinpath(*module.split("."))
+    path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
+
+
+def _packages(folder: str) -> list[str]:
+    """The public packages of a folder that export something."""
+    names = sorted(path.parent.name for path in (ROOT / folder).glob("[!_]*/__init__.py"))
+    return [each for each in names if exported(f"sandboxkit.{folder}.{each}")]
+
+
+def entries() -> dict[str, tuple[str, dict[str, list[str]]]]:
+    """Each page of the API: its name, to its title and the names that it explains, by module."""
+    names = exported("sandboxkit")
+    errors = exported("sandboxkit.errors")
+    placed = {name for _, some in CORE.values() for name in some} | set(errors)
+    pages = {name: (title, {"sandboxkit": list(some)}) for name, (title, some) in CORE.items()}
+    pages["errors"][1]["sandboxkit"] = [name for name in names if name in errors]
+    pages["values"][1]["sandboxkit"] = [name for name in names if name not in placed]
+    for name, (title, modules) in MODULES.items():
+        pages[name] = (title, {each: exported(each) for each in modules})
+    providers = [f"sandboxkit.providers.{each}" for each in _packages("providers")]
+    pages["providers"] = ("Providers", {each: exported(each) for each in providers})
+    for each in _packages("integrations"):
+        module = f"sandboxkit.integrations.{each}"
+        pages[f"integrations-{each}"] = (f"integrations.{each}", {module: exported(module)})
+    return pages
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference but the command line's: its path on the site, to its text."""
+    found = {f"reference/{name}.md": _page(name, *entry) for name, entry in entries().items()}
+    found[f"reference/{SETTINGS}.md"] = settings()
+    found["reference/index.md"] = index()
+    return found
+
+
+def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
+    parts = [f"# {title}\n"]
+    if name in ("session", "sandbox"):
+        parts.append(OF_THE_OPTIONS)
+    for module, names in modules.items():
+        said = _module(module if name != "errors" else "sandboxkit.errors")
+        if module != "sandboxkit" or name == "errors":
+            parts.append(f"\n{said}\n")
+        if module != "sandboxkit":
+            parts.append(f"\nImport from `{module}`.\n")
+        parts += [f"\n::: {module}.{each}\n" for each in names]
+    return "".join(parts)
+
+
+def index() -> str:
+    """The list of all public names."""
+    parts = [
+        "# Reference\n\nEvery public name. What a call returns and raises is in its docstring, which",
+        " `help()` and these pages show. The [options](../options.md) of a sandbox, the ",
+        "[command line](command-line.md) and the [settings of a GRPO run](grpo-settings.md) have ",
+        "pages of their own.\n",
+    ]
+    for name, (title, modules) in entries().items():
+        parts.append(f"\n## [{title}]({name}.md)\n\n")
+        for module, names in modules.items():
+            links = [f"[`{each}`]({name}.md#{module}.{each})" for each in names]
+            parts.append(f"`{module}`: {', '.join(links)}\n\n")
+    return "".join(parts)
+
+
+def settings() -> str:
+    """Every setting of a GRPO run, from the dataclasses that hold them."""
+    folder = ROOT / "integrations" / "grpo"
+    classes = {
+        node.name: node
+        for path in (folder / "objective.py", folder / "config.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    parts = [
+        "# Settings of a GRPO run\n\nGenerated from `integrations/grpo/config.py`. They stand in the ",
+        "run's TOML file, `[section]` by section, or behind `--set section.name=value`; see ",
+        "[GRPO](../grpo.md).\n",
+    ]
+    for field in classes["Config"].body:
+        if isinstance(field, ast.AnnAssign):
+            section, kind = ast.unparse(field.target), classes[ast.unparse(field.annotation)]
+            parts.append(f"\n## {section}\n\n{ast.get_docstring(kind) or ''}\n\n{_fields(kind)}")
+    return "".join(parts)
+
+
+def _fields(kind: ast.ClassDef) -> str:
+    rows = ["| setting | type | default | meaning |\n| --- | --- | --- | --- |\n"]
+    for node, after in zip(kind.body, [*kind.body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign):
+            continue
+        said = after.value if isinstance(after, ast.Expr) else None
+        meaning = " ".join(str(ast.literal_eval(said)).split()) if said is not None else ""
+        default = ast.unparse(node.value) if node.value is not None else ""
+        if default.startswith("field("):
+            default = "{}"
+        cells = [f"`{ast.unparse(each)}`" for each in (node.target, node.annotation)]
+        cells = [*cells, f"`{default}`", meaning]
+        escaped = [cell.replace("|", "\\|") for cell in cells]
+        rows.append(f"| {' | '.join(escaped)} |\n")
+    return "".join(rows)
+
+
+def _module(name: str) -> str:
+    file = ROOT.joinpath(*name.split("."))
+    path: Path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.get_docstring(ast.parse(path.read_text())) or ""

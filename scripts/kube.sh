@@ -1,0 +1,288 @@
+#!/usr/bin/env bash
+# A real Kubernetes 1.20.2 of one node on this Debian 12 machine, for the tests.
+#
+#   kube.sh build                 compile it, once (scripts/kube/build.sh), and keep it
+#   kube.sh up                    start what does not run, and wait until the node is ready
+#   kube.sh status                what runs, and whether API server and node are ready
+#   kube.sh down                  end everything, and remove its pods, state and addresses
+#   kube.sh stop|start|restart|kill|freeze|thaw PROGRAM
+#   kube.sh kubectl ...           as the administrator
+#
+# PROGRAM is etcd, api, controllers, scheduler, containerd or kubelet. `up` prints the path of the
+# administrator's kubeconfig; beside it are kubeconfig-user, of a user who may do nothing, and
+# kubeconfig-certificate. The cluster answers on addresses of its own on the loopback device, runs
+# its own containerd, and lives beside a Docker daemon without touching it.
+set -euo pipefail
+
+state="${SANDBOXKIT_KUBE_DIR:-/var/lib/sbk-kube}"
+cache="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sandboxkit/kubernetes"
+built="$cache/v1.20.2-2" # the last figure counts the changes of what build.sh makes
+service_ip=10.97.0.1 # the first of the services' range: pods know the API server by it
+node_ip=10.98.0.1
+if [[ -f "$state/built" ]]; then # what runs was made with it, and goes on with it
+  built="$(cat "$state/built")"
+fi
+programs=(etcd containerd api controllers scheduler kubelet)
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/kube"
+export PATH="$built/bin:$PATH:/usr/sbin:/sbin"
+
+fail() {
+  echo "kube.sh: $*" >&2
+  exit 1
+}
+kubectl() { "$built/bin/kubectl" --kubeconfig "$state/kubeconfig" "$@"; }
+ctr() { "$built/bin/ctr" --address "$state/containerd/socket" --namespace k8s.io "$@"; }
+
+binary() {
+  case "$1" in
+    etcd | containerd | kubelet) echo "$built/bin/$1" ;;
+    api) echo "$built/bin/kube-apiserver" ;;
+    controllers) echo "$built/bin/kube-controller-manager" ;;
+    scheduler) echo "$built/bin/kube-scheduler" ;;
+    *) fail "no program $1: it is one of ${programs[*]}" ;;
+  esac
+}
+
+arguments() {
+  case "$1" in
+    etcd)
+      echo --data-dir="$state/etcd" --unsafe-no-fsync
+      echo --listen-client-urls=http://127.0.0.1:12379 --advertise-client-urls=http://127.0.0.1:12379
+      echo --listen-peer-urls=http://127.0.0.1:12380
+      ;;
+    containerd) echo --config="$state/containerd.toml" ;;
+    api)
+      # Histories are kept for a minute, so that watches and continued lists do expire.
+      echo --etcd-servers=http://127.0.0.1:12379 --etcd-compaction-interval=1m
+      echo --bind-address=$service_ip --secure-port=443 --advertise-address=$service_ip
+      echo --service-cluster-ip-range=10.97.0.0/24
+      echo --tls-cert-file="$state/pki/api.crt" --tls-private-key-file="$state/pki/api.key"
+      echo --client-ca-file="$state/pki/ca.crt" --token-auth-file="$state/pki/tokens.csv"
+      echo --service-account-key-file="$state/pki/accounts.pub"
+      echo --service-account-signing-key-file="$state/pki/accounts.key"
+      echo --service-account-issuer=https://kubernetes.default.svc
+      echo --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction
+      echo --allow-privileged=true --kubelet-preferred-address-types=InternalIP
+      echo --kubelet-certificate-authority="$state/pki/ca.crt"
+      echo --kubelet-client-certificate="$state/pki/api-to-kubelet.crt"
+      echo --kubelet-client-key="$state/pki/api-to-kubelet.key"
+      ;;
+    controllers)
+      echo --kubeconfig="$state/pki/controllers.conf" --leader-elect=false --port=0 --secure-port=0
+      echo --use-service-account-credentials=true --root-ca-file="$state/pki/ca.crt"
+      echo --service-account-private-key-file="$state/pki/accounts.key"
+      echo --kube-api-qps=100 --kube-api-burst=200
+      ;;
+    scheduler)
+      echo --kubeconfig="$state/pki/scheduler.conf" --leader-elect=false --port=0 --secure-port=0
+      ;;
+    kubelet)
+      echo --config="$state/kubelet.yaml" --kubeconfig="$state/pki/kubelet.conf"
+      echo --root-dir="$state/kubelet" --hostname-override=node1 --node-ip=$node_ip
+      echo --container-runtime=remote
+      echo --container-runtime-endpoint="unix://$state/containerd/socket"
+      ;;
+  esac
+}
+
+# The process id of a program that runs; fails when it does not.
+running() {
+  local pid
+  pid="$(cat "$state/pid/$1" 2>/dev/null)" && [[ "$(readlink "/proc/$pid/exe")" == "$(binary "$1")" ]] && echo "$pid"
+}
+
+start() {
+  local pid
+  if pid="$(running "$1")"; then
+    kill -s CONT "$pid"
+    return
+  fi
+  # Nothing of the caller's: a test's environment and folder would make it the test's process.
+  # shellcheck disable=SC2046  # no argument has a space in it
+  (
+    cd "$state"
+    renice -n 0 -p "$BASHPID" >/dev/null 2>&1 || true
+    exec env -i PATH="$PATH" HOME=/root setsid "$(binary "$1")" $(arguments "$1") \
+      >>"$state/log/$1.log" 2>&1 </dev/null 8>&- 9>&-
+  ) &
+  echo $! >"$state/pid/$1"
+}
+
+# send SIGNAL PROGRAM, and wait until it has ended
+end() {
+  local pid
+  pid="$(running "$2")" || return 0
+  kill -s CONT "$pid" 2>/dev/null || true
+  kill -s "$1" "$pid" 2>/dev/null || true
+  for _ in $(seq 200); do
+    running "$2" >/dev/null || return 0
+    sleep 0.1
+  done
+  kill -s KILL "$pid" 2>/dev/null || true
+}
+
+send() {
+  local pid
+  pid="$(running "$2")" || fail "$2 does not run"
+  kill -s "$1" "$pid"
+}
+
+# wait_for SECONDS WHAT COMMAND...
+wait_for() {
+  local end=$((SECONDS + $1)) what="$2"
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    if ((SECONDS > end)); then
+      tail -n 5 "$state"/log/*.log >&2 || true
+      fail "$what did not come; the logs are in $state/log"
+    fi
+    sleep 0.1
+  done
+}
+
+api_ready() { [[ "$(kubectl --request-timeout=5s get --raw /readyz)" == ok ]]; }
+node_ready() {
+  [[ "$(kubectl --request-timeout=5s get node node1 -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" == True ]]
+}
+accounts_ready() {
+  [[ -n "$(kubectl --request-timeout=5s get serviceaccount default -o 'jsonpath={.secrets[*].name}')" ]]
+}
+
+tunables=(vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops
+  kernel/keys/root_maxkeys kernel/keys/root_maxbytes)
+
+prepare() {
+  if ! mountpoint -q /sys/fs/cgroup; then
+    mount -t cgroup2 none /sys/fs/cgroup
+  fi
+  # A folder without its mark is a configuration that was interrupted.
+  [[ -f "$state/configured" ]] || "$here/configure.sh" "$state" "$built" $service_ip $node_ip
+  # The kubelet sets these for the whole machine.
+  if [[ ! -f "$state/tunables" ]]; then
+    for name in "${tunables[@]}"; do
+      echo "$name $(cat "/proc/sys/$name" 2>/dev/null)"
+    done >"$state/tunables"
+  fi
+  for address in $service_ip $node_ip; do
+    ip address add "$address/32" dev lo 2>/dev/null || true
+  done
+}
+
+# The images of the tests. One made anew since replaces the one that is there.
+images() {
+  local known="$state/images" id import=(images import --snapshotter "$(cat "$state/snapshotter")")
+  mkdir -p "$known"
+  if [[ ! -f "$known/own" ]]; then
+    python3 "$here/image.py" sandboxkit/pause:1 "$known/pause.tar" /pause="$built/bin/pause"
+    python3 "$here/image.py" sandboxkit/scratch:1 "$known/scratch.tar"
+    ctr "${import[@]}" "$known/pause.tar" >/dev/null
+    ctr "${import[@]}" "$known/scratch.tar" >/dev/null
+    touch "$known/own"
+  fi
+  for image in ${SANDBOXKIT_KUBE_IMAGES:-sandboxkit/python:3.11}; do
+    id="$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null)" || {
+      echo "kube.sh: docker has no image $image (scripts/dockerd.sh, scripts/test-image.sh): the cluster is without it" >&2
+      continue
+    }
+    if [[ "$(cat "$known/${image//\//_}" 2>/dev/null)" != "$id" ]]; then
+      docker save "$image" | ctr "${import[@]}" - >/dev/null
+      echo "$id" >"$known/${image//\//_}"
+    fi
+  done
+}
+
+up() {
+  "$here/build.sh" "$built"
+  prepare
+  start etcd
+  start containerd
+  start api
+  wait_for 60 "containerd's answer" ctr version
+  images
+  wait_for 120 "an answer of the API server" api_ready
+  start controllers
+  start scheduler
+  start kubelet
+  wait_for 120 "a node that is ready" node_ready
+  wait_for 60 "the default service account" accounts_ready
+  echo "$state/kubeconfig"
+}
+
+status() {
+  local pid ok=0
+  for program in "${programs[@]}"; do
+    if pid="$(running "$program")"; then
+      echo "$program: $(awk '/^State/ {print $3}' "/proc/$pid/status") $pid"
+    else
+      echo "$program: ended"
+      ok=1
+    fi
+  done
+  if api_ready 2>/dev/null; then echo "API server: ready"; else echo "API server: not ready" && ok=1; fi
+  if node_ready 2>/dev/null; then echo "node: ready"; else echo "node: not ready" && ok=1; fi
+  return $ok
+}
+
+shims() { pgrep -f -- "containerd-shim-runc-v2 .*-address $state/containerd/socket" || true; }
+
+down() {
+  [[ -d "$state" ]] || return 0
+  for program in kubelet controllers scheduler api etcd; do
+    end TERM "$program"
+  done
+  # A shim takes its container with it when it is told to, not when it is killed.
+  if running containerd >/dev/null; then
+    send CONT containerd
+    for task in $(timeout 20 "$built/bin/ctr" --address "$state/containerd/socket" -n k8s.io tasks list -q || true); do
+      timeout 20 "$built/bin/ctr" --address "$state/containerd/socket" -n k8s.io tasks delete --force "$task" >/dev/null 2>&1 || true
+    done
+  fi
+  end TERM containerd
+  for pid in $(shims); do
+    for child in $(pgrep -P "$pid" || true); do
+      kill -s KILL "$child" 2>/dev/null || true
+    done
+    kill -s KILL "$pid" 2>/dev/null || true
+  done
+  for _ in 1 2 3; do
+    awk -v state="$state/" 'index($5, state) == 1 {print $5}' /proc/self/mountinfo | sort -r |
+      xargs -r -n 1 umount 2>/dev/null || true
+  done
+  ip link delete sbkkube0 2>/dev/null || true
+  for address in $service_ip $node_ip; do
+    ip address delete "$address/32" dev lo 2>/dev/null || true
+  done
+  while read -r name value; do
+    [[ -z "$value" ]] || echo "$value" 2>/dev/null >"/proc/sys/$name" || true
+  done < <(cat "$state/tunables" 2>/dev/null)
+  for _ in $(seq 20); do
+    find /sys/fs/cgroup -depth -type d -path '*/kubepods*' -exec rmdir {} + 2>/dev/null || true
+    [[ -n "$(find /sys/fs/cgroup -type d -name kubepods -print -quit)" ]] || break
+    sleep 0.2
+  done
+  rm -rf --one-file-system "$state"
+}
+
+command="${1:-}"
+[[ $EUID -eq 0 || "$command" == kubectl ]] || fail "only root can run a cluster"
+case "$command" in
+  up | down | start | restart)
+    exec 8>"/run/lock/$(basename "$state").lock"
+    flock 8
+    ;;
+esac
+case "$command" in
+  build) "$here/build.sh" "$built" ;;
+  up | down | status) "$command" ;;
+  kubectl) kubectl "${@:2}" ;;
+  stop) end TERM "${2:?which program}" ;;
+  kill) end KILL "${2:?which program}" ;;
+  start) start "${2:?which program}" ;;
+  restart)
+    end TERM "${2:?which program}"
+    start "$2"
+    ;;
+  freeze) send STOP "${2:?which program}" ;;
+  thaw) send CONT "${2:?which program}" ;;
+  *) fail "usage: kube.sh build|up|status|down|kubectl ...|stop|start|restart|kill|freeze|thaw PROGRAM" ;;
+esac

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Make an environment of a newer Python, with this package and others in it; or say that there is none.
+#
+#     PYTHON=.venv/bin/python scripts/newer.sh .venv/harbor 3.12 'harbor>=0.24'
+set -euo pipefail
+
+python=${PYTHON:-python}
+uv="$(dirname "$python")/uv"
+folder=$1 version=$2
+rm -rf "$folder"
+found=$("$python" -m tests.pythons_here "$version")
+if [ -z "$found" ]; then
+  echo "scripts/newer.sh: no Python $version or newer is installed: ${*:3} cannot be"
+  exit 0
+fi
+"$uv" venv -q -p "$found" "$folder"
+# Built without isolation: the agent is there already, so that it takes no Go toolchain.
+"$uv" pip install -q -p "$folder" 'setuptools>=77'
+"$uv" pip install -q -p "$folder" --no-build-isolation -e '.[local,docker]' "${@:3}"

@@ -1,0 +1,147 @@
+"""Machines of a vendor's, as far as the agent sees one: a first process that is not the agent's,
+neighbours, and programs that are put into it from outside."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Mapping
+
+import anyio
+
+from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.providers._hosted.agent import HostedAgentProvider, ProgramStream
+from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
+from tests.agent.conftest import NAMESPACE
+
+MACHINE = [*NAMESPACE[:-1], "--mount", NAMESPACE[-1]] if os.getuid() == 0 else NAMESPACE
+
+
+class Program(ProgramStream):
+    """A process of this machine, by its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process, sandbox_id: str) -> None:
+        self.process, self.sandbox_id = process, sandbox_id
+        self._reading = asyncio.create_task(self._stderr())
+
+    async def _stderr(self) -> None:
+        assert self.process.stderr is not None
+        while data := await self.process.stderr.read(4096):
+            self.said = (self.said + data)[-2000:]
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        assert self.process.stdout is not None
+        data = await self.process.stdout.read(max_bytes)
+        if not data:
+            await asyncio.wait([self._reading], timeout=1)
+            raise anyio.EndOfStream
+        return data
+
+    async def send(self, item: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(item)
+            await self.process.stdin.drain()
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
+
+    def kill(self) -> None:
+        """End it, as the vendor ends a call: what entered the machine, too, which is a child."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def aclose(self) -> None:
+        self.kill()
+        await self.process.wait()
+        await asyncio.wait([self._reading])
+        self.process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
+
+
+class Machines(HostedAgentProvider):
+    """A provider whose sandboxes are process namespaces that have a life without the agent."""
+
+    name = "machines"
+
+    def __init__(self, prepare: str = "true", *, patient: float = 60.0) -> None:
+        """`prepare` is what a machine's image does to it first."""
+        super().__init__()
+        self._prepare, self._patient = prepare, patient
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.programs: list[Program] = []
+        self.links: list[Program] = []
+
+    def _grace(self) -> float:
+        return self._patient
+
+    async def boot(self, sandbox_id: str) -> None:
+        """Start the machine, or start it again."""
+        process = await asyncio.create_subprocess_exec(
+            *MACHINE, "sh", "-c", f"{self._prepare}; echo up; exec sleep 1000",
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"up\n"
+        self.processes[sandbox_id] = process
+
+    async def halt(self, sandbox_id: str) -> None:
+        """End the machine with all that is in it."""
+        process = self.processes.pop(sandbox_id, None)
+        if process is not None:
+            process.kill()
+            await process.wait()
+            process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
+
+    async def create(self, spec: SandboxSpec) -> str:
+        sandbox_id = secrets.token_hex(6)
+        await self.boot(sandbox_id)
+        try:
+            await self._begin(sandbox_id, spec)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.delete(sandbox_id)
+            raise
+        return sandbox_id
+
+    async def program(self, sandbox_id: str, *argv: str) -> Program:
+        """Run a program inside, as the vendor does; it is nobody's child there."""
+        if sandbox_id not in self.processes:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
+        with open(
+            f"/proc/{self.processes[sandbox_id].pid}/task/{self.processes[sandbox_id].pid}/children"
+        ) as file:
+            first = file.read().split()[0]
+        with anyio.CancelScope(shield=True):  # else it would be nobody's
+            process = await asyncio.create_subprocess_exec(
+                "nsenter", "--target", first, "--pid", "--mount", *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+            self.programs.append(Program(process, sandbox_id))
+        return self.programs[-1]
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
+        link = await self.program(sandbox_id, *argv)
+        self.links.append(link)
+        return link
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        if sandbox_id not in self.processes:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
+        return SandboxInfo(
+            id=sandbox_id, provider=self.name, state=SandboxState.RUNNING, tags={}, image=None,
+            created_at=None, expires_at=None,
+        )  # fmt: skip
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        for sandbox_id in list(self.processes):
+            yield await self.get(sandbox_id)
+
+    async def delete(self, sandbox_id: str) -> None:
+        await self._forget(sandbox_id)
+        await self.halt(sandbox_id)
+        for program in self.programs:
+            if program.sandbox_id == sandbox_id:
+                await program.aclose()

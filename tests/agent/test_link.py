@@ -1,0 +1,353 @@
+"""The link: exact across connections that break anywhere, and every command started once."""
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from sandboxkit import _loop
+from sandboxkit.errors import (
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers._agent import frames, pulse, requests
+from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
+from sandboxkit.providers._agent.frames import Kind
+from sandboxkit.providers._agent.pulse import waits_for_a_processor
+from sandboxkit.types import Command, SandboxInfo, SandboxSpec, SandboxState, StdinItem
+from tests.agent.breaking import Breaking, Silent
+from tests.agent.conftest import Box, NamespaceProvider, Run
+from tests.agent.test_flow import agent_pid
+
+pytestmark = pytest.mark.anyio
+
+FOREVER = float("inf")
+
+
+@pytest.fixture(autouse=True)
+async def as_in_the_background_loop(anyio_backend: str) -> None:
+    """What sandboxkit's own loop does not report, this one does not either."""
+    asyncio.get_running_loop().set_exception_handler(_loop._report)
+
+
+class Breakable:
+    """Opens connections to a sandbox's agent; the first ones break as planned."""
+
+    def __init__(self, box: Box, plan: Sequence[tuple[float, float]]) -> None:
+        self.box, self.plan, self.opened = box, list(plan), 0
+
+    async def open(self) -> ByteStream:
+        self.opened += 1
+        sends, receives = self.plan.pop(0) if self.plan else (FOREVER, FOREVER)
+        return Breaking(await self.box.provider._connect(self.box.id), sends, receives)
+
+    async def client(self, grace: float = 10.0) -> AgentClient:
+        return await AgentClient.start(
+            await self.open(), requests.hello(None), grace=grace, reopen=self.open
+        )
+
+
+def payload(*argv: str) -> bytes:
+    """An EXEC frame's, without anything but its arguments."""
+    return frames.strings(argv) + frames.strings([]) + frames.string("") * 2 + bytes(5)
+
+
+async def run(client: AgentClient, *argv: str, stdin: bytes | None = None) -> Run:
+    async def items() -> AsyncIterator[StdinItem]:
+        yield stdin or b""
+
+    said = Run()
+    command = Command(argv, stdin=None if stdin is None else items())
+    said.status = (await requests.execute(client, command, said.output)).status
+    return said
+
+
+async def counted(client: AgentClient, times: Path) -> None:
+    """Commands whose outcome tells whether each ran once and all of it arrived."""
+    script = f"echo x >> {times}; cat; printf e >&2; exit 7"
+    said = await run(client, "sh", "-c", script, stdin=b"in" * 100)
+    assert (said.status, said.stdout, said.stderr) == (7, b"in" * 100, b"e")
+    assert await requests.read_file(client, str(times), 100) == b"x\n"
+
+
+@pytest.mark.parametrize("way", ["sends", "receives"])
+async def test_cut_at_every_byte(box: Box, way: str) -> None:
+    """The handshake needs about 150 bytes one way and 50 the other, the rest about 800."""
+    for cut in [*range(1, 700), *range(700, 1100, 7)]:
+        plan = (float(cut), FOREVER) if way == "sends" else (FOREVER, float(cut))
+        breakable = Breakable(box, [plan])
+        with anyio.fail_after(10):
+            try:
+                client = await breakable.client()
+            except ConnectionEndedError:
+                assert cut < 120  # there was no session yet to carry on
+                continue
+            times = box.workdir / f"{way}-{cut}"
+            await counted(client, times)
+            await client.aclose()
+        assert breakable.opened == 2 or cut > 350
+
+
+async def test_twenty_streams_over_connections_that_break_again_and_again(box: Box) -> None:
+    seed = random.Random(7)
+    plan = [(seed.randint(300, 40_000), seed.randint(300, 200_000)) for _ in range(40)]
+    breakable = Breakable(box, [(FOREVER, 100_000), *plan])
+    client = await breakable.client()
+    said: dict[int, Run] = {}
+
+    async def one(number: int) -> None:
+        script = f"echo x >> {box.workdir}/{number}; seq {number} {number + 20_000}; sha1sum"
+        said[number] = await run(client, "sh", "-c", script, stdin=b"%d" % number * 20_000)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(one, number)
+    for number, heard in said.items():
+        lines = [str(n) for n in range(number, number + 20_001)]
+        lines.append(f"{hashlib.sha1(b'%d' % number * 20_000).hexdigest()}  -")
+        assert heard.stdout.decode().split("\n") == [*lines, ""]
+        assert (box.workdir / str(number)).read_text() == "x\n"
+    assert breakable.opened > 10
+    await client.aclose()
+
+
+async def test_large_transfers_over_breaking_connections(box: Box) -> None:
+    seed = random.Random(8)
+    plan = [(seed.randint(10**5, 3 * 10**6), seed.randint(10**5, 3 * 10**6)) for _ in range(30)]
+    breakable = Breakable(box, plan)
+    client = await breakable.client()
+    data = seed.randbytes(12 << 20)
+    with anyio.fail_after(60):
+        await requests.write_file(client, str(box.workdir / "large"), data, None)
+        assert await requests.read_file(client, str(box.workdir / "large"), 1 << 30) == data
+    assert breakable.opened > 8
+    await client.aclose()
+
+
+async def test_what_ran_ends_when_nobody_comes_back_in_time(box: Box) -> None:
+    breakable = Breakable(box, [(FOREVER, FOREVER), (0.0, 0.0), (0.0, 0.0)])
+    client = await breakable.client(grace=0.5)
+    client.open(Kind.EXEC, payload("sleep", "600"))
+    await box.settled("sleep 600")
+    breakable.plan = [(0.0, 0.0)] * 1000
+    client._link.give_up()
+    await box.settled()
+    with anyio.fail_after(5):
+        while client.ended is None:
+            await anyio.sleep(0.01)
+
+
+async def test_leaving_ends_what_ran_at_once(box: Box) -> None:
+    client = await Breakable(box, []).client(grace=600)
+    client.open(Kind.EXEC, payload("sleep", "600"))
+    await box.settled("sleep 600")
+    await client.aclose()
+    await box.settled()
+
+
+async def test_without_a_grace_a_session_ends_with_its_connection(box: Box) -> None:
+    breakable = Breakable(box, [(FOREVER, 100.0)])
+    client = await AgentClient.start(await breakable.open(), requests.hello(None))
+    with pytest.raises(ConnectionEndedError):
+        await run(client, "seq", "1000")
+    assert breakable.opened == 1
+
+
+async def test_an_agent_started_in_its_place_is_not_taken_for_the_one_before(
+    provider: NamespaceProvider,
+) -> None:
+    spec = SandboxSpec(workdir=str(provider.folder / "work"))
+    one, other = await provider.create(spec), await provider.create(spec)
+    await provider._clients.pop(one).aclose()
+    os.replace(provider.folder / other, provider.folder / one)
+    with pytest.raises(SandboxTerminatedError, match="started again"):
+        await provider.exec(one, Command(("true",)), Run().output)
+
+
+class Listed(NamespaceProvider):
+    """As its base, but it also knows which of its sandboxes live."""
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        if self.processes[sandbox_id].returncode is not None:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
+        return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, {})
+
+
+@pytest.fixture
+async def detached(provider: NamespaceProvider) -> AsyncIterator[Box]:
+    """A sandbox whose owner has left it, so that its connections are further ones."""
+    listed = Listed(provider.folder)
+    workdir = provider.folder / "work"
+    sandbox_id = await listed.create(SandboxSpec(workdir=str(workdir), detach=True, lifetime=60))
+    await listed._forget(sandbox_id)
+    yield Box(listed, sandbox_id, workdir)
+    await listed.delete(sandbox_id)
+
+
+async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detached: Box) -> None:
+    provider, started = detached.provider, Run()
+    async with anyio.create_task_group() as group:
+
+        async def lose() -> None:
+            await started.started.wait()
+            await provider._clients[detached.id]._link.aclose()
+
+        group.start_soon(lose)
+        with pytest.raises(OutcomeUnknownError, match="not known") as caught:
+            await detached.sh("echo; sleep 600", run=started)
+        assert not caught.value.retryable
+    assert (await detached.exec("echo", "again")).stdout == b"again\n"
+
+
+async def test_a_call_that_may_be_repeated_says_so(detached: Box) -> None:
+    provider = detached.provider
+    (await provider._client(detached.id))._end("")
+    client = provider._clients[detached.id]
+    with pytest.raises(ProviderUnavailableError) as caught:
+        async with provider._call(detached.id):
+            client.open(Kind.EXEC, payload("true"))
+    assert caught.value.retryable
+    await client.aclose()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the pulse's times, divided by 16."""
+    for name in ("_TICK", "_PING_AFTER", "_KEEP_OPEN", "SILENT_AFTER"):
+        monkeypatch.setattr(pulse, name, getattr(pulse, name) / 16)
+
+
+@pytest.mark.parametrize("timeout", [None, 0.3])
+async def test_silence_is_never_the_programs(
+    box: Box, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    hurry(monkeypatch)
+    pid, begun = await agent_pid(box), Run()
+    async with anyio.create_task_group() as group:
+
+        async def freeze() -> None:
+            await begun.started.wait()
+            os.kill(pid, signal.SIGSTOP)
+
+        group.start_soon(freeze)
+        with anyio.fail_after(20), pytest.raises(OutcomeUnknownError, match="does not answer"):
+            with anyio.move_on_after(timeout):
+                await box.sh("echo; sleep 600", run=begun)
+    with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="does not answer"):
+        await box.provider.read_file(box.id, "/etc/passwd", max_bytes=1 << 20)
+    os.kill(pid, signal.SIGCONT)
+    await box.settled()  # the command was killed as soon as that could be
+    assert (await box.exec("echo", "back")).stdout == b"back\n"
+
+
+async def test_a_busy_sandbox_is_not_silent(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    assert (await box.exec("sleep", "2")).status == 0
+
+
+async def test_a_silent_connection_is_replaced_where_another_can_be_had(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    streams: list[Silent] = []
+
+    async def open_silent() -> Silent:
+        streams.append(Silent(await box.provider._connect(box.id)))
+        return streams[-1]
+
+    client = await AgentClient.start(
+        await open_silent(), requests.hello(None), grace=20, reopen=open_silent
+    )
+    streams[0].silent = True
+    with anyio.fail_after(10):
+        while len(streams) < 2:
+            await anyio.sleep(0.01)
+    assert (await run(client, "echo", "here")).stdout == b"here\n"
+    await client.aclose()
+
+
+async def test_everybody_who_waits_for_a_connection_hears_at_the_same_time(
+    detached: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = detached.provider
+    monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 0.5)
+    pid = await agent_pid(detached)
+    os.kill(pid, signal.SIGSTOP)
+    refused: list[SandboxError] = []
+
+    async def one() -> None:
+        try:
+            await provider.stat(detached.id, "/")
+        except SandboxError as error:
+            refused.append(error)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(one)
+    os.kill(pid, signal.SIGCONT)
+    assert {type(error) for error in refused} == {ProviderUnavailableError}
+    assert len(refused) == 20
+
+
+async def test_an_agent_that_others_keep_from_running_is_waited_for(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy must not be excused by processes of its own that delay the agent."""
+    hurry(monkeypatch)
+    pid, begun = await agent_pid(box), Run()
+    monkeypatch.setattr(box.provider, "_starved", lambda _: True)
+    async with anyio.create_task_group() as group:
+
+        async def delay() -> None:
+            await begun.started.wait()
+            os.kill(pid, signal.SIGSTOP)
+            await anyio.sleep(2)  # four times as long as silence is borne
+            os.kill(pid, signal.SIGCONT)
+
+        group.start_soon(delay)
+        assert (await box.sh("echo; sleep 1; exit 3", run=begun)).status == 3
+
+
+async def test_who_waits_for_a_processor_is_told_from_who_is_stopped(box: Box) -> None:
+    pid = await agent_pid(box)
+    with anyio.fail_after(5):
+        while waits_for_a_processor(pid):  # until it is idle
+            await anyio.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    with anyio.fail_after(5):
+        while waits_for_a_processor(pid):  # until its last thread has stopped
+            await anyio.sleep(0.01)
+    os.kill(pid, signal.SIGCONT)
+    assert waits_for_a_processor(os.getpid())
+    assert not waits_for_a_processor(2**22 + 1)  # no such process
+
+
+async def test_who_asks_after_a_long_silence_has_the_whole_time(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was asked anything meanwhile: that was no silence."""
+    hurry(monkeypatch)
+    monkeypatch.setattr(pulse, "_KEEP_OPEN", 60.0)
+    streams: list[ByteStream] = []
+
+    async def opened() -> ByteStream:
+        streams.append(await box.provider._connect(box.id))
+        return streams[-1]
+
+    client = await AgentClient.start(await opened(), requests.hello(None), grace=10, reopen=opened)
+    await anyio.sleep(3 * pulse.SILENT_AFTER)
+    command = f"sleep {pulse._TICK * 2.5}; echo here"
+    assert (await run(client, "sh", "-c", command)).stdout == b"here\n"
+    assert len(streams) == 1
+    await client.aclose()

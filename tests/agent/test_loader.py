@@ -1,0 +1,65 @@
+"""The loader: a program of a few hundred bytes that becomes the agent whose parts lie beside it."""
+
+import gzip
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.providers._agent import binary
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="chroot needs root")
+
+PART = 1_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A file system of nothing but the loader and the agent's parts."""
+    folder = tmp_path / ".sandboxkit"
+    folder.mkdir()
+    (folder / "loader").write_bytes(binary.loader().read_bytes())
+    (folder / "loader").chmod(0o755)
+    data = binary.path().read_bytes()
+    for number, at in enumerate(range(0, len(data), PART)):
+        (folder / f"p{number}").write_bytes(data[at : at + PART])
+    return tmp_path
+
+
+def load(root: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["chroot", root, "/.sandboxkit/loader", *argv], capture_output=True, text=True, timeout=20
+    )
+
+
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
+def test_it_is_tiny(arch: str) -> None:
+    data = binary.loader(arch).read_bytes()
+    assert data.startswith(b"\x7fELF")
+    assert len(data) < 1024
+
+
+def test_it_becomes_the_agent_with_its_arguments(root: Path) -> None:
+    done = load(root, "connect", "/nothing here")
+    assert done.returncode == 70
+    assert done.stderr == (
+        "sandbox agent: dial unix /nothing here: connect: no such file or directory\n"
+    )
+
+
+def test_a_part_that_cannot_be_read_is_no_end_of_the_parts(root: Path) -> None:
+    (root / ".sandboxkit" / "p1").unlink()
+    (root / ".sandboxkit" / "p1").mkdir()
+    assert load(root, "connect", "/x").returncode == 72
+
+
+def test_parts_that_are_no_program_are_said_so(root: Path) -> None:
+    for part in (root / ".sandboxkit").glob("p*"):
+        part.unlink()
+    assert load(root, "connect", "/x").returncode == 73
+
+
+def test_the_packed_agent_is_the_agent() -> None:
+    for arch in ("amd64", "arm64"):
+        assert gzip.decompress(binary.packed(arch).read_bytes()) == binary.path(arch).read_bytes()

@@ -1,0 +1,1 @@
+"""The report: its own logic, and each of its rows once."""

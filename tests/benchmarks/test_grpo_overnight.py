@@ -1,0 +1,92 @@
+"""The overnight run in small: it is stopped and goes on, and what it survives is in its record."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toys import compose
+
+from benchmarks.grpo_overnight import measures, outcome, report
+from benchmarks.grpo_overnight.drive import MARK
+from benchmarks.grpo_overnight.plan import Leg, Plan, Progress
+from sandboxkit import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 5
+GIVEN = ("--stand-in", f"--steps={STEPS}", "--kill-every=5", "--back-after=1", "--signals=1")
+
+
+def begin(folder: Path) -> "subprocess.Popen[bytes]":
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "benchmarks.grpo_overnight", f"--folder={folder}"),
+                *(*GIVEN, "--look-every=0.5"),
+            ],
+            cwd=ROOT,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def finish(process: "subprocess.Popen[bytes]", folder: Path) -> int:
+    try:
+        return process.wait(600)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait(60)
+        raise AssertionError((folder / "said").read_text()) from None
+
+
+@pytest.mark.timeout(1800)
+def test_it_goes_on_after_signals_and_its_record_has_each_step_once(tmp_path: Path) -> None:
+    leg = Leg(tmp_path / "disturbed")
+    compose.warm_model(0.3, steps=60).save_pretrained(tmp_path / "model")
+    compose.tokenizer().save_pretrained(tmp_path / "model")
+    train, held_out = compose.splits()
+    for name, programs in (("train", train), ("held_out", held_out[:12])):
+        lines = [json.dumps(compose.row(program)) + "\n" for program in programs]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+
+    with begin(tmp_path) as process:
+        deadline = time.monotonic() + 600
+        while not Progress.load(leg).signals and process.poll() is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        process.terminate()
+        assert finish(process, tmp_path) == 128 + signal.SIGTERM, (tmp_path / "said").read_text()
+    with begin(tmp_path) as process:
+        assert finish(process, tmp_path) == 0, (tmp_path / "said").read_text()
+
+    made = outcome.read(leg, tmp_path / "train.jsonl")
+    assert made is not None
+    assert (made.complaints, made.progress.left, made.wrong) == ([], [], 0)
+    assert sorted(made.held_out) == list(range(STEPS + 1))
+    assert len(made.steps) == STEPS
+    assert made.kept == sum(made.outcomes.values()) == STEPS * 64
+    assert made.known > STEPS * 8
+    assert made.resumed[-1] >= STEPS / 2
+    assert made.progress.pieces == 2
+    assert made.progress.signals == 1
+    assert made.progress.kills >= made.lost >= 1
+    assert made.injected["lost"] > 0
+    assert (
+        measures.left(os.getpid(), leg.folder / "sandboxes", leg.folder / "tmp", _mark(leg)) == []
+    )
+    page = report.page(tmp_path)
+    assert f"| steps | {STEPS} of {STEPS} |" in page
+    assert "| SIGTERM to the trainer | 1 |" in page
+    plan = Plan.load(tmp_path)
+    assert plan is not None
+    with pytest.raises(ConfigurationError, match="seed=1: the folder's run was begun with 0"):
+        plan.refuse_changes(seed=1, rate=None)
+
+
+def _mark(leg: Leg) -> str:
+    return f"{MARK}={leg.folder}"

@@ -1,0 +1,89 @@
+"""Each of the report's rows runs on our side, and its document says what the code says."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.report import prices
+from benchmarks.report.isolation import ISOLATION
+from benchmarks.report.plot import Bar, Panel, svg
+from benchmarks.report.rounds import Entry
+from benchmarks.report.rows import rows
+from benchmarks.sides import bare, ours
+from benchmarks.sides.serve import turn
+from tests.docker_here import require_docker
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+SMALL = {"sandboxes": 2, "pool": 2, "megabytes": 64}
+
+
+def small() -> dict[str, Entry]:
+    """The entries that need no peer; of those that differ in numbers alone, one."""
+    found: dict[object, tuple[str, Entry]] = {}
+    for row in rows():
+        for entry in row.entries:
+            does = [
+                str(entry.arguments.get(name)) for name in ("provider", "argv", "code", "reset")
+            ]
+            if entry.peer is None:
+                found.setdefault(
+                    (entry.module, entry.measure, *does), (f"{row.key}, {entry.label}", entry)
+                )
+    return dict(found.values())
+
+
+@pytest.mark.parametrize("entry", [pytest.param(e, id=n) for n, e in small().items()])
+@pytest.mark.anyio
+async def test_a_row_runs_and_its_outputs_are_right(entry: Entry) -> None:
+    if entry.arguments.get("provider") == "docker" or entry.measure == "floor_in_container":
+        require_docker()
+    arguments: dict[str, Any] = {
+        name: SMALL.get(name, value) for name, value in entry.arguments.items()
+    }
+    measure = getattr(ours, entry.measure, None) if entry.module == "ours" else None
+    context = (
+        measure(**arguments) if measure else getattr(bare, entry.measure, bare.command)(**arguments)
+    )
+    if isinstance(context, AbstractContextManager):
+        with context as work:
+            assert (await turn(work, 2, 2))["seconds"] > 0
+    else:
+        async with context as work:
+            assert (await turn(work, 2, 2))["seconds"] > 0
+
+
+def test_keys_and_labels_are_unique() -> None:
+    keys = [row.key for row in rows()]
+    assert len(set(keys)) == len(keys)
+    for row in rows():
+        labels = [entry.label for entry in row.entries]
+        assert len(set(labels)) == len(labels)
+        for target in row.targets:
+            assert {target.entry, target.other or target.entry} <= set(labels)
+
+
+def test_the_document_has_the_tables_of_the_code() -> None:
+    text = PAGE.read_text()
+    assert ISOLATION in text
+    assert prices.table(prices.Assumptions()) in text
+
+
+def test_kept_sandboxes_cost_less_and_are_as_many_as_run_at_a_time() -> None:
+    given = prices.Assumptions(jobs=1000, sandboxes=10, start=2, round_trip=0.5, python=0, forked=0)
+    vendor = prices.Vendor("x", 0.001, 0.002, 4, "")
+    one, kept = prices.fresh(vendor, given), prices.reused(vendor, given)
+    assert (one.created, one.seconds) == (1000, 250.0)
+    assert (kept.created, kept.seconds) == (10, 104.5)
+    assert one.dollars == pytest.approx(7.5)
+    assert kept.dollars == pytest.approx(3.135)
+
+
+def test_longer_bars_are_higher_rates() -> None:
+    picture = svg([Panel("a & b", [Bar("slow", 2, False), Bar("fast", 200, True)])])
+    widths = [float(part.split('"')[0]) for part in picture.split(' width="')[3:]]
+    texts = [each.text for each in ElementTree.fromstring(picture).iter() if each.text]
+    assert "a & b" in texts
+    assert widths[1] > widths[0] > 0

@@ -1,0 +1,168 @@
+"""The backends of the faulted calls, each behind a proxy that breaks its connections."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from sandboxkit import Operation, Sandbox, SandboxError, Session
+from sandboxkit.provider import Provider
+from sandboxkit.providers.daytona import DaytonaProvider
+from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.e2b import E2BProvider
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.modal import ModalProvider
+from sandboxkit.testing.chaos.calls import SECONDS, Tally, faulted_calls, storm, weather
+from sandboxkit.testing.faults import FaultProxy, Plan
+from tests.chaos.distant import no_way
+from tests.daytona.server import emulator as daytona_emulator
+from tests.e2b.server import emulator as e2b_emulator
+from tests.emulators.modal.client import modal_emulator
+
+TAG = "chaos:calls"
+MAIN = ["sh", "-c", "sleep 0.5; exit 3"]
+TIMEOUT = 2.0
+"""Seconds that each provider gives its server for an answer."""
+PAUSES = {"local": 0.3, "docker": 3.0, "e2b": 1.0, "daytona": 1.0, "modal": 0.3}
+"""A sandbox of Docker's ends with its client's connection: there must be time to make another."""
+WORKERS = {"docker": 4}
+"""As many as it starts sandboxes at a time on two processors: nobody waits for a turn."""
+DEADLINES = {"e2b": 20.0, "daytona": 20.0, "modal": 20.0}
+"""Where a call is several requests one after the other, each with its own time to answer."""
+
+
+@dataclass
+class Target:
+    """A provider, and the proxies on its way."""
+
+    provider: Provider
+    proxies: list[FaultProxy]
+    make: Callable[[Session], Operation[Sandbox]] = lambda session: session.sandbox(
+        command=MAIN
+    ).start()
+    plan: Plan | None = None
+
+    def open(self, upstream: str) -> FaultProxy:
+        """Another proxy on its way."""
+        proxy = FaultProxy(upstream, plan=self.plan)
+        self.proxies.append(proxy)
+        return proxy
+
+
+@contextmanager
+def docker(listen: str) -> Iterator[Target]:
+    upstream = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    with (
+        FaultProxy(upstream, listen="tcp" if listen == "tcp" else "unix") as proxy,
+        mock.patch.object(_direct, "connect", no_way),
+    ):
+        yield Target(DockerProvider(base_url=proxy.url, timeout=TIMEOUT), [proxy])
+
+
+@contextmanager
+def local() -> Iterator[Target]:
+    """Sandboxes of another client, whose agents' sockets lead through proxies."""
+    with ExitStack() as stack, Session("local", tags=TAG) as owner:
+        state = Path(os.environ["SANDBOXKIT_STATE_DIR"])
+        target = Target(LocalProvider(), [])
+
+        def make(session: Session) -> Operation[Sandbox]:
+            sandbox = owner.sandbox(command=MAIN).start().result()
+            assert sandbox.id is not None
+            agent = state / sandbox.id / "agent.sock"
+            real = agent.rename(agent.with_name("real.sock"))
+            proxy = stack.enter_context(target.open(f"unix://{real}"))
+            agent.symlink_to(proxy.url.removeprefix("unix://"))
+            return session.from_id(sandbox.id)
+
+        target.make = make
+        yield target
+
+
+@contextmanager
+def e2b() -> Iterator[Target]:
+    with e2b_emulator() as server, FaultProxy(server.url) as proxy:
+        variables = {"E2B_API_URL": proxy.url, "E2B_SANDBOX_URL": proxy.url}
+        with mock.patch.dict(os.environ, variables):
+            yield Target(E2BProvider(timeout=TIMEOUT), [proxy])
+
+
+@contextmanager
+def daytona() -> Iterator[Target]:
+    with (
+        daytona_emulator() as server,
+        FaultProxy(server.url) as proxy,
+        mock.patch.dict(os.environ, {"DAYTONA_API_URL": f"{proxy.url}/api"}),
+    ):
+        yield Target(DaytonaProvider(timeout=TIMEOUT, build_timeout=5), [proxy])
+
+
+@contextmanager
+def modal() -> Iterator[Target]:
+    """Its control calls; the emulator names its own address for the worker's."""
+    with (
+        modal_emulator() as emulator,
+        FaultProxy(emulator.url) as proxy,
+        mock.patch.dict(os.environ, {"MODAL_SERVER_URL": proxy.url}),
+    ):
+        yield Target(ModalProvider(timeout=TIMEOUT, build_timeout=TIMEOUT), [proxy])
+
+
+TARGETS = {
+    "local": local,
+    "docker-unix": lambda: docker("unix"),
+    "docker-tcp": lambda: docker("tcp"),
+    "e2b": e2b,
+    "daytona": daytona,
+    "modal": modal,
+}
+
+
+def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
+    """Make `count` faulted calls on a target, then heal it and see what is left."""
+    with TARGETS[name]() as target:
+        target.plan = weather(seed, share)
+        for proxy in target.proxies:
+            proxy.plan = target.plan
+        session = Session(target.provider, tags=TAG, lifetime=600)
+        try:
+            with storm(target.proxies, seed, PAUSES[name.partition("-")[0]]):
+                tally = faulted_calls(
+                    session,
+                    target.make,
+                    count=count,
+                    seed=seed,
+                    workers=WORKERS.get(name.partition("-")[0], 8),
+                    deadline=DEADLINES.get(name, SECONDS),
+                )
+        finally:
+            for proxy in target.proxies:
+                proxy.heal()
+            try:
+                session.close().result(120)
+            except* SandboxError:
+                session.close().result(120)  # the first time met what the last storm broke
+            # What could not be removed while it was broken is removed now.
+            Operation(target.provider.aclose()).result(60)
+        for proxy in target.proxies:
+            tally.faults.update(proxy.faults)
+        if name != "local":
+            with Session(target.provider.name) as after:  # closed, Daytona's makes no more calls
+                tally.left = _left(after)
+                for sandbox_id in (each.partition(" ")[0] for each in tally.left):
+                    after.from_id(sandbox_id).result(60).stop().result(60)
+        Operation(target.provider.aclose()).result(60)
+        return tally
+
+
+def _left(session: Session) -> list[str]:
+    """What lives on; backends may take a moment for their last removals."""
+    deadline = time.monotonic() + SECONDS
+    while found := [f"{info.id} {info.state}" for info in session.list(TAG).result(60)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return found

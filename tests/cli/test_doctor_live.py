@@ -1,0 +1,180 @@
+"""`doctor --live` on real backends, its end when interrupted, and that each check can fail."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from sandboxkit import Operation, SandboxError, Session
+from sandboxkit.testing import FakeProvider, mutants
+from sandboxkit.testing.live import _commands, _ends, _life, _run, _subject, _world
+from tests.cli import live_defects as defects
+from tests.cli.conftest import Cli, Open, environment
+from tests.daytona.server import emulator as daytona
+from tests.docker_here import require_docker
+from tests.e2b.server import emulator as e2b
+from tests.emulators.modal.client import modal_emulator as modal
+
+EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "e2b": e2b,
+    "daytona": daytona,
+    "modal": modal,
+}
+CHECKS = {
+    check.name: check
+    for check in (
+        *_commands.CHECKS,
+        *_world.CHECKS,
+        *_ends.CHECKS,
+        *_life.CHECKS,
+        *_life.ENDS,
+    )
+}
+CASES: list[tuple[str, type[FakeProvider]]] = [
+    ("start", defects.SaysNothing),
+    ("latency", defects.TrueFails),
+    ("bytes", defects.WritesAsATerminal),
+    ("bytes", mutants.DropsInput),
+    ("statuses", mutants.AnswersLikeAShell),
+    ("statuses", mutants.TakesStatusesForSignals),
+    ("signals", mutants.TakesSignalsForExits),
+    ("stderr", defects.MergesTheStreams),
+    ("much output", defects.CutsLongOutput),
+    ("at once", defects.RunsOneAtATime),
+    ("user", defects.ReadsOldFiles),
+    ("workdir", FakeProvider),  # its folder is elsewhere
+    ("variables", defects.ShowsSecrets),
+    ("variables", defects.ForgetsSecrets),
+    ("terminal", defects.IgnoresResizes),
+    ("files", defects.ForgetsModes),
+    ("files", defects.ReadsOldFiles),
+    ("network", defects.ReachesTheInternet),
+    ("timeout", mutants.KillsNothing),
+    ("timeout", mutants.KillsTheGroupOnly),
+    ("kill and cancel", mutants.KillsTheLeaderOnly),
+    ("kill and cancel", mutants.KillsTheNeighbours),
+    ("silence", defects.GivesUpOnSilence),
+    ("second client", FakeProvider),  # its sandboxes are known to one object only
+    ("lifetime", defects.LivesTooLong),
+    ("renew", defects.LivesTooLong),
+    ("list", defects.ListsEverything),
+    ("delete", mutants.ForgetsToDelete),
+    ("nothing left", mutants.ForgetsToDelete),
+]
+
+
+@pytest.fixture(params=["local", "docker", *EMULATORS])
+def provider(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a backend: of this machine, or a vendor's at an emulator."""
+    name: str = request.param
+    if name == "docker":
+        require_docker()
+    with EMULATORS.get(name, nullcontext)():
+        yield name
+
+
+def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
+    done = cli("doctor", "-p", provider, "--live", "--json", "--silence", "2s", "--tag", tag)
+    rows = json.loads(done.stdout)
+    assert [row["check"] for row in rows] == list(CHECKS)
+    # A container's labels, which the listing shows, are those of its birth.
+    unknown = {"renew"} if provider in ("docker", "modal") else set()
+    assert {row["check"]: row["seen"] for row in rows if row["held"] is not True}.keys() == unknown
+    assert done.returncode == 0
+    assert cli("ls", "-p", provider, "-q", "--tag", tag).stdout == ""
+
+
+def test_the_table_says_what_was_expected_and_seen(terminal: Open) -> None:
+    window = terminal("doctor", "--live", "--silence", "1s", rows=60, cols=200)
+    window.expect("nothing with its tag")
+    assert window.exit_code() == 0
+
+
+def test_a_row_that_does_not_hold_is_1(cli: Cli) -> None:
+    done = cli("doctor", "--live", "--silence", "1s", "--network", "internet")  # perhaps none here
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert done.returncode == ("NO" in rows["network"])
+    assert "network='internet': reached" in rows["network"]
+
+
+def test_what_cannot_be_created_is_an_error_and_no_table(cli: Cli) -> None:
+    done = cli("doctor", "--live", "--image", "/no/such/root")
+    assert done.returncode in (2, 125)
+    assert done.stdout.strip() in ("", done.stdout.strip().partition("\n")[0])
+    assert done.stderr.startswith("sandboxkit: error: ")
+
+
+@pytest.mark.parametrize("option", [["--silence", "9s"], ["--tag", "a:b"], ["--user", "root"]])
+def test_its_options_are_refused_without_it(option: list[str], cli: Cli) -> None:
+    done = cli("doctor", *option)
+    assert done.returncode == 2
+    assert "--live" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_deletes_its_sandbox(
+    number: signal.Signals, provider: str, cli: Cli, tag: str
+) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "sandboxkit", "doctor", "-p", provider),
+            *("--live", "--silence", "10m", "--lifetime", "20m", "--tag", tag),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not cli("ls", "-p", provider, "-q", "--tag", tag).stdout:
+        assert time.monotonic() < deadline, "it created nothing"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "CHECK" in out
+    assert cli("ls", "-p", provider, "-q", "--tag", tag).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "defect"), CASES, ids=[f"{name}-{defect.__name__}" for name, defect in CASES]
+)
+def test_a_check_fails_on_what_is_wrong(
+    name: str, defect: type[FakeProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_life, "_GONE_SECONDS", 2.0)
+    monkeypatch.setattr(_ends, "_DEAD_SECONDS", 3.0)
+    monkeypatch.setattr(_commands, "_MEET", _commands._MEET.replace("-lt 300", "-lt 5"))
+    fake = defect()
+
+    def again() -> Session:
+        return Session(FakeProvider() if name == "second client" else fake)
+
+    session, other = Session(fake), Session(fake)
+    try:
+        other.sandbox().start().result(30)
+        row = _row(name, session, again)
+        assert row.held is False, row.seen
+    finally:
+        for each in (session, other):
+            try:
+                each.close().result(30)
+            except ExceptionGroup as errors:
+                assert errors.subgroup(SandboxError)  # noqa: PT017 - a mutant may refuse to delete
+        for sandbox_id in list(fake._boxes):
+            Operation(FakeProvider.delete(fake, sandbox_id)).result(30)
+
+
+def test_every_check_has_a_defect_that_it_finds() -> None:
+    assert {name for name, _ in CASES} == set(CHECKS)
+
+
+def _row(name: str, session: Session, again: Callable[[], Session]) -> _subject.Row:
+    subject = _run.subject(session, again, {}, silence=2.0)
+    if name == "nothing left":
+        subject.sandbox.stop().result(30)
+    return CHECKS[name].row(subject)

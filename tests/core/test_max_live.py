@@ -1,0 +1,216 @@
+"""`max_live`: one cap for all processes of a user on this machine, held by locks of the kernel."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from sandboxkit import ConfigurationError, Operation, Session, _places, wait
+from sandboxkit._places import Places
+from sandboxkit.testing import FakeProvider
+
+PRELUDE = """
+import os, sys
+from sandboxkit import Session, Operation
+from tests.core.test_max_live import Here
+
+def say(word):
+    print(word, flush=True)
+"""
+HOLD = """
+session = Session(Here(), max_live=int(sys.argv[1]))
+for number in range(int(sys.argv[2])):
+    session.sandbox().start().result(60)
+    say("has")
+input()
+"""
+
+
+class Here(FakeProvider):
+    """Has sandboxes on this machine."""
+
+    on_this_machine: ClassVar[bool] = True
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "state"
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what one test kills is pytest's to remove
+    yield path
+    _places._forget()  # the next test has another folder
+
+
+def process(code: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(child: "subprocess.Popen[str]") -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def end(child: "subprocess.Popen[str]") -> None:
+    child.communicate("\n", timeout=30)
+    assert child.returncode == 0
+
+
+def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
+    with Session(Here(), max_live=2) as first, Session(Here(), max_live=2) as second:
+        running = [first.sandbox().start().result(10), second.sandbox().start().result(10)]
+        waiting = second.sandbox().start()
+        assert wait([waiting], timeout=0.2) == ([], [waiting])
+        running[0].stop().result(10)
+        waiting.result(10)
+
+
+def test_the_cap_holds_for_all_processes_and_each_gets_its_turn() -> None:
+    with process(HOLD, 2, 1) as other, Session(Here(), max_live=2) as session:
+        assert said(other) == "has"
+        mine = session.sandbox().start().result(10)
+        waiting = session.sandbox().start()
+        with process(HOLD, 2, 1) as third:
+            assert wait([waiting], timeout=0.2) == ([], [waiting])
+            end(other)
+            mine.stop().result(10)
+            assert said(third) == "has"
+            waiting.result(10)
+            end(third)
+
+
+def test_a_process_that_is_killed_frees_its_places() -> None:
+    with process(HOLD, 3, 3) as other, Session(Here(), max_live=3) as session:
+        assert [said(other) for _ in range(3)] == ["has"] * 3
+        waiting = [session.sandbox().start() for _ in range(3)]
+        assert wait(waiting, timeout=0.2)[0] == []
+        other.send_signal(signal.SIGKILL)
+        assert len(wait(waiting, num_returns=3, timeout=10)[0]) == 3
+
+
+FORK = """
+session = Session(Here(), max_live=1)
+sandbox = session.sandbox().start().result(10)
+if (pid := os.fork()) == 0:
+    sandbox.stop().result(10)     # nothing: neither the sandbox nor its place is the child's
+    session.close().result(10)
+    own = Session(Here(), max_live=1).sandbox().start()
+    try:
+        own.result(0.2)
+    except TimeoutError:
+        say("full")
+    own.result(30)
+    say("mine")
+    os._exit(0)
+input()
+sandbox.stop().result(10)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_has_no_place_and_takes_none_away() -> None:
+    with process(FORK) as parent, Session(Here(), max_live=1) as session:
+        assert said(parent) == "full"
+        waiting = session.sandbox().start()
+        assert wait([waiting], timeout=0.2) == ([], [waiting])
+        waiting.cancel()
+        assert parent.stdin is not None
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert said(parent) == "mine"
+        assert parent.wait(30) == 0
+
+
+def test_who_is_cancelled_while_it_waits_for_a_place_takes_none() -> None:
+    with Session(Here(), max_live=1, max_concurrency=2) as session:
+        with session.sandbox():
+            for _ in range(5):
+                session.sandbox().start().cancel()
+        for _ in range(2):
+            with session.sandbox():
+                pass
+
+
+def test_thousands_of_places_are_taken_and_left_again() -> None:
+    places = Places("many", 40)
+
+    async def turns() -> None:
+        for _ in range(100):
+            held = [await places.take() for _ in range(40)]
+            assert sorted(held) == list(range(40))
+            for place in held:
+                places.leave(place)
+
+    before = len(os.listdir("/proc/self/fd"))
+    Operation(turns()).result(60)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_those_beyond_the_caps_do_not_count() -> None:
+    with Session(Here(), max_live=1) as session, session.sandbox():
+        session.sandbox(counted=False).start().result(10)
+
+
+def test_a_detached_one_counts_until_its_session_is_closed() -> None:
+    provider = Here()
+    with Session(provider, max_live=1) as session:
+        detached = session.sandbox(detach=True).start().result(10)
+        waiting = session.sandbox().start()
+        assert wait([waiting], timeout=0.2) == ([], [waiting])
+        waiting.cancel()
+    with Session(provider, max_live=1) as session:
+        session.adopt(detached).result(10)
+
+
+def test_the_environment_gives_the_cap_of_those_that_give_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
+    with Session(Here()) as session, session.sandbox():
+        waiting = session.sandbox().start()
+        assert wait([waiting], timeout=0.2) == ([], [waiting])
+        with Session(Here(), max_live=2) as wider:
+            wider.sandbox().start().result(10)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", float("nan"), 10**12])
+def test_a_cap_that_is_none_is_refused(value: int) -> None:
+    with pytest.raises(ConfigurationError, match="max_live="):
+        Session(Here(), max_live=value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", " "])
+def test_the_environment_is_checked_as_well(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", value)
+    with pytest.raises(ConfigurationError, match="SANDBOXKIT_MAX_LIVE="):
+        Session(Here())
+
+
+def test_sandboxes_elsewhere_have_no_such_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="use max_concurrency"):
+        Session(FakeProvider(), max_live=1)
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
+    with Session(FakeProvider()) as session, session.sandbox():
+        session.sandbox().start().result(10)
+
+
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    with Session(Here(), max_live=1) as s, pytest.raises(ConfigurationError, match="0700"):
+        s.sandbox().start().result(10)
+
+
+def test_a_link_in_place_of_the_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / "live-fake").symlink_to(tmp_path / "elsewhere")
+    with Session(Here(), max_live=1) as s, pytest.raises(ConfigurationError, match="STATE_DIR"):
+        s.sandbox().start().result(10)

@@ -1,0 +1,190 @@
+"""A command's end as its Process tells it: who ended it, and what nobody can say."""
+
+import asyncio
+import signal
+import sys
+import threading
+import traceback
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    CommandFailedError,
+    CommandStartError,
+    CommandTimeoutError,
+    CommandUsage,
+    Ending,
+    OutcomeUnknownError,
+    Process,
+    Session,
+)
+from sandboxkit.provider import Output
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Command, Exit
+
+SLEEPS = ["sh", "-c", "echo started; exec sleep 1000"]
+
+
+class Lost(FakeProvider):
+    """Loses the way to a command, once it has printed something, when it is to be killed."""
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        await output("stdout", b"so far")
+        await output("stderr", b"and this")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OutcomeUnknownError("it may run on", provider=self.name) from None
+        raise AssertionError
+
+
+class Ends(FakeProvider):
+    """Every command ends in one way."""
+
+    def __init__(self, end: Exit) -> None:
+        super().__init__()
+        self.end = end
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        return self.end
+
+
+class Slow(FakeProvider):
+    """Takes a while to kill a command."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.killed = threading.Event(), False
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.3)
+            self.killed = True
+        raise AssertionError
+
+
+def test_ctrl_c_while_waiting_for_a_result_is_heard_of_when_the_command_is_dead() -> None:
+    provider = Slow()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        provider.begun.wait(20)
+        while "result" not in {
+            f.name for f in traceback.extract_stack(sys._current_frames()[main])
+        }:
+            pass
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with Session(provider) as session:
+        process = session.run(SLEEPS)
+        with pytest.raises(TimeoutError):
+            process.result(0.1)
+        assert not provider.killed
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            process.result()
+        assert provider.killed
+        assert process.cancelled()
+        thread.join()
+
+
+def test_one_that_its_caller_killed_says_so() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(SLEEPS)
+        assert next(iter(process.stdout.lines())) == "started"
+        assert process.poll() is None
+        process.kill()
+        result = process.result(20)
+        assert (result.ending, result.returncode, result.usage) == (
+            Ending.KILLED,
+            137,
+            CommandUsage(),
+        )
+        assert result.stdout == "started\n"
+        assert process.returncode == process.poll() == 137
+
+
+def test_one_past_its_timeout_says_so() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(SLEEPS, timeout=0.5)
+        with pytest.raises(CommandTimeoutError, match=r"timeout of 0\.5 s and was killed") as late:
+            process.result(20)
+    result = late.value.result
+    assert (result.ending, result.returncode, result.usage) == (
+        Ending.TIMED_OUT,
+        137,
+        CommandUsage(),
+    )
+    assert process.returncode == 137
+
+
+def test_a_kill_after_the_end_changes_nothing() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(["sh", "-c", "exit 3"])
+        process.result(20)
+        process.kill()
+        assert process.result(20).ending is Ending.EXITED
+        assert process.returncode == 3
+
+
+@pytest.mark.parametrize("way", ["kill", "timeout"])
+def test_a_kill_that_nobody_can_confirm_is_neither_a_kill_nor_a_timeout(way: str) -> None:
+    with Session(Lost()) as session:
+        process = session.run(["anything"], timeout=0.2 if way == "timeout" else None)
+        if way == "kill":
+            next(iter(process.stdout))
+            process.kill()
+        with pytest.raises(OutcomeUnknownError, match="it may run on") as unknown:
+            process.result(20)
+    assert not isinstance(unknown.value, CommandTimeoutError)
+    assert not unknown.value.retryable
+    assert unknown.value.stdout_bytes == b"so far"
+    assert unknown.value.stderr_bytes == b"and this"
+    assert process.returncode is None
+
+
+def test_one_that_was_not_started_has_no_status() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(["/no/such/program"], check=True)
+        with pytest.raises(CommandStartError):
+            process.result(20)
+    assert process.returncode is None
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (Exit(3, Ending.EXITED), "'program' exited with status 3"),
+        (Exit(137, Ending.EXITED), "'program' exited with status 137"),
+        (Exit(137), "'program' exited with status 137"),
+        (Exit(139, Ending.SIGNAL), "'program' was killed by signal 11 (status 139)"),
+        (
+            Exit(137, Ending.OUT_OF_MEMORY),
+            "'program' ran out of the sandbox's memory and was killed (status 137)",
+        ),
+    ],
+)
+def test_check_says_how_it_failed(end: Exit, message: str) -> None:
+    with Session(Ends(end)) as session, pytest.raises(CommandFailedError) as failed:
+        session.run(["program"], check=True).result(20)
+    assert str(failed.value) == message
+    assert failed.value.result.ending is end.ending
+
+
+def test_check_does_not_say_that_one_which_was_killed_exited() -> None:
+    killed = threading.Event()
+    with Session(FakeProvider()) as session:
+        process: Process = session.run(SLEEPS, check=True)
+        process.add_done_callback(lambda _: killed.set())
+        next(iter(process.stdout))
+        process.kill()
+        with pytest.raises(CommandFailedError, match=r"was killed by kill\(\) \(status 137\)"):
+            process.result(20)
+        assert killed.wait(5)

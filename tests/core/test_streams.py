@@ -1,0 +1,112 @@
+"""Output as it is kept and as it is read live: exact, within its limit, in lines of any length."""
+
+import random
+
+import pytest
+
+from sandboxkit import Operation, Session
+from sandboxkit._pieces import Pieces
+from sandboxkit._streams import LINE_LIMIT, OutputStream
+from sandboxkit.testing import FakeProvider
+
+
+def fed(limit: int | None, *chunks: bytes) -> OutputStream:
+    """A stream that has been given these chunks, and has ended."""
+    stream = OutputStream(limit)
+
+    async def feed() -> None:
+        for chunk in chunks:
+            await stream._feed(chunk)
+        stream._end()
+
+    Operation(feed()).result(60)
+    return stream
+
+
+def cut(data: bytes, largest: int, seed: int) -> list[bytes]:
+    """The data in random chunks."""
+    chance, chunks, at = random.Random(seed), [], 0
+    while at < len(data):
+        size = chance.randint(1, largest)
+        chunks.append(data[at : at + size])
+        at += size
+    return chunks
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10, 1_000, 99_999, 100_000, 100_001, 300_000, None])
+@pytest.mark.parametrize("largest", [1, 700, 90_000, 200_000])
+def test_the_beginning_and_the_end_of_what_is_over_the_limit_are_kept(
+    limit: int | None, largest: int
+) -> None:
+    data = random.Random(7).randbytes(100_000)
+    stream = fed(limit, *cut(data, largest, seed=largest))
+    if limit is None or limit >= len(data):
+        assert (stream._value(), stream.truncated) == (data, False)
+        return
+    tail = limit // 2
+    expected = data[: limit - tail] + (data[-tail:] if tail else b"")
+    assert (stream._value(), stream.truncated) == (expected, True)
+    assert b"".join(stream.bytes()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\n\n\nb", ["a", "", "", "b"]),
+        ("", []),
+        ("\n", [""]),
+        ("\r\n", [""]),
+        ("a\rb\r", ["a\rb"]),
+        ("abcd\nabcde\n", ["abcd", "abcd", "e"]),
+        ("abcd\r\nabcde\r\n", ["abcd", "abcd", "e"]),
+        ("abc\r\n", ["abc"]),
+        ("abcdefgh\n\n", ["abcd", "efgh", ""]),
+        ("abcdefghijkl", ["abcd", "efgh", "ijkl"]),
+        ("abcd\refg", ["abcd", "\refg"]),
+        ("\u00e9\u00e9\u00e9\u00e9\u00e9\n", ["\u00e9\u00e9\u00e9\u00e9", "\u00e9"]),
+    ],
+)
+@pytest.mark.parametrize("largest", [1, 2, 100])
+def test_a_line_over_the_maximum_comes_in_pieces(
+    text: str, expected: list[str], largest: int
+) -> None:
+    stream = fed(None, *cut(text.encode(), largest, seed=1))
+    assert list(stream.lines(max_length=4)) == expected
+
+
+def test_a_line_without_an_end_is_never_held_whole() -> None:
+    found = list(fed(None, *[b"x" * 65_536] * 64).lines())
+    assert [len(each) for each in found] == [LINE_LIMIT] * 4
+
+
+def test_lines_without_a_maximum_below_theirs_are_whole() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(["sh", "-c", "echo one; printf 'two\\r\\nthr'; printf 'ee\\n\\nend'"])
+        assert list(process.stdout.lines()) == ["one", "two", "three", "", "end"]
+
+
+def test_a_flood_of_single_bytes_is_kept_in_few_objects() -> None:
+    pieces = Pieces()
+    for _ in range(1_000_000):
+        pieces.append(b"x")
+    assert pieces.size == 1_000_000
+    assert len(list(pieces)) < 32
+    taken = 0
+    while piece := pieces.popleft():
+        taken += len(piece)
+    assert (taken, pieces.size) == (1_000_000, 0)
+
+
+def test_large_and_small_pieces_keep_their_order() -> None:
+    data = random.Random(3).randbytes(3_000_000)
+    pieces, out = Pieces(), bytearray()
+    chance = random.Random(4)
+    for chunk in cut(data, 150_000, seed=5) + cut(data, 300, seed=6):
+        pieces.append(chunk)
+        if chance.random() < 0.4:
+            out += pieces.popleft()
+    while piece := pieces.popleft():
+        out += piece
+    assert out == data * 2

@@ -1,0 +1,122 @@
+"""kill -9 of local clients at random moments of their starts: the next start leaves nothing."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Session
+
+ROUNDS = 200
+SECONDS = 5.0
+
+# One process that has imported everything forks the clients: a start is killed, not an import.
+CLIENTS = """
+import os, random, signal, sys, threading, time
+import anyio, anyio._backends._asyncio
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
+
+mark, rounds, forks, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "forks", sys.argv[4]
+rng = random.Random(seed)
+
+async def create():
+    provider = LocalProvider()
+    while True:
+        await provider.create(SandboxSpec(workdir="/tmp/" + mark))
+
+def fork_after(seconds):
+    time.sleep(seconds)
+    if os.fork() == 0:
+        os.close(1)
+        time.sleep(600)
+        os._exit(0)
+
+for _ in range(rounds):
+    moment = rng.uniform(0, 0.06)
+    ready, say = os.pipe()
+    client = os.fork()
+    if client == 0:
+        os.setpgid(0, 0)
+        if forks:
+            threading.Thread(target=fork_after, args=(rng.uniform(0, moment),)).start()
+        os.write(say, b".")
+        anyio.run(create)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(say)
+    time.sleep(moment)
+    os.kill(client, signal.SIGKILL)
+    os.waitpid(client, 0)
+    print(client, flush=True)
+"""
+
+
+def processes(mark: str) -> list[str]:
+    """Command lines, by pid, of bubblewraps and agents of these clients."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                line = Path("/proc", entry, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"--workdir=/tmp/" + mark.encode() in line:
+                found.append(f"{entry}: {line!r}")
+    return found
+
+
+def groups(makers: list[str]) -> list[str]:
+    """Control groups that these clients made."""
+    return [
+        folder
+        for folder, _, _ in os.walk("/sys/fs/cgroup")
+        if os.path.basename(folder).removeprefix("detached-").split("-")[0] in makers
+    ]
+
+
+def mounts() -> set[str]:
+    """What is mounted on the host, other people's containers aside."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line for line in lines if "docker" not in line and "sbk-kube" not in line}
+
+
+@pytest.mark.parametrize("forks", ["alone", "forks"])
+def test_clients_killed_while_they_start_leave_nothing(
+    forks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    mark, seed = f"killed-{time.time_ns()}", str(random.random())
+    before = mounts()
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENTS, mark, str(ROUNDS), forks, seed],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, seed
+    clients = done.stdout.split()
+    try:
+        with Session(provider="local") as session:
+            session.sandbox().start().result(60)
+            deadline = time.monotonic() + SECONDS
+            while processes(mark) or groups(clients) or len(os.listdir(tmp_path / "state")) != 1:
+                if time.monotonic() > deadline:
+                    pytest.fail(
+                        f"left with seed {seed}: {processes(mark)} {groups(clients)} "
+                        f"{os.listdir(tmp_path / 'state')}"
+                    )
+                time.sleep(0.05)
+        assert os.listdir(tmp_path / "state") == []
+        assert mounts() <= before
+    finally:
+        if forks == "forks":
+            for client in clients:
+                with suppress(ProcessLookupError):  # it was killed before it forked
+                    os.killpg(int(client), signal.SIGKILL)

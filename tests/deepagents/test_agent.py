@@ -1,0 +1,131 @@
+"""Deep agents that work in a sandbox; their model is a script."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from langchain_core.language_models.base import LanguageModelInput
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.runnables import Runnable
+
+from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
+from sandboxkit.integrations.deepagents import SandboxkitBackend
+
+
+class Scripted(GenericFakeChatModel):
+    """Says what it was given to say, whichever tools it has."""
+
+    # Any: LangChain's own.
+    def bind_tools(
+        self, tools: Sequence[Any], **options: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        return self
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Session("local") as session, session.sandbox() as sandbox:
+        yield sandbox
+
+
+def agent(sandbox: Sandbox, *calls: tuple[str, dict[str, object]], timeout: float = 120.0) -> Any:
+    """An agent that makes these calls and is done."""
+    said: list[AIMessage | str] = [
+        AIMessage("", tool_calls=[{"name": name, "args": args, "id": f"call{number}"}])
+        for number, (name, args) in enumerate(calls)
+    ]
+    model = Scripted(messages=iter([*said, "done"]))
+    return create_deep_agent(model=model, backend=SandboxkitBackend(sandbox, timeout=timeout))
+
+
+def answers(state: dict[str, list[BaseMessage]]) -> list[str]:
+    """What the tools told the model."""
+    return [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+TASK = {"messages": [("user", "make the test pass")]}
+WORK: Sequence[tuple[str, dict[str, object]]] = (
+    (
+        "write_file",
+        {"file_path": "/workspace/code/add.py", "content": "def add(a, b):\n    return a - b\n"},
+    ),
+    (
+        "execute",
+        {
+            "command": "cd /workspace/code && python3 -c 'from add import add; assert add(2, 2) == 4'"
+        },
+    ),
+    (
+        "edit_file",
+        {"file_path": "/workspace/code/add.py", "old_string": "a - b", "new_string": "sum((a, b))"},
+    ),
+    (
+        "execute",
+        {"command": "cd /workspace/code && python3 -c 'from add import add; print(add(2, 2))'"},
+    ),
+    ("ls", {"path": "/workspace/code"}),
+    ("read_file", {"file_path": "/workspace/code/add.py"}),
+    ("grep", {"pattern": "sum((", "path": "/workspace/code"}),
+    ("glob", {"pattern": "*.py", "path": "/workspace/code"}),
+    ("execute", {"command": "echo begun; echo more >&2; sleep 60", "timeout": 1}),
+    ("execute", {"command": "seq 1000000"}),
+    ("execute", {"command": "echo unended '"}),
+    ("execute", {"command": "#" * 200_000}),
+)
+
+
+@pytest.mark.parametrize("run", ["invoke", "ainvoke"])
+def test_an_agent_edits_runs_and_finds_files(sandbox: Sandbox, run: str) -> None:
+    made = agent(sandbox, *WORK)
+    state = made.invoke(TASK) if run == "invoke" else asyncio.run(made.ainvoke(TASK))
+    wrote, failed, edited, passed, listed, read, grepped, globbed, late, much, bad, long = answers(
+        state
+    )
+    assert "/workspace/code/add.py" in wrote
+    assert "AssertionError" in failed
+    assert "exit code 1" in failed
+    assert "replaced 1 instance" in edited
+    assert passed.startswith("4\n")
+    assert "/workspace/code/add.py" in listed
+    assert "return sum((a, b))" in read
+    assert "/workspace/code/add.py" in grepped
+    assert "/workspace/code/add.py" in globbed
+    assert late.startswith("begun\nmore\n")
+    assert "killed: it ran past its timeout of 1 s" in late
+    assert len(much) < 100_000  # the framework keeps the rest in a file
+    assert "exit code 2" in bad
+    assert "pass it through stdin or a file" in long
+    assert state["messages"][-1].text == "done"
+    assert (
+        sandbox.read_file("/workspace/code/add.py").result()
+        == b"def add(a, b):\n    return sum((a, b))\n"
+    )
+
+
+def test_the_end_of_the_sandbox_is_no_answer_to_the_model(sandbox: Sandbox) -> None:
+    made = agent(sandbox, ("execute", {"command": "sleep 60"}))
+
+    async def run() -> None:
+        work = asyncio.create_task(made.ainvoke(TASK))
+        while b"sleep 60" not in sandbox.exec(["ps", "axo", "args"]).result().stdout_bytes:
+            await asyncio.sleep(0.05)
+        await sandbox.stop()
+        await work
+
+    with pytest.raises(SandboxTerminatedError):
+        asyncio.run(run())
+
+
+def test_a_command_has_the_time_of_its_backend(sandbox: Sandbox) -> None:
+    backend = SandboxkitBackend(sandbox, timeout=0.5)
+    before = time.monotonic()
+    assert backend.execute("sleep 60").exit_code == 124
+    assert time.monotonic() - before < 50
+    assert backend.execute("sleep 1", timeout=0).exit_code == 0
+    assert backend.id == sandbox.id
+    with pytest.raises(ConfigurationError, match="seconds"):
+        SandboxkitBackend(sandbox, timeout=-1)

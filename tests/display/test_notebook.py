@@ -1,0 +1,197 @@
+"""A real notebook kernel: interrupting a cell kills its command, and values show themselves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipykernel")
+jupyter_client = pytest.importorskip("jupyter_client")
+
+PATIENCE = 60.0
+OPENING = """
+import sys, threading, traceback
+from sandboxkit import Session
+session = Session("local", tags="book:<b>1</b>")
+sandbox = session.sandbox()
+SLEEPS = ["sh", "-c", "echo started; exec sleep 98766"]
+
+def names():
+    return sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm"]).result(30).stdout.split()
+
+def says_when_it_waits():
+    def look():
+        waits = False
+        while not waits:
+            frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+            calls = {frame.name for frame in frames if "sandboxkit" in frame.filename}
+            waits = frames[-1].name in ("wait", "select") and (
+                frames[-1].name == "select" or calls & {"result", "exception"}
+            )
+        print("waiting", flush=True)
+    threading.Thread(target=look).start()
+
+sandbox.start().result(60)
+"""
+
+
+# Any, here and below: messages are JSON, and jupyter_client ships no types of its own.
+@dataclass
+class Cell:
+    """What a cell showed: its printed text, its result and its error."""
+
+    printed: str = ""
+    shown: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+class Book:
+    """A kernel that runs one cell after another."""
+
+    def __init__(self, manager: Any, client: Any) -> None:
+        self.manager, self.client = manager, client
+
+    def run(self, code: str, *, interrupt_at: str | None = None) -> Cell:
+        """Run a cell, and interrupt the kernel as soon as it has printed `interrupt_at`."""
+        message, cell = self.client.execute(code), Cell()
+        while True:
+            got = self.client.get_iopub_msg(timeout=PATIENCE)
+            if got["parent_header"].get("msg_id") != message:
+                continue
+            kind, content = got["msg_type"], got["content"]
+            if kind == "stream":
+                cell.printed += content["text"]
+                if interrupt_at is not None and interrupt_at in cell.printed:
+                    self.manager.interrupt_kernel()
+                    self.client.kernel_info()  # a kernel that awaits is not woken by the signal
+                    interrupt_at = None
+            elif kind in ("execute_result", "display_data"):
+                cell.shown = content["data"]
+            elif kind == "error":
+                cell.error = content["ename"]
+            elif kind == "status" and content["execution_state"] == "idle":
+                return cell
+
+    def value(self, code: str) -> str:
+        """What a cell's last expression is, as Python writes it."""
+        cell = self.run(code)
+        assert cell.error is None, cell
+        return str(cell.shown["text/plain"])
+
+
+@pytest.fixture(scope="module")
+def book() -> Iterator[Book]:
+    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        opened = Book(manager, client)
+        assert opened.run(OPENING).error is None
+        yield opened
+        assert opened.run("session.close().result(30)").error is None
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "process.result()",
+        "process.exception()",
+        "next(lines)",
+        "await process",
+    ],
+)
+def test_interrupting_a_cell_kills_its_command(book: Book, waiting: str) -> None:
+    cell = book.run(
+        "process = sandbox.exec(SLEEPS)\n"
+        "lines = iter(process.stdout.lines())\n"
+        "assert next(lines) == 'started'\n"
+        f"says_when_it_waits()\n{waiting}",
+        interrupt_at="waiting",
+    )
+    assert cell.error in ("KeyboardInterrupt", "CancelledError")
+    assert book.value("'sleep' in names(), process.cancelled()") == "(False, True)"
+
+
+def test_a_time_limit_of_the_caller_leaves_the_command_running(book: Book) -> None:
+    cell = book.run(
+        "process = sandbox.exec(SLEEPS)\n"
+        "assert next(iter(process.stdout.lines())) == 'started'\n"
+        "process.result(0.2)"
+    )
+    assert cell.error == "TimeoutError"
+    assert book.value("'sleep' in names(), process.done()") == "(True, False)"
+    assert "running" in book.run("process").shown["text/html"]
+    assert book.value("process.kill(); process.result(30).returncode") == "137"
+
+
+class Tags(HTMLParser):
+    """The elements of some HTML, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.elements.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def looked_at(cell: Cell) -> str:
+    """The text of what a cell showed, which holds no element but those of a page."""
+    assert cell.error is None, cell
+    page = cell.shown["text/html"]
+    assert len(page) < 20_000
+    assert len(cell.shown["text/plain"]) < 2_000
+    parsed = Tags(page)
+    assert parsed.elements <= {"b", "div", "pre", "span", "table", "td", "th", "tr"}
+    return " ".join(parsed.texts)
+
+
+def test_a_result_shows_its_status_and_its_output_escaped_and_bounded(book: Book) -> None:
+    cell = book.run(
+        "sandbox.exec(['sh', '-c', '''echo '<script>alert(1)</script>'; seq 100000;"
+        " printf '\\\\033[31mred\\\\033[0m' >&2; exit 3''']).result(30)"
+    )
+    said = looked_at(cell)
+    assert "status 3" in said
+    assert "<script>alert(1)</script>" in said
+    assert "characters left out" in said
+    assert "100000" in said
+    assert said.endswith("red")
+    assert "status 3" in cell.shown["text/plain"]
+
+
+def test_a_sandbox_shows_its_state_its_tags_and_the_time_left(book: Book) -> None:
+    said = looked_at(book.run("sandbox"))
+    assert "running" in said
+    assert "book:<b>1</b>" in said
+    assert "sandboxkit." not in said
+    assert "59 min" in said
+    assert book.value("sandbox.id").strip("'") in said
+    assert "running" in looked_at(book.run("session.list().result(30)[0]"))
+    assert "not started" in looked_at(book.run("other = session.sandbox(); other"))
+    assert "stopped" in looked_at(book.run("other.stop().result(30); other"))
+
+
+def test_operations_and_verdicts_show_how_they_ended(book: Book) -> None:
+    assert "status 0" in looked_at(book.run("done = sandbox.exec(['true']); done.result(30); done"))
+    failed = book.run("lost = sandbox.read_file('/<i>'); lost.exception(30); lost")
+    assert "SandboxFileNotFoundError" in looked_at(failed)
+    verdict = "from sandboxkit.integrations.rewards import Outcome, Verdict\n"
+    graded = book.run(f"{verdict}Verdict(Outcome.FAILED, 0.5, detail='<i>no</i>')")
+    assert "failed" in looked_at(graded)
+    assert "<i>no</i>" in looked_at(graded)
+    masked = book.run(f"{verdict}Verdict(Outcome.INFRA_ERROR, 0.0, 'infra')")
+    assert "leave it out" in looked_at(masked)

@@ -1,0 +1,168 @@
+"""A container that is paused, and a daemon that says nothing: never the program's fault."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+
+from sandboxkit import Sandbox, Session
+from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
+from sandboxkit.provider import StreamName
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.testing.faults import Drop, Fault, FaultProxy, Request, Stall
+from sandboxkit.types import Command, SandboxSpec
+from tests.docker.conftest import SOCKET, listed, until_gone
+
+WITHIN = 10.0
+
+
+@pytest.fixture
+def sandbox(daemon: None, tag: str) -> Iterator[Sandbox]:
+    with Session(provider="docker", tags={"test": tag}) as session:
+        sandbox = session.sandbox()
+        sandbox.start().result(60)
+        yield sandbox
+
+
+def docker(verb: str, sandbox: Sandbox) -> None:
+    assert sandbox.id is not None
+    subprocess.run(["docker", verb, sandbox.id], check=True, capture_output=True)
+
+
+def fails_in_time(result: Callable[[float], object], *kinds: type[SandboxError]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(kinds):
+        result(3 * WITHIN)
+    assert time.monotonic() - begun < WITHIN
+
+
+@pytest.mark.parametrize("timeout", [None, 3.0])
+def test_a_pause_under_a_command_leaves_its_outcome_unknown(
+    sandbox: Sandbox, timeout: float | None
+) -> None:
+    process = sandbox.exec(["sh", "-c", "echo running; sleep 20"], timeout=timeout)
+    assert next(iter(process.stdout.lines())) == "running"
+    docker("pause", sandbox)
+    fails_in_time(process.result, OutcomeUnknownError)
+    docker("unpause", sandbox)
+    assert sandbox.exec(["echo", "again"]).result(30).stdout == "again\n"
+
+
+CALLS: dict[str, Callable[[Sandbox], Callable[[float], object]]] = {
+    "read_file": lambda sandbox: sandbox.read_file("/etc/passwd").result,
+    "write_file": lambda sandbox: sandbox.write_file("/tmp/x", b"x" * 3_000_000).result,
+    "list_dir": lambda sandbox: sandbox.list_dir("/").result,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_to_a_paused_sandbox_is_unavailable(sandbox: Sandbox, name: str) -> None:
+    docker("pause", sandbox)
+    fails_in_time(CALLS[name](sandbox), ProviderUnavailableError)
+    docker("unpause", sandbox)
+    CALLS[name](sandbox)(30)
+
+
+def test_a_command_for_a_paused_sandbox_is_nobodys_outcome(sandbox: Sandbox) -> None:
+    docker("pause", sandbox)
+    process = sandbox.exec(["true"], timeout=3)
+    fails_in_time(process.result, OutcomeUnknownError, ProviderUnavailableError)
+    docker("unpause", sandbox)
+    assert sandbox.exec(["echo", "again"]).result(30).stdout == "again\n"
+
+
+def test_waiting_for_the_main_command_of_a_paused_sandbox_is_unavailable(
+    daemon: None, tag: str
+) -> None:
+    with Session(provider="docker", tags={"test": tag}) as session:
+        sandbox = session.sandbox(command=["sleep", "600"])
+        sandbox.start().result(60)
+        waiting = sandbox.wait()
+        docker("pause", sandbox)
+        fails_in_time(waiting.result, ProviderUnavailableError)
+
+
+def test_a_second_client_of_a_paused_sandbox_is_not_kept(sandbox: Sandbox) -> None:
+    assert sandbox.id is not None
+    with Session(provider="docker") as session:
+        docker("pause", sandbox)
+        again = session.from_id(sandbox.id).result(30)
+        fails_in_time(again.exec(["true"]).result, OutcomeUnknownError, ProviderUnavailableError)
+        docker("unpause", sandbox)
+        assert again.exec(["echo", "again"]).result(30).stdout == "again\n"
+
+
+def test_a_paused_sandbox_is_stopped(sandbox: Sandbox) -> None:
+    docker("pause", sandbox)
+    begun = time.monotonic()
+    sandbox.stop().result(30)
+    assert time.monotonic() - begun < WITHIN
+
+
+REQUESTS = {
+    "create": "POST .*/containers/create",
+    "attach": "POST .*/attach",
+    "start": "POST .*/start",
+    "inspect": "GET .*/containers/[^/]*/json",
+    "list": r"GET .*/containers/json",
+    "delete": "(DELETE .*/containers/|POST .*/wait)",
+    "image": "GET .*/images/",
+    "info": "GET .*/info",
+    "version": "GET .*/version",
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", [Stall(), Drop("stall")], ids=["unheard", "unanswered"])
+@pytest.mark.parametrize("silent", REQUESTS)
+async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
+    daemon: None, tag: str, silent: str, fault: Fault
+) -> None:
+    def plan(request: Request) -> Fault | None:
+        return fault if re.match(REQUESTS[silent], request.line) else None
+
+    with FaultProxy(f"unix://{SOCKET}") as proxy:
+        provider = DockerProvider(base_url=proxy.url, timeout=4.0)
+        proxy.plan = plan
+
+        async def one_life() -> None:
+            sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+            try:
+                assert [info.id async for info in provider.list({"test": tag})] == [sandbox_id]
+                await provider.get(sandbox_id)
+            finally:
+                await provider.delete(sandbox_id)
+
+        # A create that fails deletes what it made: two calls, each within its time.
+        with anyio.fail_after(3 * 4.0), pytest.raises(ProviderUnavailableError, match="in time"):
+            await one_life()
+        proxy.plan = None
+        # Whatever the daemon did not do then, it does now.
+        await provider.aclose()
+        await until_gone(provider, tag, WITHIN)
+        await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
+    daemon: None, tag: str
+) -> None:
+    with FaultProxy(f"unix://{SOCKET}", listen="tcp") as proxy:
+        provider = DockerProvider(base_url=proxy.url, timeout=8.0)
+        sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+
+        async def output(stream: StreamName, chunk: bytes) -> None:
+            proxy.stall()
+
+        command = Command(("sh", "-c", "echo running; sleep 20"))
+        with anyio.fail_after(WITHIN), pytest.raises(OutcomeUnknownError):
+            await provider.exec(sandbox_id, command, output)
+        with anyio.fail_after(WITHIN), pytest.raises(ProviderUnavailableError):
+            await provider.delete(sandbox_id)
+        proxy.resume()
+        await provider.delete(sandbox_id)
+        assert await listed(provider, tag) == []
+        await provider.aclose()

@@ -1,0 +1,143 @@
+"""What becomes of a command whose way breaks: it runs once, and its output is whole."""
+
+import os
+import time
+from unittest import mock
+
+import pytest
+
+from sandboxkit import Operation, ProviderUnavailableError, SandboxError, Session
+from sandboxkit.providers.e2b import E2BProvider
+from tests.e2b.conftest import TIMEOUT
+from tests.e2b.server import E2BServer
+from tests.emulators._server import Server
+
+START, STREAMED = "/process.Process/Start", "StreamInput"
+_COUNTS = 'echo started >>/workspace/starts; for i in $(seq 200); do echo "$i"; sleep 0.02; done'
+_COUNTED = "".join(f"{index}\n" for index in range(1, 201))
+
+
+def test_a_command_whose_way_breaks_five_times_runs_once_and_exactly(
+    server: E2BServer, session: Session
+) -> None:
+    sandbox = session.sandbox().start().result(30)
+    running = sandbox.exec(["sh", "-c", _COUNTS])
+    lines = iter(running.stdout.lines())
+    for line in lines:
+        if line in ("10", "40", "70", "100", "130"):
+            server.break_connections()
+        if line == "199":
+            break
+    result = running.result(60)
+    assert (result.returncode, result.stdout) == (0, _COUNTED)
+    assert sandbox.read_file("/workspace/starts").result(30) == b"started\n"
+    assert sum(START in request for request in server.requests) >= 6
+
+
+def test_an_input_whose_way_breaks_arrives_exactly(server: E2BServer, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    data = bytes(index * index % 251 for index in range(1 << 16)) * 64
+    running = sandbox.exec(["sh", "-c", "echo ready; sleep 0.3; cat >in; sha256sum in"], stdin=True)
+    assert next(iter(running.stdout.lines())) == "ready"
+    assert running.stdin is not None
+    for at in range(0, len(data), 1 << 20):
+        running.stdin.write(data[at : at + (1 << 20)]).result(60)
+        server.break_connections()
+    running.stdin.close().result(60)
+    assert running.result(60).returncode == 0
+    assert sandbox.read_file("/workspace/in").result(30) == data
+
+
+@pytest.mark.parametrize("call", [START, STREAMED])
+@pytest.mark.parametrize("kind", ["reset", "drop", "reset_mid_body", "stall"])
+def test_a_way_that_is_made_again_may_fail_first(
+    server: E2BServer, session: Session, call: str, kind: str
+) -> None:
+    sandbox = session.sandbox().start().result(30)
+    running = sandbox.exec(["sh", "-c", _COUNTS])
+    assert next(iter(running.stdout.lines())) == "1"
+    server.fault(call, kind, times=1)
+    server.break_connections()
+    result = running.result(60)
+    assert (result.returncode, result.stdout) == (0, _COUNTED)
+    assert sandbox.read_file("/workspace/starts").result(30) == b"started\n"
+
+
+def test_no_room_for_another_program_is_no_end_of_the_sandbox(
+    server: E2BServer, session: Session
+) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.refuse_to_fork("resource temporarily unavailable")
+    assert sandbox.exec(["echo", "as before"]).result(30).stdout == "as before\n"
+    provider = E2BProvider(timeout=TIMEOUT)
+    with Session(provider) as other:
+        error = other.from_id(str(sandbox.id)).result(30).exec(["true"]).exception(30)
+    assert isinstance(error, ProviderUnavailableError)
+    assert "resource temporarily unavailable" in str(error)
+    assert len(str(error)) < 1000  # the daemon repeats all of the command line
+    Operation(provider.aclose()).result(30)
+    server.clear()
+
+
+@pytest.mark.parametrize("kind", ["reset", "drop", "stall", "status"])
+def test_a_sandbox_that_is_not_described_may_be_asked_again(
+    server: E2BServer, session: Session, kind: str
+) -> None:
+    sandbox = session.sandbox().start().result(30)
+    provider = E2BProvider(timeout=TIMEOUT)
+    with Session(provider) as other:
+        theirs = other.from_id(str(sandbox.id)).result(30)
+        server.fault(f"GET /sandboxes/{sandbox.id}", kind, times=1)
+        error = theirs.exec(["true"]).exception(30)
+        assert type(error) is ProviderUnavailableError
+        assert theirs.exec(["echo", "there"]).result(30).stdout == "there\n"
+    Operation(provider.aclose()).result(30)
+
+
+@pytest.mark.parametrize("call", [START, STREAMED])
+@pytest.mark.parametrize("kind", ["reset", "drop", "reset_mid_body", "stall", "stall_body"])
+def test_a_sandbox_whose_first_way_breaks_is_there_or_gone(
+    server: E2BServer, session: Session, call: str, kind: str
+) -> None:
+    server.fault(call, kind, times=1)
+    sandbox = session.sandbox(command=["sleep", "1000"])
+    started = time.monotonic()
+    error = sandbox.start().exception(90)
+    assert time.monotonic() - started < 80
+    if error is None:
+        assert sandbox.exec(["echo", "there"]).result(30).stdout == "there\n"
+    else:
+        assert isinstance(error, ProviderUnavailableError), repr(error)
+        assert error.retryable
+        assert server.alive == []
+
+
+def test_a_sandbox_that_nobody_reaches_may_be_made_again(server: Server) -> None:
+    with (
+        mock.patch.dict(os.environ, {"E2B_SANDBOX_URL": "http://127.0.0.1:9"}),
+        Session(E2BProvider(timeout=10)) as session,
+    ):
+        error = session.sandbox().start().exception(30)
+    assert isinstance(error, ProviderUnavailableError), repr(error)
+    assert error.retryable
+    assert server.alive == []
+
+
+def test_a_profile_that_exits_reaches_no_command(server: Server, session: Session) -> None:
+    sandbox = session.sandbox().start().result(30)
+    names = ".profile .bashrc .bash_profile .bash_login .zshenv .kshrc .shrc"
+    script = f'for name in {names}; do echo "exit 3" > "$HOME/$name"; done'
+    sandbox.exec(["sh", "-c", script], check=True).result(30)
+    assert sandbox.exec(["sh", "-c", "exit 5"]).result(30).returncode == 5
+    sandbox.write_file("/workspace/a", b"1").result(30)
+    assert sandbox.read_file("/workspace/a").result(30) == b"1"
+
+
+def test_a_daemon_that_is_too_old_is_refused_and_nothing_is_left(
+    server: Server, session: Session
+) -> None:
+    error = session.sandbox(image="old").start().exception(30)
+    assert isinstance(error, SandboxError)
+    assert "envd 0.5.1" in str(error)
+    assert "0.5.2" in str(error)
+    assert server.alive == []

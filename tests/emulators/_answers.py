@@ -1,0 +1,60 @@
+"""The table in a vendor's ANSWERS.md: what it answers to a call, and what its provider raises then.
+
+Each vendor's `answers.py` has the recorded shapes with what is expected of them. One test plays each
+of them on the emulator, another compares the document; SANDBOXKIT_WRITE=1 writes it.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxkit import SandboxError
+
+__all__ = ["Row", "compare", "is_raised"]
+
+BEGIN, END = "<!-- answers: generated -->\n", "<!-- end of answers -->\n"
+WRITE = os.environ.get("SANDBOXKIT_WRITE") == "1"
+_LONGEST = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    calls: tuple[str, ...]
+    answer: str
+    """Status or code, and the body's shape."""
+    raised: type[SandboxError] | None
+    """None where the provider finds its way all the same."""
+    retry_after: float | None = None
+
+
+def is_raised(error: BaseException | None, row: Row) -> bool:
+    """Whether the error is just what the row says: what is private to providers leaves none."""
+    if row.raised is None or error is None:
+        return row.raised is None and error is None
+    return type(error) is row.raised and getattr(error, "retry_after", None) == row.retry_after
+
+
+def compare(document: Path, rows: Iterable[Row]) -> None:
+    """Fail where the document's table differs, or write it."""
+    begin, rest = document.read_text().split(BEGIN)
+    _, end = rest.split(END)
+    expected = f"{begin}{BEGIN}{''.join(_lines(rows))}{END}{end}"
+    if WRITE:
+        document.write_text(expected)
+    assert document.read_text() == expected, "SANDBOXKIT_WRITE=1 pytest writes it"
+
+
+def _lines(rows: Iterable[Row]) -> Iterable[str]:
+    yield "| call | answer | raised | retry |\n|---|---|---|---|\n"
+    for row in rows:
+        raised, retry = "nothing", ""
+        if row.raised is not None:
+            raised, retry = f"`{row.raised.__name__}`", "yes" if row.raised.retryable else "no"
+        if row.retry_after is not None:
+            retry += f", after {row.retry_after:g} s"
+        shown = " ".join(row.answer.split()).replace("|", "\\|")
+        shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+        yield f"| {', '.join(row.calls)} | {shown} | {raised} | {retry} |\n"

@@ -1,0 +1,67 @@
+"""What stands before the daemons: it knows which sandboxes live, and who may speak to them."""
+
+import json
+from typing import Any
+
+from tests.emulators._faults import App, Message, Receive, Send
+from tests.emulators.e2b._boxes import Boxes
+
+_STREAMED = "/StreamInput"
+
+
+class Proxy:
+    """An ASGI application before the daemons' own."""
+
+    def __init__(self, boxes: Boxes, daemons: App) -> None:
+        self._boxes, self._daemons = boxes, daemons
+        self._open: set[Any] = set()
+        self.holds_inputs = False
+        """Whether it passes on a request only when all of it has come, as many a proxy does."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        sandbox_id = headers.get(b"e2b-sandbox-id", "")
+        box = self._boxes.alive.get(sandbox_id)
+        if box is None:
+            said = "The sandbox was not found"
+            await _refuse(send, 502, {"sandboxId": sandbox_id, "message": said, "code": 502})
+            return
+        if headers.get(b"x-access-token") != box.token:
+            said = "unauthorized access, please provide a valid access token or method signing"
+            await _refuse(send, 401, {"code": 401, "message": f"{said} if supported"})
+            return
+        if self.holds_inputs and scope["path"].endswith(_STREAMED):
+            held = await _all_of(receive)
+            if held is None:
+                return
+            receive = held
+        cycle = getattr(send, "__self__", None)  # uvicorn's own, unless the request is to fail
+        self._open.add(cycle)
+        try:
+            await self._daemons(scope, receive, send)
+        finally:
+            self._open.discard(cycle)
+
+    def break_connections(self) -> None:
+        """Abort every connection on which a daemon is asked something."""
+        for cycle in self._open - {None}:
+            cycle.transport.abort()
+
+
+async def _all_of(receive: Receive) -> Receive | None:
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    if messages[-1]["type"] == "http.disconnect":
+        return None  # a request that was given up goes nowhere
+
+    async def held() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return held
+
+
+async def _refuse(send: Send, status: int, said: dict[str, Any]) -> None:
+    headers = [(b"content-type", b"application/json; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(said).encode()})

@@ -1,0 +1,175 @@
+"""A server that speaks vLLM's HTTP protocol for a small model, for where vLLM takes too long to start.
+
+It answers with what the model samples, by transformers, and takes weights over gloo as receive.py
+does in vLLM. A request in flight goes on with new weights from where it is, where vLLM computes it again.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore
+
+from sandboxkit.integrations.grpo.engines import Request
+from sandboxkit.integrations.grpo.engines.hf import HFEngine
+from sandboxkit.integrations.grpo.engines.transfer import broadcast, gloo_group
+from sandboxkit.integrations.grpo.model import load
+
+_TIMEOUT = timedelta(seconds=60)
+_OWN = -1
+"""The version of the weights that it began with."""
+
+
+class StandIn:
+    """One server's state; a call is a method, which gets the body and returns the answer."""
+
+    def __init__(self, folder: str, stop: int) -> None:
+        torch.set_num_threads(1)
+        model = load(folder)
+        self._name, self._size = folder, model.config.vocab_size
+        self._engine = HFEngine(model, stop=[stop])
+        self._engine.update_weights((), _OWN)
+        self._paused, self._update = False, None
+        self._group: Any = None
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.answers: dict[str, Callable[[dict[str, Any]], object]] = {
+            "/v1/models": lambda _: {"data": [{"id": self._name, "max_model_len": 64}]},
+            "/get_world_size": lambda _: {"world_size": 1},
+            "/inference/v1/generate": self.generate,
+            "/pause": self.pause,
+            "/resume": self.resume,
+            "/init_weight_transfer_engine": self.join,
+            "/start_weight_update": self.begin,
+            "/update_weights": self.receive,
+            "/finish_weight_update": self.finish,
+            "/reset_prefix_cache": lambda _: None,
+        }
+
+    _update: dict[str, torch.Tensor] | None
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        how = body["sampling_params"]
+        for token in how.get("allowed_token_ids", ()):
+            if token >= self._size:
+                raise ValueError(f"no token {token}")
+            return self._answer([token], [0.0], _OWN)
+        request = Request(
+            tuple(body["token_ids"]), how["max_tokens"], how["temperature"], how["seed"]
+        )
+        made = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
+        done = made.result(60)
+        return self._answer(list(done.ids), list(done.logp), done.version)
+
+    def _answer(self, ids: list[int], logp: list[float], version: int) -> dict[str, Any]:
+        content = [{"token_id": i, "logprob": p} for i, p in zip(ids, logp, strict=True)]
+        label = "default" if version == _OWN else str(version)
+        choice = {
+            "token_ids": ids,
+            "logprobs": {"content": content},
+            "finish_reason": "stop",
+            "weight_versions": [{"version": label, "start": 0, "end": len(ids)}],
+        }
+        return {"choices": [choice]}
+
+    def pause(self, _: object) -> None:
+        if not self._paused:
+            self._engine.pause()
+            self._paused = True
+
+    def resume(self, _: object) -> None:
+        if self._paused:
+            self._paused = False
+            self._engine.resume()
+
+    def join(self, body: dict[str, Any]) -> None:
+        info = body["init_info"]
+        address, port = info["master_address"], info["master_port"]
+        store = TCPStore(address, port, timeout=_TIMEOUT, wait_for_workers=False)
+        self._group = gloo_group(store, info["rank_offset"], info["world_size"], _TIMEOUT)
+
+    def begin(self, _: object) -> None:
+        assert self._update is None
+        self._update = {}
+
+    def receive(self, body: dict[str, Any]) -> None:
+        assert self._update is not None
+        info = body["update_info"]
+        for name, kind, shape in zip(
+            info["names"], info["dtype_names"], info["shapes"], strict=True
+        ):
+            tensor = torch.empty(shape, dtype=getattr(torch, kind))
+            broadcast(self._group, tensor).wait()
+            self._update[name] = tensor
+
+    def finish(self, body: dict[str, Any]) -> None:
+        if self._update is None:
+            raise ValueError("finished without a matching start")
+        weights, self._update = self._update, None
+        if "weight_version" in body:
+            self._engine.update_weights(weights.items(), int(body["weight_version"]))
+
+
+def serve(port: int, folder: str, stop: int) -> None:
+    """Until it is killed."""
+    state = StandIn(folder, stop)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(size) or b"{}")
+            try:
+                status, answer = 200, state.answers[self.path.partition("?")[0]](body)
+            except Exception as error:  # noqa: BLE001 - who asked gets it
+                unknown = 404 if isinstance(error, KeyError) else 500
+                status = 400 if isinstance(error, ValueError) else unknown
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            data = json.dumps(answer).encode()
+            with contextlib.suppress(OSError):  # of one that has gone
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256
+
+    Server(("127.0.0.1", port), Handler).serve_forever()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)
+
+
+def main(folder: str, stop: int) -> None:
+    """A server for each port on standard input, forked from here, where torch is loaded already."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            serve(int(line), folder, stop)
+        sys.stdout.write(f"{child}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

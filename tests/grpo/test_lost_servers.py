@@ -1,0 +1,256 @@
+"""Servers that die under a run: it goes on with those that are left, and counts nothing twice."""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from toys import compose
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo import checkpoint
+from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import Model
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from sandboxkit.integrations.grpo.program import main
+from tests.grpo import tiny
+from tests.grpo.serving import write_model
+from tests.grpo.stand_ins import Served, free_port, serving
+from tests.grpo.test_program import metrics, no_sandboxes
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
+
+VOCABULARY, STOP = len(compose.WORDS), 1
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    write_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(folder: Path) -> Iterator[list[Served]]:
+    with serving(2, folder, STOP) as made:
+        yield made
+
+
+def settings(folder: Path, run: Path, servers: list[Served], *more: str) -> list[str]:
+    urls = ", ".join(f'"{each.url}"' for each in servers)
+    return tiny.settings(
+        folder,
+        folder / "train.jsonl",
+        run,
+        *("engine.kind=vllm_server", f"engine.urls=[{urls}]", "engine.timeout=30"),
+        *("rollout.prompts_per_step=4", "buffer.drop_equal=false", "run.checkpoint_every=100"),
+        *more,
+    )
+
+
+def connect(folder: Path, urls: Sequence[str], patience: float = 60.0) -> VLLMServers:
+    given = Settings(
+        kind="vllm_server", urls=urls, max_model_tokens=64, timeout=30.0, patience=patience
+    )
+    return VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP])
+
+
+def update(engine: VLLMServers, model: torch.nn.Module, version: int) -> None:
+    engine.pause()
+    engine.update_weights(model.state_dict().items(), version)
+    engine.resume()
+
+
+def ask(engine: VLLMServers, *requests: Request) -> list[Completion]:
+    async def together() -> list[Completion]:
+        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
+
+    return asyncio.run(together())
+
+
+def exact(model: torch.nn.Module, request: Request, done: Completion) -> bool:
+    expected, _ = logp_of(model, Sequences([request.ids + done.ids], [len(request.ids)]))
+    return float((torch.tensor(done.logp) - expected.detach()).abs().max()) <= CLOSE
+
+
+def until_sampled_by(engine: VLLMServers, url: str) -> Completion:
+    deadline = time.monotonic() + 60
+    while True:
+        (done,) = ask(engine, Request((9, 3, 11), 14, 1.0, 5, url))
+        if done.server == url:
+            return done
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_lost_server_is_done_without_and_comes_back_with_the_weights(
+    folder: Path, servers: list[Served]
+) -> None:
+    urls = [each.url for each in servers]
+    engine = connect(folder, urls)
+    model = load(str(folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    update(engine, model, 3)
+    # Turns go where the one before them was.
+    turns = [Request((9, 3, 11), 14, 1.0, seed, urls[seed % 2]) for seed in range(8)]
+    assert [done.server for done in ask(engine, *turns)] == [each.server for each in turns]
+    spread = ask(engine, *(replace(each, server="") for each in turns))
+    assert sorted(done.server for done in spread) == sorted(urls * 4)
+
+    # One that hangs, with turns in flight, and is killed: each is answered once, by the other.
+    servers[0].signal(signal.SIGSTOP)
+    threading.Timer(1.0, servers[0].kill).start()
+    answers = ask(engine, *turns)
+    assert {done.server for done in answers} == {urls[1]}
+    assert all(exact(model, request, done) for request, done in zip(turns, answers, strict=True))
+
+    # It misses an update, is started again with other weights, and is sampled from with the right.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    update(engine, model, 4)
+    servers[0].start()
+    done = until_sampled_by(engine, urls[0])
+    assert done.version == 4
+    assert exact(model, Request((9, 3, 11), 14, 1.0, 5), done)
+
+    # Started again before anybody noticed, one would sample with weights that are not the run's.
+    servers[1].kill()
+    servers[1].start()
+    servers[1].wait()
+    (other,) = ask(engine, Request((9, 3, 11), 14, 1.0, 5, urls[1]))
+    assert other.server == urls[0]
+    assert until_sampled_by(engine, urls[1]).version == 4
+    engine.close()
+
+
+def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
+    folder: Path, tmp_path: Path, servers: list[Served]
+) -> None:
+    """Not one log-probability is of other weights than the trainer's, though one came back.
+
+    SIGTERM is sent to the whole process group, as a scheduler does it: the ranks get it twice.
+    """
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    command = [
+        *(sys.executable, "-m", "sandboxkit.integrations.grpo.launch", "--standalone"),
+        *("--nproc_per_node=2", "-m", "sandboxkit.integrations.grpo", os.devnull),
+        *(f"--set={each}" for each in settings(folder, run, servers, "run.steps=1000")),
+    ]
+    output, since = "", 0
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output += line
+            if line.startswith("step 2 "):
+                servers[0].kill()
+            if line.startswith("step 4 "):
+                servers[0].start()
+            if line.startswith("step ") and "is back" in output:
+                since += 1
+                if since == 3:
+                    os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM, output
+    assert "1 of 2 servers are left" in output
+    assert f"vLLM at {servers[0].url} is back; there are 2 of 2" in output
+    assert "stopped by SIGTERM" in output
+    rows = metrics(run)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert {row["rollouts"] for row in rows} == {4 * 8}
+    assert {row["infra_failed_rate"] for row in rows} == {0}
+    assert any(row["grad_norm"] > 0 for row in rows)
+    assert all(row["off_policy"] <= CLOSE for row in rows)
+    newest, damaged = checkpoint.newest(run)
+    assert newest is not None
+    assert not damaged
+    assert checkpoint.read(newest)["step"] == len(rows)
+    assert no_sandboxes(run)
+
+
+def test_without_any_server_a_run_ends_with_one_message_and_goes_on_later(
+    folder: Path, tmp_path: Path, servers: list[Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+
+    def program(*more: str) -> int:
+        given = settings(folder, run, servers, "engine.patience=2", *more)
+        return main([os.devnull, *(f"--set={each}" for each in given)])
+
+    def kill_both() -> None:
+        while len(metrics(run)) < 2 and not over.wait(0.05):
+            pass
+        for each in servers:
+            each.kill()
+
+    over = threading.Event()
+    killer = threading.Thread(target=kill_both)
+    killer.start()
+    try:
+        assert program("run.steps=1000") == 125
+    finally:
+        over.set()
+        killer.join()
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1, said
+    assert "Traceback" not in said
+    assert "error: EngineError: no vLLM server answered for engine.patience=2 s (vLLM at " in said
+    done = len(metrics(run))
+    assert f"a checkpoint was written after step {done}" in said
+    assert no_sandboxes(run)
+    servers[1].start()
+    servers[1].wait()
+    assert program(f"run.steps={done + 1}") == 0
+    assert metrics(run)[-1]["off_policy"] <= CLOSE
+
+
+def test_servers_that_are_not_there_are_all_named(folder: Path) -> None:
+    urls = tuple(f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    with pytest.raises(EngineError, match=f"{urls[0]} cannot.*{urls[1]} cannot"):
+        connect(folder, urls, patience=0.5)
+
+
+def test_a_server_that_is_still_starting_is_waited_for(folder: Path, servers: list[Served]) -> None:
+    servers[0].kill()
+    later = threading.Timer(0.5, servers[0].start)
+    later.start()
+    engine = connect(folder, [servers[0].url])
+    later.join()
+    assert ask(engine, Request((5,), 2, 1.0, 0))[0].server == servers[0].url
+    engine.close()
+
+
+def test_a_server_that_takes_no_adapters_is_refused_with_what_it_lacks(
+    folder: Path, servers: list[Served], tmp_path: Path
+) -> None:
+    given = Settings(
+        kind="vllm_server",
+        urls=[servers[1].url],
+        max_model_tokens=64,
+        timeout=30.0,
+        transfer="adapter",
+        folder=str(tmp_path),
+    )
+    model = Model(lora_rank=4)
+    with pytest.raises(ConfigurationError, match=r"--enable-lora --max-lora-rank 4 or more"):
+        VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP], adapter=model)

@@ -1,0 +1,199 @@
+"""What is kept of a run's rollouts: all of them, in bounds, and whatever ends the run."""
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sandboxkit import Operation, Session
+from sandboxkit.integrations._tools import ToolResult
+from sandboxkit.integrations.grpo import records
+from sandboxkit.integrations.grpo.buffer import Batch
+from sandboxkit.integrations.grpo.clock import PARTS, Clock, Timer
+from sandboxkit.integrations.grpo.config import read
+from sandboxkit.integrations.grpo.console import Console
+from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
+from sandboxkit.integrations.grpo.record import record
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, ToolCall
+from sandboxkit.integrations.rewards import Outcome, Verdict
+from tests.grpo.test_rollout import BLOCK, rollouts, row, tool_call
+from tests.grpo.tiny import chat_tokenizer
+
+SLOW = 0.3
+
+
+class Slow:
+    """A grader that takes so long, and passes everything."""
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        await asyncio.sleep(SLOW)
+        return Verdict(Outcome.PASSED, 1.0, trust="isolated")
+
+
+SLOWLY = "grading.grader=tests.grpo.test_records:Slow"
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session("local", max_concurrency=4) as session:
+        yield session
+
+
+def test_a_moment_without_sampling_is_shared_out_among_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    times = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("sandboxkit.integrations.grpo.clock.time", times)
+    clock = Clock()
+    seconds: list[dict[Any, float]] = [{}, {}, {}]
+    one, two, three = (Timer(clock, each) for each in seconds)
+    one.enter("sampling")
+    two.enter("queue")
+    three.enter("grading")
+    now = 4.0  # all of it sampling: nobody waited for the two others
+    one.enter("queue")
+    now = 10.0  # two in the queue, one grading
+    for timer in (one, two, three):
+        timer.__exit__()
+    now = 100.0  # nobody is under way
+    spent = clock.spent()
+    assert spent == {"sampling": 4.0, "queue": 4.0, "start": 0.0, "tools": 0.0, "grading": 2.0}
+    assert seconds == [{"sampling": 4.0, "queue": 6.0}, {"queue": 10.0}, {"grading": 10.0}]
+    told = step_times(spent, wait=11.0, train=3.0, weights=2.0)
+    assert (told["step_seconds"], told["sandbox_wait_share"]) == (16.0, 6 / 16)
+    assert sum(told[f"{part}_seconds"] for part in PARTS) == 10.0
+
+
+def test_each_second_of_a_rollout_is_in_one_part(session: Session) -> None:
+    texts = [tool_call("sleep 0.3"), "\n" + BLOCK]
+    more = ["rollout.max_turns=2", "rollout.max_completion_tokens=1000", SLOWLY]
+    subject, _ = rollouts(session, texts, *more, "grading.max_concurrency=1")
+
+    async def made() -> tuple[Rollout, float]:
+        begun = time.monotonic()
+        rollout = await subject.one(row(), "0")
+        return rollout, time.monotonic() - begun
+
+    rollout, elapsed = Operation(made()).result(100)
+    assert rollout.seconds.keys() == set(PARTS)
+    assert sum(rollout.seconds.values()) == pytest.approx(elapsed, abs=0.05)
+    assert rollout.seconds["tools"] > 0.29
+    assert rollout.seconds["grading"] > SLOW * 0.9
+    (call,) = rollout.calls
+    assert 0.29 < call.seconds <= rollout.seconds["tools"]
+
+
+def test_times_of_sandboxes_are_without_the_queue_and_without_what_is_remembered(
+    session: Session,
+) -> None:
+    subject, engine = rollouts(session, [BLOCK], SLOWLY, "grading.max_concurrency=1")
+
+    async def made() -> list[Rollout]:
+        first = await subject.one(row(), "0")
+        others = [await subject.one(row(), str(number)) for number in range(1, 4)]
+        engine.texts[0] = BLOCK.replace("2", "3")
+        both = [subject.one(row(), "5"), subject.one(Row(1, (1,), "", "", {}), "6")]
+        return [first, *others, *await asyncio.gather(*both)]
+
+    done = Operation(made()).result(100)
+    assert [each.remembered for each in done] == [False, True, True, True, False, False]
+    found = batch_metrics(Batch(finished=[Group(0, tuple(done))]), 0)
+    assert found["sandbox_p50"] >= SLOW * 0.9, "the three that remember are not among them"
+    own = [each for each in done if not each.remembered]
+    assert found["sandbox_p99"] == max(each.seconds["grading"] for each in own)
+    assert max(each.seconds["queue"] for each in own) >= SLOW * 0.9, "one waited for another"
+    assert found["rollout/queue_seconds_p99"] == max(each.seconds["queue"] for each in own)
+
+
+def decode(ids: list[int]) -> str:
+    return str(chat_tokenizer().decode(ids))
+
+
+def test_a_rollout_is_kept_turn_by_turn(session: Session) -> None:
+    texts = [tool_call("echo $((6 * 7))"), tool_call("exit 3"), "\n" + BLOCK]
+    more = ["rollout.max_turns=3", "rollout.max_completion_tokens=1000"]
+    subject, _ = rollouts(session, texts, *more)
+    made = Operation(subject.one(row(task_id="double"), "0")).result(100)
+    kept = json.loads(json.dumps(record(7, 2, made, subject.text)))
+    assert [turn["role"] for turn in kept["turns"]] == ["assistant", "tool"] * 2 + ["assistant"]
+    assert kept["turns"][0]["text"] == texts[0] + "<|end|>"
+    assert "42" in kept["turns"][1]["text"]
+    assert [(call["turn"], call["error"]) for call in kept["calls"]] == [(0, False), (2, True)]
+    assert kept["calls"][0]["answer"] == "42\n"
+    assert sum(turn["tokens"] for turn in kept["turns"]) == len(made.completion)
+    assert kept["tokens"]["policy"] + kept["tokens"]["tools"] == len(made.completion)
+    assert (kept["reward"], kept["outcome"], kept["trust"]) == (1.0, "passed", "isolated")
+    assert (kept["group"], kept["member"], kept["task_id"], kept["cut"]) == (7, 2, "double", [])
+
+
+def test_what_is_kept_of_a_rollout_is_bounded_and_says_what_was_cut() -> None:
+    result = ToolResult("\ud800" + "y" * 300_000)
+    calls = [ToolCall(0, "x", result, 0.0) for _ in range(20_000)]
+    text = "a" * 200_000 + "the end"
+    made = Rollout(Row(0, (1,), "z" * 90_000, "", {}), [5] * 9, [True] * 9, [0.0] * 9, calls=calls)
+    kept = record(0, 0, made, lambda _: text)
+    assert len(json.dumps(kept)) < 700_000
+    assert kept["turns"][0]["text"].endswith("aaa" + "the end")
+    assert "characters left out ...]" in kept["turns"][0]["text"]
+    assert kept["cut"][:3] == ["prompt", "turns.0", "calls.0.answer"]
+    assert kept["cut"][-1] == "calls"
+    assert len(kept["calls"]) == 500
+
+
+def test_a_disk_that_takes_no_rollouts_is_noted_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rollouts").touch()  # a file, so that no folder can be made
+    console = Console(read(None, ["model.name=m", "data.train=t", f"run.folder={tmp_path}"]), 0)
+    made = Rollout(Row(0, (1,), "", "", {}))
+    console.rollouts(1, iter([record(0, 0, made, lambda _: "")]))
+    assert "warning: the rollouts of step 1 cannot be written: [Errno" in capsys.readouterr().out
+
+
+def test_a_kill_while_a_step_is_written_loses_that_step_alone(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from sandboxkit.integrations.grpo import records\n"
+        "def rows():\n"
+        "    for number in range(10_000):\n"
+        "        yield {'step': 2, 'text': os.urandom(500).hex()}\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run = Path(sys.argv[1])\n"
+        "records.write(run, 1, [{'step': 1}])\n"
+        "records.write(run, 2, rows())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(records.read(tmp_path, 1)) == [{"step": 1}]
+    assert (records.steps(tmp_path), list(records.read(tmp_path, 2))) == ([1], [])
+    assert len(os.listdir(tmp_path / "rollouts")) == 2, "it was in the middle"
+    records.write(tmp_path, 3, [{"step": 3}])
+    records.cut(tmp_path, 2)
+    assert os.listdir(tmp_path / "rollouts") == ["step-000001.jsonl.gz"]
+
+
+def test_the_standard_library_reads_it_and_of_a_damaged_file_what_is_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"number": number, "text": os.urandom(900).hex()} for number in range(300)]
+    records.write(tmp_path, 12, rows)
+    path = tmp_path / "rollouts" / "step-000012.jsonl.gz"
+    with gzip.open(path, "rt") as file:
+        assert [json.loads(line) for line in file] == rows
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    found = list(records.read(tmp_path, 12))
+    assert f"{path} is damaged" in caplog.text
+    assert 50 < len(found) < 250
+    assert found == rows[: len(found)]

@@ -1,0 +1,50 @@
+"""A Harbor task on disk, for the tests: to write 42 where task.toml says that one works."""
+
+from pathlib import Path
+
+TEST = """\
+#!/bin/bash
+if [ "$(cat /work/answer.txt)" = 42 ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
+"""
+SOLUTION = """\
+#!/bin/bash
+set -e
+test "$(cat hint.txt)" = "$HINT"
+echo 42 >answer.txt
+echo solved
+"""
+SETTINGS = """\
+schema_version = "1.4"
+[task]
+name = "tests/answer"
+[agent]
+timeout_sec = 60.0
+[verifier]
+timeout_sec = 60.0
+[environment]
+docker_image = "sandboxkit/python:3.11"
+network_mode = "no-network"
+workdir = "/work"
+env = { HINT = "forty-two" }
+"""
+
+
+def write(
+    folder: Path,
+    *,
+    test: str = TEST,
+    solution: str = SOLUTION,
+    settings: str = SETTINGS,
+    dockerfile: str | None = None,
+) -> Path:
+    """Write the task, and return its folder."""
+    for name in ("environment", "tests", "solution"):
+        (folder / name).mkdir(parents=True)
+    (folder / "instruction.md").write_text("Write 42 into answer.txt.\n")
+    (folder / "task.toml").write_text(settings)
+    (folder / "environment" / "hint.txt").write_text("forty-two\n")
+    (folder / "tests" / "test.sh").write_text(test)
+    (folder / "solution" / "solve.sh").write_text(solution)
+    if dockerfile is not None:
+        (folder / "environment" / "Dockerfile").write_text(dockerfile)
+    return folder

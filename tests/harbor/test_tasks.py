@@ -1,0 +1,159 @@
+"""Harbor's task folders as our SWE tasks: what a reward is there, and whose fault a missing one."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.harbor import load_task
+from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.swe import SweEnv, Task, grade
+from tests.docker_here import require_docker
+from tests.harbor.tasks import SETTINGS, SOLUTION, write
+
+pytestmark = pytest.mark.anyio
+OUT = "/logs/verifier"
+
+
+NETWORK = SETTINGS.replace("no-network", "public")
+
+
+async def graded(
+    folder: Path, test: str, submission: str = "echo 42 >answer.txt", settings: str = SETTINGS
+) -> Verdict:
+    task = load_task(write(folder, test=test, settings=settings), image="default")
+    with Session("local") as session:
+        agent = session.sandbox(workdir=task.workdir)
+        await agent.exec(["bash", "-c", submission], check=True)
+        return await grade(session, task, agent)
+
+
+@pytest.mark.parametrize("provider", ["local", "docker"])
+async def test_an_episode_is_graded_by_the_tests(tmp_path: Path, provider: str) -> None:
+    image = "default" if provider == "local" else require_docker()
+    task = load_task(write(tmp_path / "answer"), image=image)
+    with Session(provider) as session:
+        for script, reward in ((SOLUTION, 1.0), ("cat /tests/test.sh", 0.0)):
+            async with SweEnv(session, {"answer": task}) as env:
+                await env.reset("answer")
+                said = await env.step("bash", {"command": f"(\n{script}\n)"})
+                assert ("No such file" in said.observation) == (reward == 0)
+                assert (await env.finish()).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        (f"echo 0.25 >{OUT}/reward.txt; exit 1", 0.25),
+        (f'echo 1 >{OUT}/reward.txt; echo \'{{"reward": 0.5, "n": 7}}\' >{OUT}/reward.json', 0.5),
+        (f'echo \'{{"passed": true, "n": 7}}\' >{OUT}/reward.json', None),
+        (f"echo '{{\"passed\": 0.75}}' >{OUT}/reward.json", 0.75),
+        (f"echo 2 >{OUT}/reward.txt", None),
+        (f": >{OUT}/reward.txt", None),
+        ("exit 1", None),
+    ],
+)
+async def test_the_reward_file_decides_and_tests_without_one_are_none_of_the_submissions_doing(
+    tmp_path: Path, test: str, reward: float | None
+) -> None:
+    verdict = await graded(tmp_path / "answer", test)
+    assert verdict.reward == reward
+    assert (verdict.outcome is Outcome.INFRA_ERROR) == (reward is None), verdict
+
+
+@pytest.mark.parametrize(
+    ("submission", "settings"),
+    [
+        ("exit 0", SETTINGS),
+        ("exit 0", NETWORK),
+        (f"echo 1 >/tmp/one; ln -s /tmp/one {OUT}/reward.txt", SETTINGS),
+        (f"echo 2 >{OUT}/reward.txt", SETTINGS),
+    ],
+)
+async def test_a_submission_that_hinders_the_reward_fails(
+    tmp_path: Path, submission: str, settings: str
+) -> None:
+    test = f"set -e\nbash /work/answer.txt && exit 3\necho 0 >{OUT}/reward.txt\n"
+    verdict = await graded(tmp_path / "answer", test, f"echo '{submission}' >answer.txt", settings)
+    assert (verdict.reward, verdict.outcome) == (0.0, Outcome.TAMPERED), verdict
+
+
+class Flaky(Mapping[str, str]):
+    """Variables that lack what the tests need, the first time that somebody asks for them."""
+
+    asked = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.asked += 1
+        return iter([] if self.asked == 1 else ["REWARD"])
+
+    def __getitem__(self, name: str) -> str:
+        return {"REWARD": "0.5"}[name]
+
+    def __len__(self) -> int:
+        return 1
+
+
+async def test_a_network_that_fails_the_tests_once_is_no_submissions_doing(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
+    flaky = Flaky()
+    task = dataclasses.replace(load_task(folder, image="default"), test_env=flaky)
+    with Session("local") as session:
+        agent = session.sandbox(workdir=task.workdir)
+        await agent.start()
+        assert (await grade(session, task, agent)).reward == 0.5
+    assert flaky.asked == 3, "with the submission, without it, and with it once more"
+
+
+def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", "hush")
+    settings = 'artifacts = ["/work/out", { source = "more" }]\n' + SETTINGS.replace(
+        "timeout_sec = 60.0\n[env", "timeout_sec = 7\n[env"
+    ).replace(
+        "[environment]",
+        'environment_mode = "separate"\nnetwork_mode = "public"\n'
+        'env = { KEY = "${SECRET_KEY}", MODE = "${NO_SUCH:-fast}" }\n'
+        "[environment]\nmemory = '0.5G'\ncpus = 2",
+    )
+    task = load_task(write(tmp_path / "answer", settings=settings))
+    assert (task.image, task.workdir) == ("sandboxkit/python:3.11", "/work")
+    assert (task.memory_mb, task.cpus, task.test_timeout) == (512, 2, 7.0)
+    assert (task.network, task.test_network) == ("none", "internet")
+    assert (task.env, task.test_env) == ({"HINT": "forty-two"}, {"KEY": "hush", "MODE": "fast"})
+    assert task.artefacts == ("/work/out", "/work/more")
+    assert task.seeds == tmp_path / "answer" / "environment"
+    assert "hush" not in repr(task)
+
+
+def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
+    settings = SETTINGS.replace("docker_image", "#").replace("workdir", "#")
+    lines = "FROM debian AS one\nWORKDIR /x\nFROM --platform=linux/amd64 debian:12\nWORKDIR /srv\nWORKDIR app\n"
+    task: Task = load_task(write(tmp_path / "answer", settings=settings, dockerfile=lines))
+    assert (task.image, task.workdir, task.seeds) == ("debian:12", "/srv/app", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("workdir", 'os = "windows"\nworkdir', "windows"),
+        ("workdir", "gpus = 1\nworkdir", "gpus"),
+        ("no-network", "allowlist", "allowlist"),
+        ("docker_image", "#", "names no image"),
+        ('"forty-two"', '"${NO_SUCH_VARIABLE}"', "NO_SUCH_VARIABLE"),
+        ("[agent]", "[agent]\nuser = 'somebody'", "user"),
+        ("[agent]", "[[steps]]\nname = 'one'\n[agent]", "steps"),
+        ("[verifier]", "[verifier]\nenvironment_mode = 'separate'", "artifacts"),
+        ('{ HINT = "forty-two" }', "3", "items"),
+        ('"no-network"', "['no-network']", "list"),
+        ('"/work"', '"work"', "work"),
+        ('"/work"', '"/"', "working directory"),
+        ('"/work"', '"//tests"', "tests"),
+        ("60.0\n[env", "nan\n[env", "test_timeout"),
+    ],
+)
+def test_what_has_no_equivalent_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
+    settings = SETTINGS.replace(old, new)
+    with pytest.raises(ConfigurationError, match=named):
+        load_task(write(tmp_path / "answer", settings=settings))

@@ -1,0 +1,215 @@
+"""Harbor's own jobs and trials in our sandboxes, where it is installed: `make test-frameworks`."""
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, Sandbox
+from tests.adapters_document import use
+from tests.docker_here import require_docker
+from tests.frameworks_here import framework
+from tests.harbor.tasks import SETTINGS, write
+
+framework("harbor")
+
+from harbor.environments.factory import EnvironmentFactory  # noqa: E402
+from harbor.models.task.task import Task  # noqa: E402
+from harbor.models.trial.config import (  # noqa: E402
+    AgentConfig,
+    EnvironmentConfig,
+    TaskConfig,
+    TrialConfig,
+)
+from harbor.models.trial.paths import TrialPaths  # noqa: E402
+from harbor.trial.hooks import TrialEvent  # noqa: E402
+from harbor.trial.trial import Trial  # noqa: E402
+
+IMPORT_PATH = "sandboxkit.integrations.harbor.environment:SandboxkitEnvironment"
+ON = {"local": {"provider": "local", "image": "default"}, "docker": {"provider": "docker"}}
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("ignore:Task.checksum:DeprecationWarning"),  # Harbor's of itself
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARBOR_TELEMETRY", "off")
+
+
+def there(provider: str) -> set[str]:
+    """The sandboxes of trials that live."""
+    found = Sandbox.list(provider=provider).result()
+    return {info.id for info in found if "harbor" in info.tags}
+
+
+async def trial(folder: Path, task: Path, provider: str, agent: str) -> Trial:
+    environment = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON[provider])
+    config = TrialConfig(
+        task=TaskConfig(path=task),
+        trials_dir=folder / "trials",
+        agent=AgentConfig(name=agent),
+        environment=environment,
+    )
+    return await Trial.create(config)
+
+
+def environment(folder: Path, task: Path, **kwargs: object) -> Any:  # Any: untyped here
+    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON["local"] | kwargs)
+    read = Task(task)
+    return EnvironmentFactory.create_environment_from_config(
+        config=config,
+        environment_dir=read.paths.environment_dir,
+        environment_name="answer",
+        session_id="answer__env",
+        trial_paths=TrialPaths(folder / "trial"),
+        task_env_config=read.config.environment,
+    )
+
+
+@pytest.mark.parametrize("provider", ["local", "docker"])
+async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: str) -> None:
+    if provider == "docker":
+        require_docker()
+    task = write(tmp_path / "answer")
+    for agent, reward in (("oracle", 1), ("nop", 0)):
+        made = await trial(tmp_path, task, provider, agent)
+        result = await made.run()
+        assert result.exception_info is None
+        assert result.verifier_result.rewards == {"reward": reward}
+    assert there(provider) == set()
+
+
+def test_the_documents_command_runs_a_job(tmp_path: Path) -> None:
+    argv = shlex.split(use("Harbor").splitlines()[0].replace("docker", "local"))
+    write(tmp_path / "tasks" / "answer")
+    program = Path(sys.executable).with_name(argv[0])
+    done = subprocess.run(
+        [program, *argv[1:], "--ek", "image=default", "-y", "-q"],
+        cwd=tmp_path,
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "jobs").glob("*/answer__*/result.json")
+    assert json.loads(path.read_text())["verifier_result"]["rewards"] == {"reward": 1.0}
+
+
+async def test_a_lost_sandbox_is_an_exception_and_no_reward(tmp_path: Path) -> None:
+    made = await trial(tmp_path, write(tmp_path / "answer"), "local", "oracle")
+
+    async def lose(event: object) -> None:
+        (lost,) = there("local")
+        await (await Sandbox.from_id(lost, provider="local")).stop()
+
+    made.add_hook(TrialEvent.AGENT_START, lose)
+    result = await made.run()
+    assert result.exception_info.exception_type == "SandboxTerminatedError"
+    assert result.verifier_result is None
+
+
+async def test_a_cancelled_trial_leaves_nothing(tmp_path: Path) -> None:
+    slow = write(tmp_path / "answer", solution="#!/bin/bash\nsleep 600\n")
+    made = await trial(tmp_path, slow, "local", "oracle")
+    begun = asyncio.Event()
+
+    async def begin(event: object) -> None:
+        begun.set()
+
+    made.add_hook(TrialEvent.AGENT_START, begin)
+    running = asyncio.create_task(made.run())
+    waiting = asyncio.create_task(begun.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert len(there("local")) == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert there("local") == set()
+
+
+async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
+    box = environment(tmp_path, write(tmp_path / "answer"))
+    starting = asyncio.create_task(box.start(force_build=False))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await box.stop(delete=True)
+    assert there("local") == set()
+
+
+async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:
+    box = environment(tmp_path, write(tmp_path / "answer"))
+    await box.start(force_build=False)
+    try:
+        said = await box.exec("echo $PWD $HINT $MORE; echo err >&2; exit 3", env={"MORE": "x"})
+        assert (said.stdout, said.stderr, said.return_code) == ("/work forty-two x\n", "err\n", 3)
+        assert (await box.exec("pwd", cwd="/tmp", user="root")).stdout == "/tmp\n"
+        late = await box.exec("echo early; sleep 600", timeout_sec=1)
+        assert (late.stdout, late.return_code) == ("early\n", 124)
+        assert (await box.exec("true", cwd="/missing")).return_code == 127
+        with pytest.raises(ConfigurationError, match="only user"):
+            await box.exec("true", user="somebody")
+    finally:
+        await box.stop(delete=True)
+    with pytest.raises(ConfigurationError, match="stopped"):
+        await box.exec("true")
+
+
+async def test_files_go_both_ways(tmp_path: Path) -> None:
+    box = environment(tmp_path, write(tmp_path / "answer"))
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (source / "deep" / "run.sh").chmod(0o755)
+    await box.start(force_build=False)
+    try:
+        await box.upload_dir(source, "/work/copy")
+        await box.upload_file(source / "deep" / "run.sh", "/work/")
+        assert (await box.exec("copy/deep/run.sh; ./run.sh")).stdout == "ran\nran\n"
+        await box.download_dir("/work/copy", tmp_path / "back")
+        await box.download_file("/work/run.sh", tmp_path / "new" / "one")
+        assert await box.is_dir("/work/copy")
+        await box.download_dir_with_exclusions(
+            source_dir="/work", target_dir=tmp_path / "less", exclude=["copy"]
+        )
+        with pytest.raises(FileNotFoundError):
+            await box.download_file("/work/missing", tmp_path / "missing")
+    finally:
+        await box.stop(delete=True)
+    written = (source / "deep" / "run.sh").read_text()
+    assert (tmp_path / "back" / "deep" / "run.sh").read_text() == written
+    assert (tmp_path / "new" / "one").read_text() == written
+    assert {path.name for path in (tmp_path / "less").iterdir()} == {"hint.txt", "run.sh"}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"settings": SETTINGS.replace("no-network", "allowlist")}, "allowlist"),
+        (
+            {"settings": SETTINGS.replace("docker_image", "#"), "dockerfile": "FROM a\nRUN b\n"},
+            "RUN",
+        ),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_at_once(
+    tmp_path: Path, given: Mapping[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        await trial(tmp_path, write(tmp_path / "answer", **given), "docker", "nop")

@@ -1,0 +1,125 @@
+"""What an unclear creation or a failed removal has left is found and removed: then, or at the end."""
+
+import anyio
+import pytest
+
+from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
+from sandboxkit.providers._hosted import creation
+from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.unclear import SilenceError, UnclearError, repeatable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Vendor:
+    """It makes what it is asked for; its answers get lost while it is `broken`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(creation, "_LATE_SECONDS", 0.2)
+        monkeypatch.setattr(creation, "_SETTLE_SECONDS", 1.0)
+        self.alive: list[str] = []
+        self.broken = True
+        self.made = 0
+        self.creations = Creations(self.delete, provider="vendor")
+
+    def answer(self) -> None:
+        if self.broken:
+            raise UnclearError("the connection broke", provider="vendor")
+
+    async def make(self) -> str:
+        self.made += 1
+        self.alive.append(f"box{self.made}")
+        self.answer()
+        return self.alive[-1]
+
+    async def find(self) -> list[str]:
+        self.answer()
+        return list(self.alive)
+
+    async def delete(self, sandbox_id: str) -> None:
+        self.answer()
+        self.alive.remove(sandbox_id)
+
+    async def create(self) -> str:
+        return await self.creations.once(self.make, self.find, left=f"a sandbox {self.made}")
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> Vendor:
+    return Vendor(monkeypatch)
+
+
+async def test_what_nobody_could_look_for_is_removed_when_the_provider_closes(
+    vendor: Vendor,
+) -> None:
+    with pytest.raises(ProviderUnavailableError, match="a sandbox 0 may be there") as caught:
+        await vendor.create()
+    assert type(caught.value) is ProviderUnavailableError
+    vendor.broken = False
+    assert vendor.alive == ["box1"]
+    await vendor.creations.settle()
+    assert vendor.alive == []
+
+
+async def test_the_next_creation_removes_it_too(vendor: Vendor) -> None:
+    with pytest.raises(ProviderUnavailableError):
+        await vendor.create()
+    vendor.broken = False
+    assert await vendor.create() == "box2"
+    assert vendor.alive == ["box2"]
+
+
+async def test_closing_says_what_may_be_left_and_may_be_tried_again(vendor: Vendor) -> None:
+    with pytest.raises(ProviderUnavailableError):
+        await vendor.create()
+    with pytest.raises(ProviderUnavailableError, match=r"a sandbox 0.*the connection broke"):
+        await vendor.creations.settle()
+    vendor.broken = False
+    await vendor.creations.settle()
+    assert vendor.alive == []
+
+
+async def test_what_could_not_be_made_ready_is_removed_later(vendor: Vendor) -> None:
+    vendor.broken = False
+    sandbox_id = await vendor.create()
+    vendor.broken = True
+    with pytest.raises(ProviderUnavailableError) as caught:
+        async with vendor.creations.preparing(sandbox_id):
+            raise OutcomeUnknownError("it broke", provider="vendor")
+    assert "box1 could not be removed yet" in caught.value.__notes__[0]
+    vendor.broken = False
+    await vendor.creations.settle()
+    assert vendor.alive == []
+
+
+async def test_what_appears_late_is_waited_for(vendor: Vendor) -> None:
+    async def lost() -> str:
+        raise UnclearError("no answer", provider="vendor")
+
+    vendor.broken = False
+    with pytest.raises(ProviderUnavailableError):
+        await vendor.creations.once(lost, vendor.find, left="a late one")
+    async with anyio.create_task_group() as group:
+        group.start_soon(vendor.creations.settle)
+        await anyio.sleep(0.05)
+        vendor.alive.append("late")
+    assert vendor.alive == []
+
+
+async def test_a_repeatable_call_is_made_twice_but_not_after_silence() -> None:
+    for error, times in ((UnclearError("broke"), 2), (SilenceError("silent"), 1)):
+        calls = 0
+
+        async def call(error: Exception = error) -> None:
+            nonlocal calls
+            calls += 1
+            raise error
+
+        with pytest.raises(type(error)):
+            await repeatable(call)
+        assert calls == times

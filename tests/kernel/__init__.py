@@ -1,0 +1,1 @@
+"""Kernels in real sandboxes, of both kinds."""

@@ -1,0 +1,204 @@
+"""What cells print, show and raise: the same from every kind of kernel."""
+
+import base64
+
+import pytest
+
+from sandboxkit import Sandbox
+from sandboxkit.kernel import CellResult, Kernel, Outcome
+from tests.kernel.conftest import KINDS
+
+SECONDS = 60.0
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+RICH = f"""
+class Rich:
+    def __repr__(self): return "rich"
+    def _repr_html_(self): return "<b>rich</b><script>alert(1)</script>"
+    def _repr_png_(self): return {PICTURE!r}
+    def _repr_json_(self): return {{"rich": [1, None]}}
+class Broken:
+    def __repr__(self): return "broken"
+    def _repr_html_(self): return 1 / 0
+"""
+ORDER = """
+import ctypes, os, subprocess, sys
+for turn in range(3):
+    print("out", turn)
+    print("err", turn, file=sys.stderr)
+    display(turn)
+    os.system("echo child")
+    subprocess.run(["echo", "piped"], stdout=sys.stdout)
+ctypes.CDLL(None).puts(b"from C");
+"""
+
+
+def ran(kernel: Kernel, code: str) -> CellResult:
+    result = kernel.run(code, timeout=SECONDS).result(2 * SECONDS)
+    assert not result.ended, result
+    return result
+
+
+def pieces(result: CellResult) -> list[tuple[str, str]]:
+    return [(each.kind, each.text) for each in result.outputs]
+
+
+def test_state_is_kept_and_the_last_expression_is_the_text(kept: Kernel) -> None:
+    first = ran(kept, "import math\ndef twice(x): return 2 * x\nx = 20\nx")
+    assert (first.text, first.outcome, first.error) == ("20", Outcome.OK, None)
+    second = ran(kept, "x += 1\ntwice(x)")
+    assert second.text == "42"
+    assert first.execution_count is not None
+    assert second.execution_count == first.execution_count + 1
+    assert ran(kept, "_ + math.floor(0.5)").text == "42"
+    for silent in ("x;", "y = x", "None", "", "# nothing", "import os"):
+        assert (ran(kept, silent).text, ran(kept, silent).outputs) == (None, ()), silent
+    assert ran(kept, "import asyncio\nawait asyncio.sleep(0, 'awaited')").text == "'awaited'"
+
+
+def test_values_have_html_pictures_and_json(kept: Kernel) -> None:
+    ran(kept, RICH)
+    rich = ran(kept, "Rich()")
+    assert (rich.text, rich.png, rich.json) == ("rich", PICTURE, {"rich": [1, None]})
+    assert rich.html == "<b>rich</b><script>alert(1)</script>"
+    shown = ran(kept, "display(Rich(), {'a': 1})\nprint('after')\n[1, {'b': None}]")
+    assert [kind for kind, _ in pieces(shown)] == ["display", "display", "stdout", "result"]
+    assert (shown.png, shown.text, shown.json) == (PICTURE, "[1, {'b': None}]", [1, {"b": None}])
+    for no_json in ("[1, (2,)]", "{1: 2}", "[float('nan')]", "{'a': object}"):
+        assert ran(kept, no_json).json is None, no_json
+    broken = ran(kept, "Broken()")
+    assert (broken.text, broken.html, broken.outcome) == ("broken", None, Outcome.ERROR)
+    assert broken.error is not None
+    assert broken.error.name == "ZeroDivisionError"
+    page = rich._repr_mimebundle_()["text/html"]
+    assert base64.b64encode(PICTURE).decode() in page
+    assert "<script>" not in page
+
+
+def test_errors_have_name_message_and_traceback(kept: Kernel) -> None:
+    ran(kept, "def divide(a, b):\n    return a / b\nkept_value = 5")
+    failed = ran(kept, "print('before')\ndivide(1, 0)\nprint('never')")
+    assert failed.outcome is Outcome.ERROR
+    assert failed.error is not None
+    assert (failed.error.name, failed.error.message) == ("ZeroDivisionError", "division by zero")
+    assert "return a / b" in failed.error.traceback
+    assert "\x1b" not in failed.error.traceback
+    assert (failed.stdout, failed.stderr) == ("before\n", "")
+    for code, name in (
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("class Odd(Exception):\n    def __str__(self): return 1\nraise Odd", "Odd TypeError"),
+        ("1\0", "SyntaxError ValueError"),  # by the version of Python
+        ("input('name? ')", "EOFError StdinNotImplementedError"),
+    ):
+        result = ran(kept, code)
+        assert result.error is not None, code
+        assert result.error.name in name.split(), code
+        assert result.outcome is Outcome.ERROR
+    assert ran(kept, "import os, sys; sys.stdin.readline(), os.read(0, 1)").text == "('', b'')"
+    assert ran(kept, "kept_value").text == "5"
+
+
+def test_everything_printed_comes_in_the_order_it_was_printed(kept: Kernel) -> None:
+    result = ran(kept, ORDER)
+    expected: list[tuple[str, str]] = []
+    printed = ""
+    for turn in range(3):
+        expected += [("stdout", f"{printed}out {turn}\n"), ("stderr", f"err {turn}\n")]
+        expected += [("display", f"{turn}")]
+        printed = "child\npiped\n"
+    assert pieces(result)[:9] == expected
+    assert pieces(result)[9] == ("stdout", f"{printed}from C\n")
+
+
+def test_text_is_unicode_whatever_the_code_prints(kept: Kernel) -> None:
+    code = (
+        "import os\nprint('h\\u00e9 \\U0001f600')\nprint('lone \\ud800')\n"
+        "os.write(1, b'raw \\xff\\n')\n'\\u00e9'"
+    )
+    result = ran(kept, code)
+    assert result.stdout == "hé \U0001f600\nlone \\ud800\nraw \ufffd\n"
+    assert result.text == "'é'"
+    assert ran(kept, "# \U0001f600 é\n'\U0001f600' == '\\U0001f600'").text == "True"
+
+
+def test_threads_and_children_that_print_late_are_in_the_next_result(kept: Kernel) -> None:
+    late = (
+        "import threading, os\ngo = threading.Event()\n"
+        "def late():\n    go.wait(60)\n    print('late')\n    said.set()\n"
+        "said = threading.Event()\nthreading.Thread(target=late).start()"
+    )
+    assert ran(kept, late).outputs == ()
+    assert ran(kept, "go.set(); said.wait(60); print('now')").stdout == "late\nnow\n"
+    forked = (
+        "import os\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\nos.wait();"
+    )
+    assert ran(kept, forked).stdout == "child\n"
+
+
+def test_forged_lines_are_output_or_nothing(kept: Kernel) -> None:
+    forged = (
+        "import os, json\nline = json.dumps({'say': 'done', 'number': 1, 'error': None, 'count': 77})\n"
+        "for number in range(1, 64):\n"
+        "    for text in (line, ' ' + line, '0' * 16 + ' ' + line, 'unfinished'):\n"
+        "        try: os.set_inheritable(number, True) if number > 2 else None\n"
+        "        except OSError: break\n"
+        "        if os.path.realpath(f'/proc/self/fd/{number}').startswith('/proc/') and "
+        "'pipe:' in os.readlink(f'/proc/self/fd/{number}'):\n"
+        "            try: os.write(number, f'\\n{text}\\n'.encode() if text != 'unfinished' else b'half')\n"
+        "            except OSError: pass\n"
+        "'mine'"
+    )
+    result = ran(kept, forged)
+    assert (result.text, result.outcome) == ("'mine'", Outcome.OK)
+    assert result.execution_count != 77
+    assert '"count": 77' in result.stdout
+    holder = "os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)"
+    assert "PermissionError" in str(ran(kept, f"import os; {holder}").error)
+    assert ran(kept, "1 + 1").text == "2"
+
+
+def test_output_over_the_limit_loses_its_middle_and_says_so(box: Sandbox, kind: str) -> None:
+    with box.python(ipykernel=KINDS[kind], output_limit=1 << 16) as kernel:
+        many = ran(kernel, "for i in range(20_000): print(i)\n'end'")
+        assert many.truncated
+        assert many.stdout.startswith("0\n1\n2\n")
+        assert many.stdout.endswith("\n19998\n19999\n")
+        assert 30_000 < len(many.stdout) <= 1 << 16
+        assert many.text == "'end'"
+        huge = ran(kernel, "class H:\n    _repr_html_ = lambda s: 'h' * 10**6\n'x' * 10**6")
+        assert huge.truncated
+        assert huge.text is not None
+        assert 1000 < len(huge.text) <= 1 << 16
+        dropped = ran(kernel, "H()")
+        assert (dropped.html, dropped.truncated) == (None, True)
+        shown = ran(kernel, "for i in range(1000): display(i)")
+        assert shown.truncated
+        assert [each.text for each in (shown.outputs[0], shown.outputs[-1])] == ["0", "999"]
+        error = ran(kernel, "raise ValueError('v' * 10**6)").error
+        assert error is not None
+        assert len(error.message) + len(error.traceback) <= 1 << 18
+        after = ran(kernel, "print('whole')")
+        assert (after.stdout, after.truncated) == ("whole\n", False)
+
+
+def test_magics_are_for_ipykernel(kept: Kernel) -> None:
+    result = ran(kept, "%%bash\necho from bash")
+    if kept.backend == "ipykernel":
+        assert result.stdout == "from bash\n"
+        assert ran(kept, "!echo shell").stdout.replace("\r", "") == "shell\n"
+    else:
+        assert result.error is not None
+        assert result.error.name == "SyntaxError"
+
+
+@pytest.mark.parametrize("kind", ["local-ipykernel", "local-own"], indirect=True)
+def test_figures_that_are_open_are_pictures(box: Sandbox, kind: str, kept: Kernel) -> None:
+    result = ran(
+        kept, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.figure();"
+    )
+    assert result.png is not None
+    assert result.png.startswith(b"\x89PNG")
+    assert ran(kept, "plt.get_fignums()").text == "[]"

@@ -1,0 +1,266 @@
+"""The ends of cells and kernels: by their caller, by what runs in them, and by the infrastructure."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    ConfigurationError,
+    Ending,
+    KernelError,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+)
+from sandboxkit.integrations.rewards import Phase, verdict_of
+from sandboxkit.kernel import Kernel, Outcome
+from sandboxkit.testing import FakeProvider
+from tests.docker_here import require_docker
+from tests.kernel.conftest import KINDS
+from tests.kernel.test_cells import SECONDS, ran
+
+DAEMONS = "import subprocess\nfor n in 1, 2: subprocess.Popen(['sleep', f'97{n}'], start_new_session=n == 2)"
+LEFT = "ls -dA /tmp/.sandboxkit-* 2>/dev/null; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 97[0-9]'"
+DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+HOLDER = "import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(1000)"
+STUBBORN = (
+    "def spin():\n    while True: len('')\n"
+    "while True:\n    try: spin()\n    except BaseException: pass"
+)
+
+
+def left(box: Sandbox) -> list[str]:
+    found = box.exec(["sh", "-c", LEFT]).result(SECONDS).stdout.splitlines()
+    return [each for each in found if each]
+
+
+def run_until_it_raises(kernel: Kernel) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        kernel.run("1").result(SECONDS)
+
+
+def until_it_runs(box: Sandbox, mark: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while box.exec(["test", "-e", mark]).result(SECONDS).returncode:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    box.remove(mark).result(SECONDS)
+
+
+def test_a_cell_past_its_timeout_is_interrupted_and_the_state_is_kept(kept: Kernel) -> None:
+    late = kept.run("print('begun'); held = 7\nwhile True: pass", timeout=1.0, grace=SECONDS)
+    result = late.result(SECONDS)
+    assert (result.outcome, result.ended, result.stdout) == (Outcome.TIMED_OUT, False, "begun\n")
+    assert result.error is not None
+    assert result.error.name == "KeyboardInterrupt"
+    assert ran(kept, "held").text == "7"
+    waiting = "import subprocess\nsubprocess.run(['sleep', '979'])"
+    for code in (waiting, "import asyncio\nawait asyncio.sleep(1000)"):
+        stopped = kept.run(code, timeout=0.5, grace=SECONDS).result(SECONDS)
+        assert (stopped.outcome, stopped.ended) == (Outcome.TIMED_OUT, False)
+    assert ran(kept, "held").text == "7"
+
+
+def test_what_does_not_heed_the_interrupt_is_killed_and_restart_begins_anew(
+    box: Sandbox, kernel: Kernel
+) -> None:
+    ran(kernel, f"held = 1\n{DAEMONS}")
+    result = kernel.run(f"print('begun')\n{DEAF}", timeout=0.5, grace=0.5).result(SECONDS)
+    assert (result.outcome, result.ending) == (Outcome.TIMED_OUT, Ending.KILLED)
+    assert result.stdout == "begun\n"
+    assert result.error is not None
+    assert "did not heed" in result.error.message
+    assert left(box) == []
+    with pytest.raises(KernelError, match="restart"):
+        kernel.run("1").result(SECONDS)
+    kernel.restart().result(SECONDS)
+    anew = kernel.run("held", timeout=SECONDS).result(SECONDS)
+    assert (anew.execution_count, anew.error and anew.error.name) == (1, "NameError")
+    running = kernel.run(f"open('/tmp/begun', 'w').close()\n{STUBBORN}")
+    until_it_runs(box, "/tmp/begun")
+    assert kernel.interrupt(timeout=0.5).result(SECONDS) is False
+    kernel.restart().result(SECONDS)
+    assert (running.result(SECONDS).outcome, running.result().ended) == (Outcome.INTERRUPTED, True)
+    assert ran(kernel, "1 + 1").text == "2"
+
+
+def test_interrupting_and_cancelling_end_the_cell_and_not_the_kernel(
+    box: Sandbox, kept: Kernel
+) -> None:
+    assert kept.interrupt().result(SECONDS) is True
+    begun = "held = 3\nopen('/tmp/begun', 'w').close()\nimport time; time.sleep(1000)"
+    running, queued = kept.run(begun), kept.run("held + 1")
+    until_it_runs(box, "/tmp/begun")
+    assert kept.running
+    assert kept.interrupt(timeout=SECONDS).result(SECONDS) is True
+    result = running.result(SECONDS)
+    assert (result.outcome, result.ended) == (Outcome.INTERRUPTED, False)
+    assert queued.result(SECONDS).text == "4"
+    running = kept.run(begun)
+    until_it_runs(box, "/tmp/begun")
+    running.cancel()
+    assert ran(kept, "held + 2").text == "5"
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "says"),
+    [
+        ("import os; os._exit(3)", Ending.EXITED, "status 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Ending.SIGNAL, "signal 9"),
+        ("import ctypes; ctypes.string_at(0)", Ending.SIGNAL, "signal 11"),
+        (HOLDER, Ending.SIGNAL, "holds"),
+    ],
+)
+def test_a_kernel_that_dies_says_how_and_takes_all_along(
+    box: Sandbox, kernel: Kernel, code: str, ending: Ending, says: str
+) -> None:
+    if kernel.backend == "ipykernel" and "signal " in says:
+        pytest.skip("the same as with the small kernel, whose start is cheaper")
+    ran(kernel, DAEMONS)
+    result = kernel.run(f"print('last words')\n{code}", timeout=SECONDS).result(2 * SECONDS)
+    assert (result.outcome, result.ending) == (Outcome.DIED, ending)
+    assert result.stdout == "last words\n"
+    assert result.error is not None
+    assert result.error.name == "KernelEnded"
+    assert says in result.error.message
+    assert left(box) == []
+    with pytest.raises(KernelError, match="state of its cells is gone") as gone:
+        kernel.run("1").result(SECONDS)
+    assert verdict_of(gone.value, Phase.GRADED).attributable_to == "policy"
+
+
+def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
+    with Session("local") as session, session.sandbox() as box:
+        kernel = box.python(ipykernel=False)
+        ran(kernel, f"open('glob.py', 'w').write('1 / 0')\n{DAEMONS}")
+        assert kernel.run(HOLDER).result(SECONDS).outcome is Outcome.DIED
+        assert left(box) == []
+
+
+def test_a_kernel_that_dies_between_cells_is_no_cells_result(kernel: Kernel) -> None:
+    later = "import threading, os\nthreading.Timer(0.1, os._exit, (4,)).start()"
+    assert kernel.run(later).result(SECONDS).outcome is Outcome.OK
+    with pytest.raises(KernelError, match="status 4"):
+        run_until_it_raises(kernel)
+
+
+def test_closing_ends_all_that_was_started_and_leaves_the_sandbox(box: Sandbox, kind: str) -> None:
+    kernel = box.python(ipykernel=KINDS[kind])
+    ran(kernel, DAEMONS)
+    assert "sleep 971" in left(box)
+    running = kernel.run("open('/tmp/begun', 'w').close()\nwhile True: pass")
+    until_it_runs(box, "/tmp/begun")
+    kernel.close().result(SECONDS)
+    assert running.result(SECONDS).ended
+    assert left(box) == []
+    kernel.close().result(SECONDS)
+    with pytest.raises(KernelError, match="closed"):
+        kernel.run("1").result(SECONDS)
+
+
+def test_closing_one_that_starts_leaves_nothing(local: Sandbox) -> None:
+    look = ["sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c '^CLOSED=early'"]
+    kernel = local.python(ipykernel=False, env={"CLOSED": "early"})
+    starting = kernel.start()
+    while local.exec(look).result(SECONDS).stdout == "0\n" and not starting.done():
+        pass
+    kernel.close().result(SECONDS)
+    assert local.exec(look).result(SECONDS).stdout == "0\n"
+    with pytest.raises(KernelError, match="closed"):
+        kernel.start().result(SECONDS)
+
+
+def test_cancelling_while_a_kernel_is_killed_leaves_nothing(local: Sandbox) -> None:
+    with local.python(ipykernel=False) as kernel:
+        ran(kernel, DAEMONS)
+        running = kernel.run(DEAF, timeout=0.3, grace=0.3)
+        deadline = time.monotonic() + SECONDS
+        while kernel._held is None or not kernel._held.ended:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        running.cancel()
+        kernel.restart().result(SECONDS)
+        assert left(local) == []
+        assert ran(kernel, "1 + 1").text == "2"
+
+
+def test_waiting_for_room_takes_nothing_of_the_kernel_s_time() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        first = session.sandbox().start().result(SECONDS)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("_START_SECONDS", "_END_SECONDS"):
+                patch.setattr(f"sandboxkit.kernel._held.{name}", 0.05)
+            starting = session.sandbox().python(ipykernel=False).start()
+            with pytest.raises(TimeoutError):
+                starting.result(0.5)
+        first.stop().result(SECONDS)
+        assert starting.result(SECONDS).backend == "own"
+
+
+def test_coroutines_use_it_like_threads_and_cells_run_in_turn(local: Sandbox) -> None:
+    async def use() -> list[str | None]:
+        async with local.python(ipykernel=False, cwd="/tmp", env={"A": "1"}) as kernel:
+            await kernel.run("import os; seen = []")
+            cells = [f"seen.append({n}); seen, os.environ['A'], os.getcwd()" for n in range(3)]
+            return [each.text for each in await asyncio.gather(*map(kernel.run, cells))]
+
+    assert asyncio.run(use()) == [f"({list(range(n + 1))}, '1', '/tmp')" for n in range(3)]
+
+
+def test_a_kernel_without_memory_says_so() -> None:
+    with (
+        Session("docker", image=require_docker(), memory_mb=128) as session,
+        session.sandbox().python() as kernel,
+    ):
+        assert kernel.backend == "own"  # the image has no ipykernel
+        result = kernel.run("b'x' * (1 << 30)", timeout=SECONDS).result(2 * SECONDS)
+        assert (result.outcome, result.ending) == (Outcome.DIED, Ending.OUT_OF_MEMORY)
+
+
+def test_a_sandbox_that_ends_is_no_doing_of_the_cell() -> None:
+    with Session(FakeProvider()) as session:
+        box = session.sandbox()
+        kernel = box.python(ipykernel=False)
+        running = kernel.run("while True: pass")
+        deadline = time.monotonic() + SECONDS
+        while not kernel.running:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        box.stop().result(SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            running.result(SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            kernel.run("1").result(SECONDS)
+        kernel.close().result(SECONDS)
+
+
+def test_what_the_image_lacks_is_named(local: Sandbox) -> None:
+    with pytest.raises(CommandStartError, match="needs a Python in the image"):
+        local.python(python="python9").start().result(SECONDS)
+    with pytest.raises(CommandStartError, match="cannot start with 'false'"):
+        local.python(python="false").start().result(SECONDS)
+    with pytest.raises(CommandStartError, match="ipykernel is not installed"):
+        local.python(env={"PYTHONPATH": ""}, ipykernel=True).start().result(SECONDS)
+    assert left(local) == []
+
+
+def test_bad_input_is_refused_before_anything_starts() -> None:
+    with Session(FakeProvider()) as session:
+        box = session.sandbox()
+        # Any: what they are refused for.
+        wrong: list[dict[str, Any]]
+        wrong = [{"output_limit": 1}, {"ipykernel": 1}, {"cwd": "x"}, {"pyhton": "x"}]
+        for options in wrong:
+            with pytest.raises(ConfigurationError, match=next(iter(options))):
+                box.python(**options)
+        kernel = box.python()
+        for code in (3, b"x", "\ud800"):
+            with pytest.raises(ConfigurationError, match="code"):
+                kernel.run(code)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="timeout"):
+            kernel.run("1", timeout=0)
+        assert session.list().result(SECONDS) == []

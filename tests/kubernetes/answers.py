@@ -1,0 +1,82 @@
+"""A server with the answers that a real API server cannot be made to give when a test wants them."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from sandboxkit.providers.kubernetes._api import Api
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers each request with what `answer` makes of it, and notes its query."""
+
+    answer: Answer
+    server: str = ""
+    asked: list[dict[str, str]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(dict(request.query))
+        self.headers.append(dict(request.headers))
+        return await self.answer(request)
+
+
+@asynccontextmanager
+async def answering(
+    answer: Answer, folder: Path, *, timeout: float = 20, **user: Any
+) -> AsyncIterator[tuple[Answers, Api]]:
+    """Such a server, and ours for it; `user` is the kubeconfig's user."""
+    answers = Answers(answer)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answers._handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    answers.server = f"http://127.0.0.1:{port}"
+    api = Api(kubeconfig=str(kubeconfig(folder, answers.server, **user)), timeout=timeout)
+    try:
+        yield answers, api
+    finally:
+        await api.aclose()
+        await runner.cleanup()
+
+
+def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
+    """A kubeconfig of one context, with a namespace of its own."""
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [
+            {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "here"}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def status(code: int, reason: str, message: str, **more: Any) -> web.Response:
+    """A refusal as the API server words it."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    } | more
+    return web.json_response(body, status=code)

@@ -1,0 +1,188 @@
+"""The cluster that the tests use, looked at and disturbed without sandboxkit's own help."""
+
+import base64
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "kube.sh"
+STATE = Path(os.environ.get("SANDBOXKIT_KUBE_DIR", "/var/lib/sbk-kube"))
+
+Program = Literal["etcd", "api", "controllers", "scheduler", "containerd", "kubelet"]
+
+
+class ApiError(Exception):
+    """The API server refused: its status code, reason and message."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A user's view of the API server, and what can be done to the programs behind it."""
+
+    kubeconfig: Path
+    server: str
+    token: str
+    tls: ssl.SSLContext
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,  # any JSON
+        *,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+        timeout: float = 30,
+    ) -> Any:  # the server's JSON
+        """Ask the API server. Raises ApiError for an answer that is an error, OSError without one."""
+        url = self.server + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        request.add_header("Content-Type", content)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise _api_error(error) from None
+
+    def pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        """Every pod there is in the namespace, as the API server describes them."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        items: list[dict[str, Any]] = self.request("GET", path, query={"labelSelector": selector})[
+            "items"
+        ]
+        return items
+
+    def ready(self) -> bool:
+        """Whether the API server answers and the node takes pods."""
+        try:
+            nodes = self.request("GET", "/api/v1/nodes/node1", timeout=5)
+        except (ApiError, OSError):
+            return False
+        conditions = nodes["status"]["conditions"]
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def wait_until_ready(self) -> None:
+        """Return once API server and node are ready; TimeoutError after two minutes."""
+        wait_until(self.ready, "a node that is ready", seconds=120)
+
+    def restart(self, program: Program) -> None:
+        """End a program with SIGTERM and start it again; it may not answer yet."""
+        _run("restart", program)
+
+    def kill(self, program: Program) -> None:
+        """End a program with SIGKILL; it stays away until it is started."""
+        _run("kill", program)
+
+    def start(self, program: Program) -> None:
+        """Start a program that has ended; it may not answer yet."""
+        _run("start", program)
+
+    @contextlib.contextmanager
+    def held(self, *, alone: bool = False) -> Iterator[None]:
+        """Wait for one's turn: either alone, or with others while nobody is alone."""
+        with open(self.kubeconfig) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+
+    @contextlib.contextmanager
+    def without(self, program: Program) -> Iterator[None]:
+        """Kill a program, and have it back and the cluster ready afterwards."""
+        _run("kill", program)
+        try:
+            yield
+        finally:
+            _run("start", program)
+            self.wait_until_ready()
+
+    @contextlib.contextmanager
+    def frozen(self, program: Program) -> Iterator[None]:
+        """Stop a program where it is: its connections stay open and nothing answers."""
+        _run("freeze", program)
+        try:
+            yield
+        finally:
+            _run("thaw", program)
+            self.wait_until_ready()
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
+    """Return once the condition holds; TimeoutError if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come in {seconds:.0f} s")
+        time.sleep(0.1)
+
+
+@functools.cache
+def find_cluster() -> Cluster | str:
+    """The administrator's view of the cluster, or why there is none to use.
+
+    It is the one of `SANDBOXKIT_KUBECONFIG`, or else the one that scripts/kube.sh has started.
+    `KUBECONFIG` is not asked: whoever has set it may work on a cluster that is not for tests.
+    """
+    kubeconfig = Path(os.environ.get("SANDBOXKIT_KUBECONFIG") or STATE / "kubeconfig")
+    if not kubeconfig.is_file():
+        return f"{kubeconfig} is not there; run scripts/kube.sh up"
+    try:
+        cluster = view(kubeconfig)
+        ready = cluster.ready()
+    except (OSError, subprocess.SubprocessError, LookupError) as error:
+        return f"{kubeconfig}: {error}; run scripts/kube.sh up"
+    return cluster if ready else f"the cluster of {kubeconfig} is not ready; run scripts/kube.sh up"
+
+
+def view(kubeconfig: Path) -> Cluster:
+    """The cluster as the user of a kubeconfig with a token sees it."""
+    shown = kubectl(
+        "--kubeconfig", str(kubeconfig), "config", "view", "--raw", "--minify", "-o", "json"
+    )
+    config = json.loads(shown)
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    tls = ssl.create_default_context(cadata=authority)
+    return Cluster(kubeconfig, cluster["server"], user["token"], tls)
+
+
+def kubectl(*arguments: str) -> str:
+    """What kubectl prints, run as the administrator. Raises CalledProcessError when it fails."""
+    return _run("kubectl", *arguments)
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(
+        [str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        raise subprocess.CalledProcessError(
+            done.returncode, arguments, done.stdout, done.stderr
+        ) from RuntimeError(done.stderr)
+    return done.stdout
+
+
+def _api_error(error: urllib.error.HTTPError) -> ApiError:
+    said = error.read().decode(errors="replace")
+    try:
+        status = json.loads(said)
+        return ApiError(error.code, status.get("reason", ""), status.get("message", said))
+    except (ValueError, AttributeError):
+        return ApiError(error.code, error.reason, said)

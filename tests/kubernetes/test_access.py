@@ -1,0 +1,212 @@
+"""How a cluster is found, and who we are there."""
+
+import base64
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from aiohttp import web
+from kubernetes_asyncio.config import incluster_config
+
+from sandboxkit.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SandboxError,
+)
+from sandboxkit.providers.kubernetes import _access, _login
+from sandboxkit.providers.kubernetes._api import Api
+from tests.kubernetes.answers import answering, kubeconfig, status
+from tests.kubernetes.cluster import STATE, Cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def _list(api: Api, resource: str = "pods") -> Any:
+    return await api.call("GET", await api.path(resource), what=f"list {resource}")
+
+
+@pytest.mark.parametrize("name", ["kubeconfig", "kubeconfig-certificate"])
+async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
+    cluster: Cluster, name: str
+) -> None:
+    api = Api(kubeconfig=str(STATE / name))
+    try:
+        assert (await _list(api))["kind"] == "PodList"
+        assert (api.server, api.namespace) == (cluster.server, "default")
+    finally:
+        await api.aclose()
+
+
+async def test_the_environment_names_the_kubeconfig(cluster: Cluster) -> None:
+    api = Api(namespace="kube-system")
+    try:
+        await _list(api)
+        assert api.namespace == "kube-system"
+    finally:
+        await api.aclose()
+
+
+async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    open_before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        api = Api(kubeconfig=str(STATE / "kubeconfig-certificate"))
+        await _list(api)
+        await api.aclose()
+        assert not list(tmp_path.iterdir())
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot be used"),
+        ("{", "cannot be used"),
+        ("[1]", "cannot be used"),
+        ("current-context: other", "cannot be used"),
+        ("clusters: 3\ncurrent-context: x\ncontexts: []", "cannot be used"),
+    ],
+)
+async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        await Api(kubeconfig=str(path)).open()
+    assert str(path) in str(caught.value)
+
+
+async def test_a_context_or_a_file_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(tmp_path, "https://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="other"):
+        await Api(kubeconfig=str(path), context="other").open()
+    with pytest.raises(ConfigurationError, match="no kubeconfig at"):
+        await Api(kubeconfig=str(tmp_path / "nosuch")).open()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nosuch"))
+    with pytest.raises(ConfigurationError, match="no kubeconfig at"):
+        await Api().open()
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="no cluster to use"):
+        await Api().open()
+
+
+async def test_a_server_whose_certificate_is_not_trusted_is_told(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    api = Api(kubeconfig=str(kubeconfig(tmp_path, cluster.server, token=cluster.token)))
+    with pytest.raises(ConfigurationError, match="not trusted"):
+        await _list(api)
+    await api.aclose()
+
+
+def _account(cluster: Cluster, namespace: str) -> tuple[str, str]:
+    """The default service account's token, and its authority."""
+    path = f"/api/v1/namespaces/{namespace}"
+    name = cluster.request("GET", f"{path}/serviceaccounts/default")["secrets"][0]["name"]
+    data = cluster.request("GET", f"{path}/secrets/{name}")["data"]
+    token, authority = (base64.b64decode(data[key]).decode() for key in ("token", "ca.crt"))
+    return token, authority
+
+
+async def test_in_a_pod_it_is_the_pods_service_account(
+    cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, authority = _account(cluster, namespace)
+    for name, text in (("token", "stale"), ("ca.crt", authority), ("namespace", namespace)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(_access, "_NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", cluster.server.removeprefix("https://"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    api = Api()
+    try:
+        with pytest.raises(AuthenticationError, match="log in") as caught:
+            await _list(api)
+        assert api.namespace == namespace
+        (tmp_path / "token").write_text(token)  # as a kubelet does, before the old one expires
+        with pytest.raises(AuthenticationError, match="cannot list resource") as caught:
+            await _list(api)
+        assert f"system:serviceaccount:{namespace}:default" in str(caught.value)
+    finally:
+        await api.aclose()
+
+
+def _user(folder: Path, script: str) -> dict[str, Any]:
+    """A kubeconfig's user whose token a program says."""
+    program = folder / "login"
+    program.write_text(f"#!{sys.executable}\n{script}")
+    program.chmod(0o755)
+    version = "client.authentication.k8s.io/v1beta1"
+    return {"exec": {"apiVersion": version, "command": str(program)}}
+
+
+_SAY = """
+import json, pathlib
+runs = pathlib.Path({runs!r})
+runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
+token = "token-" + str(len(runs.read_text()))
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential",
+                   "status": {{"token": token}}}}))
+"""
+
+
+async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    valid = {"Bearer token-1"}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await anyio.sleep(0.05)
+        if request.headers["Authorization"] not in valid:
+            return status(401, "Unauthorized", "Unauthorized")
+        return web.json_response({"kind": "PodList"})
+
+    user = _user(tmp_path, _SAY.format(runs=str(runs)))
+    async with answering(answer, tmp_path, **user) as (_, api):
+        await _list(api)
+        await _list(api)
+        assert runs.read_text() == "x"
+        valid = {"Bearer token-2"}
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(_list, api)
+        assert runs.read_text() == "xx"  # once for all who needed it
+        valid = set()
+        with pytest.raises(AuthenticationError):
+            await _list(api)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("import sys; sys.exit('no such account')", AuthenticationError),
+        ("print('{')", ConfigurationError),
+        ("print('{}')", ConfigurationError),
+        ("import time; time.sleep(30)", AuthenticationError),
+    ],
+)
+async def test_a_login_program_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[SandboxError]
+) -> None:
+    monkeypatch.setattr(_login, "_SECONDS", 3.0)
+    path = kubeconfig(tmp_path, "https://127.0.0.1:1", **_user(tmp_path, script))
+    with pytest.raises(kind) as caught:
+        await Api(kubeconfig=str(path)).open()
+    assert ("no such account" in str(caught.value)) == ("account" in script)

@@ -1,0 +1,366 @@
+"""The stream to a program in a container, on a real cluster, and on a server of the newer kind."""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from aiohttp import web
+
+from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.providers.kubernetes import _ends
+from sandboxkit.providers.kubernetes._api import Api
+from sandboxkit.providers.kubernetes._exec import ExecStream
+from tests.kubernetes.answers import answering
+from tests.kubernetes.bare import connected, create, disturbed, manifest, remove, running
+from tests.kubernetes.cluster import Cluster, Program
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def _pod(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, str]]:
+    async with (
+        connected(cluster, namespace) as (api, watch),
+        running(cluster, namespace, watch) as pod,
+    ):
+        yield api, pod
+
+
+async def _rest(stream: ExecStream) -> tuple[bytes, type[Exception]]:
+    data = b""
+    try:
+        while True:
+            piece = await stream.receive(300_000)
+            assert 0 < len(piece) <= 300_000
+            data += piece
+    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+        return data, type(error)
+
+
+async def test_every_byte_arrives_in_both_directions(cluster: Cluster, namespace: str) -> None:
+    sent = os.urandom(5_000_000) + bytes(range(256))
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["cat"])
+        received = b""
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.send, sent)
+            with anyio.fail_after(60):
+                while len(received) < len(sent):
+                    received += await stream.receive(1 << 20)
+        await stream.aclose()
+    assert hashlib.sha256(received).digest() == hashlib.sha256(sent).digest()
+
+
+async def test_the_end_of_a_program_is_the_end_of_its_stream(
+    cluster: Cluster, namespace: str
+) -> None:
+    script = "printf 'out\\377'; head -c 5000 /dev/zero | tr '\\0' x >&2; echo last >&2; exit 3"
+    async with _pod(cluster, namespace) as (api, pod):
+        for argv in (["sh", "-c", script], ["sh", "-c", "kill -9 $$"]):
+            stream = await api.exec(pod, "sandbox", argv)
+            with anyio.fail_after(60):
+                data, end = await _rest(stream)
+            assert end is anyio.EndOfStream
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+            await stream.aclose()
+            if argv[2] == script:
+                assert data == b"out\xff"
+                assert "xxlast; " in stream.said
+                assert "exit code 3" in stream.said
+                assert 1900 < len(stream.said.partition("; ")[0]) <= 2000
+
+
+async def test_a_program_that_cannot_be_started_says_so(cluster: Cluster, namespace: str) -> None:
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["nosuchprogram", "a b", "&c=d"])
+        with anyio.fail_after(60):
+            data, end = await _rest(stream)
+        assert (data, end) == (b"", anyio.BrokenResourceError)
+        assert "executable file not found" in stream.said
+        await stream.aclose()
+
+
+async def test_arguments_arrive_as_they_are(cluster: Cluster, namespace: str) -> None:
+    words = ["", "a b", "&command=x", "%20", "+", "#?", "ü\n'\""]
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["printf", "<%s>", *words])
+        with anyio.fail_after(60):
+            data, _ = await _rest(stream)
+        await stream.aclose()
+    assert data.decode() == "".join(f"<{word}>" for word in words)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_a_stream_can_be_closed_while_both_directions_wait(
+    cluster: Cluster, namespace: str, forced: bool
+) -> None:
+    ends: list[type[Exception]] = []
+    async with _pod(cluster, namespace) as (api, pod):
+        before = len(os.listdir("/proc/self/fd"))
+        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            try:
+                while True:  # nobody reads it: the server takes no more at some time
+                    await stream.send(bytes(1 << 20))
+                    sent += 1
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                ends.append(type(error))
+
+        async def receive() -> None:
+            ends.append((await _rest(stream))[1])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            group.start_soon(receive)
+            seen = -1
+            with anyio.fail_after(60):
+                while seen != sent:
+                    seen = sent
+                    await anyio.sleep(1)
+            with anyio.fail_after(10):
+                await (anyio.aclose_forcefully(stream) if forced else stream.aclose())
+            with anyio.fail_after(10):
+                while len(ends) < 2:
+                    await anyio.sleep(0.01)
+        assert 0 < sent < 200
+        assert ends == [anyio.ClosedResourceError] * 2
+        await stream.aclose()
+        with pytest.raises(anyio.ClosedResourceError):
+            await stream.send(b"x")
+        with anyio.fail_after(10):
+            while len(os.listdir("/proc/self/fd")) > before:
+                await anyio.sleep(0.05)
+
+
+async def test_closing_ends_the_input_of_the_program(cluster: Cluster, namespace: str) -> None:
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["sh", "-c", "cat > /tmp/got; touch /tmp/over"])
+        await stream.send(b"all of it")
+        await anyio.aclose_forcefully(stream)
+        argv = ["sh", "-c", "until test -e /tmp/over; do sleep 0.1; done; cat /tmp/got"]
+        other = await api.exec(pod, "sandbox", argv)
+        with anyio.fail_after(60):
+            assert (await _rest(other))[0] == b"all of it"
+        await other.aclose()
+
+
+async def test_two_tasks_cannot_receive_at_once(cluster: Cluster, namespace: str) -> None:
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["cat"])
+        with anyio.move_on_after(0.5):
+            await stream.receive()
+        async with anyio.create_task_group() as group:
+            group.start_soon(_rest, stream)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(anyio.BusyResourceError):
+                await stream.receive()
+            await stream.aclose()
+
+
+async def test_a_pod_that_is_not_there_or_does_not_run_is_no_sandbox(
+    cluster: Cluster, namespace: str
+) -> None:
+    async with connected(cluster, namespace) as (api, watch):
+        with pytest.raises(SandboxNotFoundError):
+            await api.exec("nosuch", "sandbox", ["true"], sandbox_id="nosuch")
+
+        waiting, _ = await create(cluster, namespace, manifest("waiting", nodeSelector={"no": "1"}))
+        with pytest.raises(SandboxNotFoundError, match="does not have a host assigned"):
+            await api.exec(waiting, "sandbox", ["true"], sandbox_id=waiting)
+        await remove(cluster, namespace, waiting)
+
+        body = manifest("ended", {"command": ["true"]})
+        watch.follow("ended")
+        await create(cluster, namespace, body)
+        await watch.until("ended", _ends.has_ended, seconds=60)
+        assert await _refused(lambda: api.exec("ended", "sandbox", ["true"], sandbox_id="ended"))
+        await remove(cluster, namespace, "ended")
+
+
+async def _send_on(stream: ExecStream) -> None:
+    while True:
+        await stream.send(b"x")
+
+
+async def _refused(opened: Callable[[], object]) -> bool:
+    try:
+        stream = await opened()  # type: ignore[misc]  # a coroutine
+    except SandboxNotFoundError:
+        return True
+    data, end = await _rest(stream)
+    return (data, end) == (b"", anyio.BrokenResourceError)
+
+
+async def test_a_stream_breaks_with_its_pod(cluster: Cluster, namespace: str) -> None:
+    async with _pod(cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
+        await remove(cluster, namespace, pod, grace=1)
+        with anyio.fail_after(60):
+            _, end = await _rest(stream)
+        assert end in (anyio.EndOfStream, anyio.BrokenResourceError)
+        await stream.aclose()
+
+
+async def test_a_stream_breaks_with_the_api_server(own_cluster: Cluster, namespace: str) -> None:
+    async with _pod(own_cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
+        await disturbed(own_cluster.kill, "api")
+        try:
+            with anyio.fail_after(30):
+                _, end = await _rest(stream)
+            assert end is anyio.BrokenResourceError
+            with anyio.fail_after(30), pytest.raises(anyio.BrokenResourceError):
+                await _send_on(stream)
+            await stream.aclose()
+            with pytest.raises(ProviderUnavailableError):
+                await api.exec(pod, "sandbox", ["true"])
+        finally:
+            await disturbed(own_cluster.start, "api")
+            await disturbed(own_cluster.wait_until_ready)
+        again = await api.exec(pod, "sandbox", ["echo", "there"])
+        assert (await _rest(again))[0] == b"there\n"
+        await again.aclose()
+
+
+async def test_a_frozen_server_holds_up_neither_opening_nor_closing(
+    own_cluster: Cluster, namespace: str
+) -> None:
+    async with _pod(own_cluster, namespace) as (api, pod):
+        stream = await api.exec(pod, "sandbox", ["cat"])
+        quick = Api(kubeconfig=str(own_cluster.kubeconfig), namespace=namespace, timeout=2)
+        await quick.call("GET", await quick.path("pods"), what="list pods")
+        programs: tuple[Program, ...] = ("kubelet", "api")
+        for program in programs:
+            with own_cluster.frozen(program), anyio.fail_after(30):
+                with pytest.raises(ProviderUnavailableError):
+                    await quick.exec(pod, "sandbox", ["true"])
+                if program == "api":
+                    await stream.aclose()
+                    await quick.aclose()
+
+
+async def test_a_dead_kubelet_is_no_end_of_a_sandbox(own_cluster: Cluster, namespace: str) -> None:
+    async with _pod(own_cluster, namespace) as (api, pod):
+        with own_cluster.without("kubelet"), pytest.raises(ProviderUnavailableError):
+            await api.exec(pod, "sandbox", ["true"], sandbox_id=pod)
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    stream = await api.exec(pod, "sandbox", ["true"], sandbox_id=pod)
+                    break
+                except SandboxError:
+                    await anyio.sleep(0.2)  # it looks for its containers first
+        await stream.aclose()
+
+
+async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> None:
+    got: list[bytes] = []
+
+    async def newer(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
+        await socket.prepare(request)
+        async for message in socket:
+            got.append(message.data)
+            if message.data == b"\xff\x00":
+                break
+        for said in (b"\x01", b"", b"\x01out", b"\x02err", b"\xff\x01", b"\x09?", b"\x01put"):
+            await socket.send_bytes(said)
+        await socket.send_bytes(b'\x03{"metadata":{},"status":"Success"}')
+        await socket.close()
+        return socket
+
+    async with answering(newer, tmp_path) as (_, api):
+        stream = await api.exec("pod", "sandbox", ["cat"])
+        await stream.send(b"in" * 100_000)
+        await stream.send_eof()
+        with anyio.fail_after(30):
+            assert await _rest(stream) == (b"output", anyio.EndOfStream)
+        assert stream.said == "err"
+        await stream.aclose()
+    assert got.pop() == b"\xff\x00"
+    assert all(each[0] == 0 and len(each) <= (128 << 10) + 1 for each in got)
+    assert b"".join(each[1:] for each in got) == b"in" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [
+        (b'\x03{"status":"Failure","reason":"NonZeroExitCode"}', anyio.EndOfStream),
+        (b'\x03{"status":"Failure","reason":"InternalError"}', anyio.BrokenResourceError),
+        (b"\x03{half", anyio.BrokenResourceError),
+        (b"\x03[]", anyio.BrokenResourceError),
+        (None, anyio.BrokenResourceError),
+    ],
+)
+async def test_only_the_servers_word_is_the_end_of_a_program(
+    tmp_path: Path, last: bytes | None, end: type[Exception]
+) -> None:
+    async def says(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        await socket.send_bytes(b"\x01out")
+        if last is not None:
+            await socket.send_bytes(last)
+        elif request.transport is not None:
+            request.transport.abort()
+        return socket
+
+    async with answering(says, tmp_path) as (_, api):
+        stream = await api.exec("pod", "sandbox", ["cat"])
+        with anyio.fail_after(30):
+            assert (await _rest(stream))[1] is end
+        with pytest.raises(anyio.BrokenResourceError):
+            await stream.send_eof()
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("how", ["silent", "full", "talking"])
+async def test_a_server_that_does_not_answer_a_close_holds_nobody_up(
+    tmp_path: Path, how: str
+) -> None:
+    released = anyio.Event()
+
+    async def deaf(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",), autoclose=False)
+        await socket.prepare(request)
+        while how == "talking" and not released.is_set():
+            await socket.send_bytes(b"\x01more and more")
+            await anyio.sleep(0.01)
+        await released.wait()
+        return socket
+
+    async with answering(deaf, tmp_path) as (_, api):
+        stream = await api.exec("pod", "sandbox", ["cat"])
+        while how == "full":
+            with anyio.move_on_after(1) as waited:
+                await stream.send(bytes(1 << 20))
+            if waited.cancelled_caught:
+                break
+        with anyio.fail_after(10):
+            await stream.aclose()
+        released.set()
+
+
+async def test_an_upgrade_that_is_none_is_no_stream(tmp_path: Path) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>welcome</html>")
+
+    async with answering(page, tmp_path) as (answers, api):
+        with pytest.raises(ProviderUnavailableError):
+            await api.exec("pod", "sandbox", ["cat"])
+        offered = answers.headers[0][aiohttp.hdrs.SEC_WEBSOCKET_PROTOCOL]
+        assert offered.split(",") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]

@@ -1,0 +1,132 @@
+"""No network by a policy: it is believed where the cluster's network is seen to keep to it.
+
+The network of these tests, a bridge on this machine, knows nothing of policies. This machine's firewall
+lets pods reach each other, and perhaps only those that a policy allows to.
+"""
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.types import SandboxSpec
+from tests.kubernetes.cluster import Cluster, wait_until
+from tests.kubernetes.here import sandboxes
+from tests.kubernetes.rooms import Box, anyio_backend, room
+
+__all__ = ["anyio_backend", "room"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+_BRIDGE = "sbkkube0"
+_SEEN = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+
+@pytest.fixture(autouse=True)
+def firewall() -> None:
+    """This machine's, which has to see what crosses the bridge."""
+    if os.geteuid() != 0 or shutil.which("iptables") is None:
+        pytest.skip("iptables is for root")
+    if not _SEEN.exists() or _SEEN.read_text().strip() != "1":
+        pytest.skip("this machine's firewall does not see what crosses a bridge")
+    if not Path(f"/sys/class/net/{_BRIDGE}").exists():
+        pytest.skip(f"the pods of this cluster are not on the bridge {_BRIDGE}")
+
+
+@contextmanager
+def rule(*words: str) -> Iterator[None]:
+    """One rule of the firewall, before all others."""
+    subprocess.run(["iptables", "-w", "-I", "FORWARD", *words], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["iptables", "-w", "-D", "FORWARD", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def open_bridge() -> Iterator[None]:
+    """Every pod reaches every other one."""
+    with rule("-i", _BRIDGE, "-o", _BRIDGE, "-j", "ACCEPT"):
+        yield
+
+
+@contextmanager
+def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
+    """What a policy's plugin does: only pods that no policy is for reach others, once they are known."""
+    over = threading.Event()
+
+    def allow() -> None:
+        known: set[str] = set()
+        with ExitStack() as rules:
+            while not over.wait(0.1):
+                for pod in cluster.pods(namespace, "sandboxkit.dev/network=internet"):
+                    new = pod["status"].get("podIP")
+                    if new and new not in known:
+                        for other in known:
+                            for pair in ("-s", new, "-d", other), ("-s", other, "-d", new):
+                                rules.enter_context(rule("-i", _BRIDGE, *pair, "-j", "ACCEPT"))
+                        known.add(new)
+
+    with rule("-i", _BRIDGE, "-j", "DROP"):
+        thread = threading.Thread(target=allow)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+async def test_a_policy_that_nobody_enforces_is_refused(own_cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(no_network="policy")
+    with open_bridge():
+        for said in ("does not enforce network policies", "no_network='interfaces'"):
+            with pytest.raises(ConfigurationError, match=said):  # the second time it is remembered
+                await provider.create(SandboxSpec())
+        found = await provider.diagnose()
+    assert not found.available
+    assert "does not enforce" in found.remedy
+    free = await provider.create(SandboxSpec(network="internet"))
+    await provider.delete(free)
+    await provider.aclose()
+    wait_until(lambda: sandboxes(own_cluster, room) == [], "the canaries' end")
+    path = f"/apis/networking.k8s.io/v1/namespaces/{room}/networkpolicies/sandboxkit-no-network"
+    policy = own_cluster.request("GET", path)["spec"]
+    assert policy["podSelector"] == {"matchLabels": {"sandboxkit.dev/network": "none"}}
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert not policy.get("egress")
+    assert not policy.get("ingress")
+
+
+async def test_where_no_pod_reaches_another_nothing_is_proven(
+    own_cluster: Cluster, room: str
+) -> None:
+    provider = KubernetesProvider(security="restricted")
+    with (
+        rule("-i", _BRIDGE, "-j", "DROP"),
+        pytest.raises(ConfigurationError, match="could not be proven"),
+    ):
+        await provider.create(SandboxSpec())
+    await provider.aclose()
+    wait_until(lambda: sandboxes(own_cluster, room) == [], "the canaries' end")
+
+
+async def test_a_policy_that_is_enforced_is_used(own_cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(security="restricted")
+    with enforced(own_cluster, room):
+        found = await provider.diagnose()
+        assert found.available, found.remedy
+        assert "enforces network policies" in found.detail
+        sandbox_id = await provider.create(SandboxSpec())
+        (pod,) = own_cluster.pods(room, "sandboxkit.dev/network=none")
+        assert pod["metadata"]["name"] == sandbox_id
+        assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
+        await provider.delete(sandbox_id)
+    await provider.aclose()

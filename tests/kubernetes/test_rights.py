@@ -1,0 +1,139 @@
+"""The minimal Role: everything works with it, nothing of it can be left out, doctor names the rest."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import yaml  # type: ignore[import-untyped]  # ships no types
+
+from sandboxkit.errors import AuthenticationError
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, role
+from sandboxkit.types import SandboxSpec
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.rooms import Box, anyio_backend, room
+
+__all__ = ["anyio_backend", "room"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{}"
+
+
+class Grants:
+    """What a user who may do nothing is allowed in one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self._cluster, self._namespace, self._name = cluster, namespace, name
+        self._bind()
+
+    def _bind(self) -> None:
+        body = {
+            "metadata": {"name": "sandboxes"},
+            "subjects": [
+                {"kind": "User", "name": self._name, "apiGroup": "rbac.authorization.k8s.io"}
+            ],
+            "roleRef": {
+                "kind": "Role",
+                "name": "sandboxes",
+                "apiGroup": "rbac.authorization.k8s.io",
+            },
+        }
+        self._cluster.request("POST", _RBAC.format(self._namespace, "rolebindings"), body)
+
+    # Any: a manifest is JSON.
+    def give(self, manifest: dict[str, Any]) -> None:
+        """Instead of what was given before."""
+        path = _RBAC.format(self._namespace, "roles")
+        known = [each["metadata"]["name"] for each in self._cluster.request("GET", path)["items"]]
+        if manifest["metadata"]["name"] in known:
+            self._cluster.request("PUT", f"{path}/{manifest['metadata']['name']}", manifest)
+        else:
+            self._cluster.request("POST", path, manifest)
+
+
+@pytest.fixture
+def grants(cluster: Cluster, user: Cluster, room: str) -> Grants:
+    """For the user of `user`."""
+    review: dict[str, Any] = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert not user.request("POST", path, review)["status"]["allowed"]
+    return Grants(cluster, room, "user")
+
+
+async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str:
+    """What `doctor` finds, once the API server has noticed what was given."""
+    with anyio.fail_after(30):
+        while (found := await provider.diagnose()).available is not available:
+            await anyio.sleep(0.1)
+    return found.detail
+
+
+async def test_everything_works_with_the_minimal_role(
+    user: Cluster, room: str, grants: Grants
+) -> None:
+    grants.give(role("sandboxes"))
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    await until_allowed(provider, available=True)
+    sandbox_id = await provider.create(SandboxSpec(tags={"a": "1"}))
+    assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
+    await provider.renew(sandbox_id, 600)
+    assert [info.id async for info in provider.list({"a": "1"})] == [sandbox_id]
+    other = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    assert await Box(other, sandbox_id).run("echo", "up") == (0, "up\n", "")
+    await other.aclose()
+    await provider.delete(sandbox_id)
+    await provider.aclose()
+
+
+async def test_doctor_names_each_right_that_is_missing(
+    user: Cluster, room: str, grants: Grants
+) -> None:
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    found = await provider.diagnose()
+    assert not found.available
+    assert "docs/kubernetes.md" in found.remedy
+    for right in ALWAYS:
+        for verb in right.verbs:
+            assert f"{verb} {right.resource}" in found.detail
+    for at, right in enumerate(ALWAYS):
+        for verb in right.verbs:
+            grants.give(role("sandboxes"))
+            await until_allowed(provider, available=True)
+            less = role("sandboxes")
+            less["rules"][at]["verbs"].remove(verb)
+            if not less["rules"][at]["verbs"]:
+                del less["rules"][at]
+            grants.give(less)
+            detail = await until_allowed(provider, available=False)
+            assert detail.endswith(f"these credentials may not: {verb} {right.resource}"), detail
+    await provider.aclose()
+
+
+async def test_a_missing_right_is_no_fault_of_the_program(
+    user: Cluster, room: str, grants: Grants
+) -> None:
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    with pytest.raises(AuthenticationError, match="configmaps"):
+        await provider.create(SandboxSpec())
+    await provider.aclose()
+
+
+async def test_policies_take_one_right_more(user: Cluster, room: str, grants: Grants) -> None:
+    grants.give(role("sandboxes"))
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig), no_network="policy")
+    with anyio.fail_after(30):
+        while "pods" in (detail := (await provider.diagnose()).detail):
+            await anyio.sleep(0.1)
+    assert detail.endswith("these credentials may not: create networkpolicies")
+    assert POLICY.resource in detail
+    await provider.aclose()
+
+
+def test_the_document_has_the_role() -> None:
+    text = DOCUMENT.read_text()
+    shown = re.findall(r"<!-- role -->\n```yaml\n(.*?)```", text, re.DOTALL)
+    assert [yaml.safe_load(each) for each in shown] == [role("sandboxes")]

@@ -1,0 +1,111 @@
+"""Starts that fail: what they say, that they say it soon, and that nothing is left of them."""
+
+from typing import Any
+
+import pytest
+
+from sandboxkit.errors import (
+    CapacityError,
+    ImageNotFoundError,
+    SandboxError,
+    SandboxStartError,
+)
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.types import SandboxSpec
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.here import sandboxes
+from tests.kubernetes.rooms import Box, anyio_backend, provider, room
+
+__all__ = ["anyio_backend", "provider", "room"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "said"),
+    [
+        (SandboxSpec(image="No//SUCH"), ImageNotFoundError, "No//SUCH"),
+        (SandboxSpec(user="nobody-here"), SandboxStartError, "nobody-here"),
+        (SandboxSpec(workdir="/etc/passwd/deep"), SandboxStartError, "workdir"),
+    ],
+    ids=["image", "user", "workdir"],
+)
+async def test_what_can_never_start(
+    cluster: Cluster,
+    provider: KubernetesProvider,
+    room: str,
+    spec: SandboxSpec,
+    error: type[SandboxError],
+    said: str,
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        await provider.create(spec)
+    assert type(caught.value) is error
+    assert sandboxes(cluster, room) == []
+
+
+# Any: one type per option.
+@pytest.mark.parametrize(
+    "options",
+    [{"requests": {"cpu": "1000"}}, {"gpu_resource": "example.com/none"}],
+    ids=["cpu", "gpu"],
+)
+async def test_what_no_node_has_room_for(
+    cluster: Cluster, room: str, options: dict[str, Any]
+) -> None:
+    provider = KubernetesProvider(start_timeout=4, **options)
+    with pytest.raises(CapacityError, match="Insufficient") as caught:
+        await provider.create(SandboxSpec(gpu="1" if "gpu_resource" in options else None))
+    assert caught.value.retryable
+    assert sandboxes(cluster, room) == []
+    await provider.aclose()
+
+
+async def test_a_quota_that_is_reached(
+    cluster: Cluster, provider: KubernetesProvider, room: str
+) -> None:
+    quota = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "0"}}}
+    cluster.request("POST", f"/api/v1/namespaces/{room}/resourcequotas", quota)
+    with pytest.raises(CapacityError, match="quota") as caught:
+        await provider.create(SandboxSpec())
+    assert caught.value.retryable
+    assert sandboxes(cluster, room) == []
+
+
+async def test_a_node_selector_that_fits_no_node(cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(start_timeout=4, node_selector={"no-such": "label"})
+    with pytest.raises(SandboxStartError) as caught:
+        await provider.create(SandboxSpec())
+    assert not caught.value.retryable
+    assert sandboxes(cluster, room) == []
+    await provider.aclose()
+
+
+async def test_an_agent_that_somebody_deleted_is_stored_again(
+    cluster: Cluster, provider: KubernetesProvider, room: str
+) -> None:
+    path = f"/api/v1/namespaces/{room}/configmaps"
+
+    def parts() -> set[str]:
+        names = {each["metadata"]["name"] for each in cluster.request("GET", path)["items"]}
+        return {name for name in names if name.startswith("sandboxkit-agent-")}
+
+    await provider.delete(await provider.create(SandboxSpec()))
+    before = parts()
+    assert len(before) >= 2
+    cluster.request("DELETE", f"{path}/{sorted(before)[-1]}")
+    sandbox_id = await provider.create(SandboxSpec())
+    assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
+    await provider.delete(sandbox_id)
+    # A node may have kept what it knew; a new client stores what it does not find.
+    other = KubernetesProvider()
+    await other.delete(await other.create(SandboxSpec()))
+    await other.aclose()
+    assert parts() == before
+
+
+async def test_a_scratch_image_will_do(cluster: Cluster, provider: KubernetesProvider) -> None:
+    sandbox_id = await provider.create(SandboxSpec(image="sandboxkit/scratch:1"))
+    await provider.write_file(sandbox_id, "/workspace/file", b"content", mode=None)
+    assert await provider.read_file(sandbox_id, "/workspace/file", max_bytes=100) == b"content"
+    await provider.delete(sandbox_id)

@@ -1,0 +1,78 @@
+"""Who ended a command, from what the host's control groups counted meanwhile."""
+
+import anyio
+import pytest
+
+from sandboxkit.providers.local import LocalProvider, _cgroup
+from sandboxkit.types import Command, Ending, Exit
+from tests.local.conftest import Box, Run, make
+
+pytestmark = pytest.mark.anyio
+needs_memory = pytest.mark.skipif("memory" not in _cgroup.available(), reason="no memory cgroup")
+needs_cpu = pytest.mark.skipif("cpu" not in _cgroup.available(), reason="no cpu cgroup")
+
+HOG = "b = bytearray()\nwhile True: b += b'x' * 10_000_000"
+
+
+async def ended(box: Box, code: str) -> Exit:
+    command = Command(("python3", "-c", code))
+    with anyio.fail_after(60):
+        return await box.provider.exec(box.id, command, Run().output)
+
+
+@needs_memory
+async def test_a_memory_hog_is_out_of_memory(provider: LocalProvider) -> None:
+    done = await ended(await make(provider, memory_mb=64), HOG)
+    assert (done.status, done.ending, done.usage.oom_kills) == (137, Ending.OUT_OF_MEMORY, 1)
+
+
+async def test_a_program_that_kills_itself_died_of_a_signal(provider: LocalProvider) -> None:
+    done = await ended(await make(provider), "import os; os.kill(os.getpid(), 9)")
+    assert (done.status, done.ending) == (137, Ending.SIGNAL)
+    assert done.usage.oom_kills == (0 if "memory" in _cgroup.available() else None)
+
+
+async def test_exit_137_is_an_exit(provider: LocalProvider) -> None:
+    done = await ended(await make(provider), "raise SystemExit(137)")
+    assert (done.status, done.ending) == (137, Ending.EXITED)
+
+
+@needs_memory
+async def test_a_hog_among_the_children_leaves_the_commands_own_end(
+    provider: LocalProvider,
+) -> None:
+    code = f"import subprocess, sys\nsys.exit(subprocess.call(['python3', '-c', {HOG!r}]) == -9)"
+    done = await ended(await make(provider, memory_mb=64), code)
+    assert (done.status, done.ending, done.usage.oom_kills) == (1, Ending.EXITED, 1)
+
+
+@needs_memory
+async def test_an_earlier_hog_is_not_counted_again(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64)
+    await ended(box, HOG)
+    done = await ended(box, "import os; os.kill(os.getpid(), 9)")
+    assert (done.ending, done.usage.oom_kills) == (Ending.SIGNAL, 0)
+
+
+@needs_memory
+async def test_a_second_client_is_told_the_same(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64)
+    other = LocalProvider()
+    try:
+        done = await ended(Box(other, box.id), HOG)
+    finally:
+        await other.aclose()
+    assert (done.ending, done.usage.oom_kills) == (Ending.OUT_OF_MEMORY, 1)
+
+
+@needs_cpu
+async def test_a_busy_program_past_its_share_was_throttled(provider: LocalProvider) -> None:
+    # So little of a processor that a busy machine's own slowness is more than that.
+    box = await make(provider, cpus=0.1)
+    code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    throttled = (await ended(box, code)).usage.throttled_seconds
+    assert throttled is not None
+    assert 0 < throttled < 10
+    idle = (await ended(box, "import time; time.sleep(0.2)")).usage.throttled_seconds
+    assert idle is not None
+    assert idle < throttled

@@ -1,0 +1,283 @@
+"""What dead clients left goes with the next start; what lives, wherever, stays."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit.errors import CapacityError, SandboxNotFoundError, SandboxTerminatedError
+from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
+from sandboxkit.types import SandboxSpec
+from tests.local.conftest import Box, client, groups_of, make, until_gone
+
+pytestmark = pytest.mark.anyio
+needs_groups = pytest.mark.skipif(not _cgroup.available(), reason="no control groups")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+
+
+async def killed_client(count: int = 1) -> list[str]:
+    """The ids of sandboxes whose client is dead, and of whom nothing is left but its traces."""
+    other = client(
+        f"print(*[await provider.create(SandboxSpec()) for _ in range({count})], flush=True)\n"
+        "await anyio.sleep(600)"
+    )
+    assert other.stdout is not None
+    ids = (await anyio.to_thread.run_sync(other.stdout.readline)).split()
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    return list(ids)
+
+
+async def test_the_first_create_removes_what_dead_clients_left(
+    provider: LocalProvider, state: Path
+) -> None:
+    folders = [state / sandbox_id for sandbox_id in await killed_client(3)]
+    groups = [group for folder in folders for group in groups_of(folder)]
+    await make(provider)
+    await until_gone([*folders, *groups])
+
+
+@needs_groups
+async def test_groups_go_though_their_state_folder_has_gone_before(
+    provider: LocalProvider, state: Path
+) -> None:
+    [sandbox_id] = await killed_client()
+    groups = groups_of(state / sandbox_id)
+    for path in (state / sandbox_id).iterdir():
+        path.unlink()
+    (state / sandbox_id).rmdir()
+    assert any(group.exists() for group in groups)
+    await make(provider)
+    await until_gone(groups)
+
+
+async def test_a_start_in_progress_is_left_alone(provider: LocalProvider) -> None:
+    states = _state.StateDir()
+    begun = states.begin()
+    groups = _cgroup.plan(begun.sandbox_id, _cgroup.Limits(64, 9, None), detached=False)
+    try:
+        begun.note_groups(groups)
+        _cgroup.create(groups, _cgroup.Limits(64, 9, None))
+        assert _sweep.sweep(states, ()) == []
+        assert begun.folder.exists()
+        assert all(Path(group).exists() for group in groups)
+    finally:
+        _cgroup.remove(groups)
+        states.remove(begun.folder)
+        begun.close()
+
+
+async def test_a_sandbox_of_another_state_folder_is_left_alone(
+    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await make(provider)
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "elsewhere"))
+    _sweep.sweep(_state.StateDir(), ())
+    assert (await box.run("true")).status == 0
+
+
+@pytest.fixture
+async def elsewhere(state: Path) -> AsyncIterator[str]:
+    """A sandbox that was made in another pid namespace, where a client still has it."""
+    other = client(
+        "print(await provider.create(SandboxSpec(lifetime=60)), flush=True)\n"
+        "sys.stdin.readline()\n"
+        "await provider.aclose()",
+        prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"],
+    )
+    assert other.stdout is not None
+    sandbox_id = (await anyio.to_thread.run_sync(other.stdout.readline)).strip()
+    yield sandbox_id
+    await anyio.to_thread.run_sync(other.communicate, "end\n")
+
+
+@needs_root
+async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
+    provider: LocalProvider, elsewhere: str
+) -> None:
+    assert [info.id async for info in provider.list({})] == [elsewhere]
+    assert (await Box(provider, elsewhere).run("true")).status == 0
+    assert [info.id async for info in provider.list({})] == [elsewhere]
+
+
+@needs_root
+async def test_another_pid_namespaces_sandbox_is_gone_after_delete(
+    provider: LocalProvider, elsewhere: str, state: Path
+) -> None:
+    groups = groups_of(state / elsewhere)
+    await provider.delete(elsewhere)
+    assert [info.id async for info in provider.list({})] == []
+    await until_gone([state / elsewhere, *groups])
+
+
+@needs_root
+async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
+    provider: LocalProvider, state: Path
+) -> None:
+    other = client(
+        "from sandboxkit.providers.local import _state\n"
+        "begun = _state.StateDir().begin()\n"
+        "print(begun.folder, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "os.kill(os.getpid(), 9)",
+        prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"],
+    )
+    assert other.stdout is not None
+    folder = Path((await anyio.to_thread.run_sync(other.stdout.readline)).strip())
+    states = _state.StateDir()
+    _sweep.sweep(states, ())
+    assert folder.exists()
+    await anyio.to_thread.run_sync(other.communicate, "die\n")
+    _sweep.sweep(states, ())
+    assert not folder.exists()
+
+
+def dead_maker() -> _state.Maker:
+    """One whose pid is in use again, by this process."""
+    me = _state.Maker.me()
+    return _state.Maker(me.pid, me.started - 1, me.namespace)
+
+
+async def test_a_bubblewrap_that_waits_for_ever_is_ended(
+    provider: LocalProvider, state: Path
+) -> None:
+    # As where there are no control groups: only its environment says whose it is.
+    name = "local-0123456789abcdef"
+    (_state.StateDir().path / f".starting-{dead_maker()}-{name}").mkdir()
+    read, write = os.pipe()
+    stuck = subprocess.Popen(
+        [str(_bwrap.find()), "--args", str(read), "--", "/nothing"],
+        pass_fds=[read],
+        env={_launch.MARK: name},
+    )
+    try:
+        await make(provider)
+        with anyio.fail_after(5):
+            assert await anyio.to_thread.run_sync(stuck.wait) == -signal.SIGKILL
+    finally:
+        stuck.kill()
+        os.close(read)
+        os.close(write)
+
+
+async def test_sweeps_at_once_do_not_hinder_each_other(
+    provider: LocalProvider, state: Path
+) -> None:
+    await killed_client(8)
+    states = _state.StateDir()
+    for number in range(8):
+        (states.path / f".starting-{dead_maker()}-local-{number:016x}").mkdir()
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            _sweep.sweep(states, ())
+        except Exception as error:  # noqa: BLE001  # what it is does not matter
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await anyio.to_thread.run_sync(thread.join)
+    assert failed == []
+    assert os.listdir(state) == []
+
+
+@needs_groups
+async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody(
+    provider: LocalProvider, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cgroup, "_REMOVE_PATIENCE", 0.1)
+    [sandbox_id] = await killed_client()
+    group = groups_of(state / sandbox_id)[0]
+    (group / "in-the-way").mkdir()
+    try:
+        with anyio.fail_after(5):
+            assert [info async for info in provider.list({})] == []
+        assert (state / sandbox_id).exists()
+        await provider.delete((await make(provider)).id)
+    finally:
+        (group / "in-the-way").rmdir()
+    assert [info async for info in provider.list({})] == []
+    assert not (state / sandbox_id).exists()
+    assert not group.exists()
+
+
+async def test_what_cannot_be_swept_fails_no_create(provider: LocalProvider, state: Path) -> None:
+    states = _state.StateDir()
+    broken = states.path / "local-0123456789abcdef"
+    (broken / "meta.json").mkdir(parents=True)
+    try:
+        await make(provider)
+    finally:
+        (broken / "meta.json").rmdir()
+        broken.rmdir()
+
+
+async def test_a_description_of_which_only_half_was_written_is_swept(
+    provider: LocalProvider, state: Path
+) -> None:
+    folder = _state.StateDir().path / "local-0123456789abcdef"
+    folder.mkdir()
+    (folder / "meta.json").write_text('{"id": "local-01')
+    assert [info async for info in provider.list({})] == []
+    assert not folder.exists()
+
+
+async def test_members_of_another_pid_namespace_are_not_taken_for_ourselves(
+    tmp_path: Path,
+) -> None:
+    # The kernel shows each as 0, which to kill(2) means the caller's own process group.
+    (tmp_path / "cgroup.procs").write_text("0\n0\n")
+    _cgroup.kill_members([str(tmp_path)], patience=0.1)
+
+
+async def test_delete_ends_a_sandbox_whose_state_folder_was_removed(
+    provider: LocalProvider, state: Path
+) -> None:
+    box = await make(provider, detach=True, lifetime=60)
+    gone = [*groups_of(state / box.id)]
+    for path in (state / box.id).iterdir():
+        path.unlink()
+    (state / box.id).rmdir()
+    state.rmdir()
+    await provider.delete(box.id)
+    assert not any(path.exists() for path in gone)
+    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
+        await box.run("true")
+
+
+@pytest.fixture
+def full_disk(state: Path) -> Iterator[Callable[[], None]]:
+    """The state folder is a file system of its own; calling this fills it."""
+    state.mkdir(mode=0o700)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", str(state)], check=True
+    )
+
+    def fill() -> None:
+        done = subprocess.run(["cp", "/dev/zero", str(state / "ballast")], capture_output=True)
+        assert b"No space left" in done.stderr
+
+    yield fill
+    subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+@needs_root
+async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(
+    full_disk: Callable[[], None], state: Path
+) -> None:
+    provider = LocalProvider()
+    full_disk()
+    with pytest.raises(CapacityError, match="SANDBOXKIT_STATE_DIR"):
+        await provider.create(SandboxSpec())
+    assert os.listdir(state) == ["ballast"]
+    (state / "ballast").unlink()
+    await provider.delete(await provider.create(SandboxSpec()))
+    await provider.aclose()

@@ -1,0 +1,112 @@
+"""However a client or its server ends, the sandbox does, too."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sandboxkit import Sandbox
+from tests.docker_here import require_docker
+from tests.mcp.conftest import COMMAND, by_hand, call, send
+
+_SECONDS = 30.0
+
+CLIENT = """
+import os, sys, anyio
+from mcp import ClientSession, StdioServerParameters, stdio_client
+
+async def main():
+    server = StdioServerParameters(command=sys.executable, args=sys.argv[1:], env=dict(os.environ))
+    async with stdio_client(server) as streams, ClientSession(*streams) as client:
+        await client.initialize()
+        await client.call_tool("exec", {"command": "true"})
+        print("ready", flush=True)
+        await client.call_tool("exec", {"command": "sleep 600", "timeout": 900})
+
+anyio.run(main)
+"""
+
+
+def gone(tag: str, provider: str) -> bool:
+    """Whether there is no sandbox with the tag any more, in the end."""
+    return _soon(lambda: not Sandbox.list(tag, provider=provider).result())
+
+
+def test_a_client_that_is_killed_in_the_middle_of_a_call(tag: str) -> None:
+    require_docker()
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, *COMMAND, "-p", "docker", "--tag", tag],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+        [server] = _children(client.pid)
+        assert len(Sandbox.list(tag, provider="docker").result()) == 1
+        client.kill()
+    assert gone(tag, "docker")
+    assert _soon(lambda: not os.path.exists(f"/proc/{server}"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_is_signalled_in_the_middle_of_a_call(
+    number: signal.Signals, tag: str
+) -> None:
+    with by_hand("-p", "local", "--tag", tag) as server:
+        call(server, "exec", command="true")
+        sleep = {"name": "exec", "arguments": {"command": "sleep 600"}}
+        send(server, {"id": 9, "method": "tools/call", "params": sleep})
+        assert len(Sandbox.list(tag, provider="local").result()) == 1
+        server.send_signal(number)
+        code = server.wait(_SECONDS)
+        if number is signal.SIGKILL:
+            assert gone(tag, "local")  # by its lifeline, which nobody had to tell
+        else:
+            assert code == 128 + number
+            assert Sandbox.list(tag, provider="local").result() == []
+
+
+def test_a_client_that_closes_its_end_and_reads_no_answer(tag: str) -> None:
+    with by_hand("-p", "local", "--tag", tag) as server:
+        call(server, "exec", command="true")
+        for number in range(20):  # more than the pipe takes
+            much = {"name": "exec", "arguments": {"command": "seq 10000"}}
+            send(server, {"id": number, "method": "tools/call", "params": much})
+        assert server.stdin is not None
+        server.stdin.close()
+        assert server.wait(_SECONDS) == 0
+        assert Sandbox.list(tag, provider="local").result() == []
+
+
+def test_options_are_checked_before_a_client_is_served() -> None:
+    done = subprocess.run(
+        [sys.executable, *COMMAND, "-p", "local", "--memory-mb", "0"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "memory_mb" in done.stderr
+    assert done.stdout == ""
+
+
+def _children(pid: int) -> list[str]:
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
+    )
+    return listed.stdout.split()
+
+
+def _soon(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _SECONDS
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,183 @@
+"""Commands over an agent in Modal's sandbox, while Modal and the way to it fail."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sandboxkit import (
+    CommandTimeoutError,
+    OutcomeUnknownError,
+    Process,
+    Sandbox,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+    Session,
+)
+from tests.emulators.modal.client import ModalEmulator
+from tests.modal.test_faults import FEW, each_with
+
+SILENCE = 7.0
+"""Seconds after which an agent that says nothing is given up."""
+PATIENCE = 90.0
+
+LINES = 40_000
+NUMBERS = "".join(f"{number}\n" for number in range(1, LINES + 1))
+ONCE = f"echo ran >>$1; i=0; while [ $i -lt 8 ]; do i=$((i+1)); seq {LINES}; sleep 0.3; done"
+
+
+@pytest.fixture
+def sandbox(session: Session) -> Sandbox:
+    """One that has run a command."""
+    sandbox = session.sandbox().start().result(PATIENCE)
+    assert sandbox.exec(["echo", "fine"]).result(PATIENCE).stdout == "fine\n"
+    return sandbox
+
+
+def lives(sandbox: Sandbox) -> None:
+    """It can be used as before."""
+    assert sandbox.exec(["echo", "fine"]).result(PATIENCE).stdout == "fine\n"
+
+
+def began(process: Process) -> Process:
+    """The process once it has said "up"."""
+    assert next(iter(process.stdout.lines())) == "up"
+    return process
+
+
+@pytest.mark.parametrize("way", ["cut", "forget"])
+def test_commands_outlive_their_connections_and_run_once(
+    emulator: ModalEmulator, sandbox: Sandbox, way: str
+) -> None:
+    names = [f"ran{index}" for index in range(4)]
+    processes = [sandbox.exec(["sh", "-c", ONCE, "sh", name]) for name in names]
+    for _ in range(5):
+        time.sleep(0.4)
+        emulator.ask(way)
+    for process in processes:
+        assert process.result(PATIENCE).stdout == NUMBERS * 8
+    told = sandbox.exec(["cat", *names]).result(PATIENCE).stdout
+    assert told == "ran\n" * len(names)
+
+
+@pytest.mark.parametrize("way", ["cut", "forget"])
+def test_much_goes_both_ways_over_breaking_connections(
+    emulator: ModalEmulator, sandbox: Sandbox, way: str
+) -> None:
+    data = bytes(range(256)) * (8 << 12)
+    process = sandbox.exec(["cat"], stdin=data)
+    for _ in range(3):
+        time.sleep(0.2)
+        emulator.ask(way)
+    assert process.result(PATIENCE).stdout_bytes == data
+
+
+@pytest.mark.parametrize("call", ["TaskExecStdinWrite", "TaskExecStdioRead", "TaskExecStart"])
+@pytest.mark.parametrize("kind", ["drop", "status", "http"])
+def test_a_fault_that_passes_is_not_seen(
+    emulator: ModalEmulator, sandbox: Sandbox, call: str, kind: str
+) -> None:
+    emulator.fault(call, kind, times=2, status=502 if kind == "http" else "UNAVAILABLE")
+    emulator.ask("forget")  # so that each of the calls is made again
+    script = ["sh", "-c", "echo ran >>ran; cat ran"]
+    assert sandbox.exec(script).result(PATIENCE).stdout == "ran\n"
+
+
+@each_with({"TaskExecStdinWrite": [*FEW[2:], ("silent", {})]})
+def test_a_command_that_cannot_be_sent_for_good_runs_once_at_most(
+    emulator: ModalEmulator, sandbox: Sandbox, call: str, kind: str, rule: dict[str, object]
+) -> None:
+    emulator.fault(call, kind, **rule)
+    process = sandbox.exec(["sh", "-c", "echo ran >>/workspace/ran"])
+    error = process.exception(PATIENCE)
+    if kind == "silent":  # it was sent, and its end is told on another call
+        assert error is None
+    else:
+        assert isinstance(error, OutcomeUnknownError), repr(error)
+        assert not error.retryable
+    emulator.ask("calm")
+    lives(sandbox)
+    assert sandbox.exec(["sh", "-c", "cat ran || :"]).result(PATIENCE).stdout in ("", "ran\n")
+
+
+def test_silence_under_a_command_is_nobodys_timeout(
+    emulator: ModalEmulator, sandbox: Sandbox
+) -> None:
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=SILENCE + 20))
+    emulator.ask("hush")
+    error = process.exception(PATIENCE)
+    assert isinstance(error, OutcomeUnknownError), repr(error)
+    assert not isinstance(error, CommandTimeoutError)
+    emulator.ask("calm")
+    lives(sandbox)
+
+
+@pytest.mark.parametrize("end", ["timeout", "kill"])
+def test_a_kill_that_is_not_answered_is_no_end(
+    emulator: ModalEmulator, sandbox: Sandbox, end: str
+) -> None:
+    timeout = 1.0 if end == "timeout" else None
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=timeout))
+    emulator.ask("hush")
+    if end == "kill":
+        process.kill()
+    error = process.exception(PATIENCE)
+    assert isinstance(error, OutcomeUnknownError), repr(error)
+    emulator.ask("calm")
+    lives(sandbox)
+    # The agent kills it as soon as it hears of it.
+    assert eventually(lambda: "1000" not in running(sandbox))
+
+
+def test_a_silent_command_outlasts_what_an_answer_may_take(sandbox: Sandbox) -> None:
+    assert sandbox.exec(["sleep", str(SILENCE + 3)]).result(PATIENCE).returncode == 0
+
+
+@pytest.mark.parametrize("way", ["cut", "forget"])
+def test_an_idle_sandbox_outlives_its_connection(
+    emulator: ModalEmulator, sandbox: Sandbox, way: str
+) -> None:
+    for _ in range(3):
+        emulator.ask(way)
+        lives(sandbox)
+
+
+def test_a_sandbox_that_ends_under_a_command(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
+    emulator.ask("end", sandbox_id=sandbox.id)
+    error = process.exception(PATIENCE)
+    assert isinstance(error, SandboxTerminatedError), repr(error)
+    assert str(sandbox.id) in str(error)
+    assert not error.by_command
+
+
+def test_a_sandbox_that_ends_while_nothing_runs(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+    emulator.ask("end", sandbox_id=sandbox.id)
+    error = sandbox.exec(["true"]).exception(PATIENCE)
+    assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError), repr(error)
+
+
+def test_a_sandbox_that_is_stopped_under_a_command(
+    emulator: ModalEmulator, session: Session
+) -> None:
+    sandbox = session.sandbox()
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
+    sandbox.stop().result(PATIENCE)
+    assert process.exception(PATIENCE) is not None
+    assert emulator.running() == []
+
+
+def running(sandbox: Sandbox) -> str:
+    """The command lines of all processes."""
+    script = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
+    return sandbox.exec(["sh", "-c", script]).result(PATIENCE).stdout
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    """Whether it becomes true."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True

@@ -1,0 +1,167 @@
+"""Whoever follows one of our messages installs this distribution, and never a stranger's."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import _distribution
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+NAME: str = PROJECT["project"]["name"]
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+NAMED = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+STRANGER = "sandboxkit-9.9.dist-info"
+
+
+def texts() -> list[Path]:
+    """What we ship or show: code, documents and scripts; not the tests."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    kinds = (".py", ".md", ".toml", ".sh", ".go", ".yml", ".yaml", ".txt", ".ipynb")
+    return [
+        ROOT / name
+        for name in sorted(set(names.split("\0")))
+        if name.endswith((*kinds, "Makefile", ".ci/run")) and not name.startswith("tests/")
+        if (ROOT / name).is_file() and not (ROOT / name).is_symlink()
+    ]
+
+
+def joined(path: Path) -> str:
+    """Its text, in which a message that goes on in the next line is in one piece."""
+    text = re.sub(r"[\"']\s*\n\s*f?[\"']", "", path.read_text())
+    return re.sub(r"\s*\n[ \t#]*", " ", text)
+
+
+def wrong(text: str, known: set[str]) -> list[str]:
+    """What a text tells to install although it is neither ours nor a declared dependency."""
+    found: list[str] = []
+    for match in re.finditer(r"pip install((?: -\S+)*) (['\"]?)(" + NAMED + r")(\[[^]]*\])?", text):
+        if match[1].endswith("--group"):
+            continue
+        name, extras = match[3].rstrip("."), (match[4] or "[]")[1:-1]
+        if name == NAME:
+            found += [each for each in filter(None, extras.split(",")) if each not in EXTRAS]
+        elif name.lower() not in known:
+            found.append(name)
+    found += re.findall(r"(?<!un)install (?:the package )?sandboxkit(?!-sdk\b|_)\S*", text)
+    return found + re.findall(r"install (?:\S+ )?with its extra|install the extra", text)
+
+
+def declared() -> set[str]:
+    """The distributions that this project declares as its dependencies, and pip itself."""
+    lists: list[list[str]] = [
+        PROJECT["project"]["dependencies"],
+        *EXTRAS.values(),
+        *GROUPS.values(),
+    ]
+    words = [re.match(NAMED, each) for many in lists for each in many]
+    return {word[0].lower() for word in words if word} | {"pip"}
+
+
+def test_the_name_in_the_messages_is_the_distributions() -> None:
+    assert _distribution.NAME == NAME
+    assert _distribution.install("e2b") == f"pip install '{NAME}[e2b]'"
+
+
+def test_no_text_tells_to_install_what_is_not_ours() -> None:
+    known = declared()
+    found = {str(path.relative_to(ROOT)): wrong(joined(path), known) for path in texts()}
+    assert len(found) > 100
+    assert {path: each for path, each in found.items() if each} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "install sandboxkit with its extra [e2b]",
+        "pip install 'sandboxkit[docker]'",
+        "pip install sandboxkit",
+        "pip install -q -U sandboxkit",
+        f"pip install '{NAME}[no-such-extra]'",
+        "pip install sandboxkit-tools",
+        "install the extra grpo",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(text: str) -> None:
+    assert wrong(text, declared())
+
+
+def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with a folder before all others that it looks into."""
+    return subprocess.run(
+        [sys.executable, *argv],
+        env={**os.environ, "PYTHONPATH": str(path)},
+        cwd=path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("docker", "docker"),
+        ("e2b", "e2b"),
+        ("daytona", "daytona_api_client_async"),
+        ("modal", "modal"),
+        ("kubernetes", "kubernetes_asyncio"),
+    ],
+)
+def test_a_provider_without_its_package_names_ours(name: str, package: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from sandboxkit import Session; Session({name!r})"
+    said_last = said("-c", code, path=tmp_path).stderr.splitlines()[-1]
+    assert re.search(
+        rf"needs the package '{package}[.\w]*': pip install '{NAME}\[{name}\]'$", said_last
+    )
+
+
+def test_a_verb_without_rich_names_ours(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['rich'] = None; from sandboxkit.cli import main; main(['doctor'])"
+    )
+    assert f"'rich': pip install '{NAME}[cli]'" in said("-c", code, path=tmp_path).stderr
+
+
+def test_our_package_alone_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "sandboxkit").symlink_to(ROOT / "sandboxkit")
+    (tmp_path / "sandboxkit_sdk-0.1.0.dist-info").mkdir()
+    done = said("-c", "import sandboxkit; print(sandboxkit.__file__)", path=tmp_path)
+    assert done.stdout.strip() == str(tmp_path / "sandboxkit" / "__init__.py")
+
+
+def test_a_package_that_a_stranger_was_installed_into_says_so_in_one_sentence(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sandboxkit").symlink_to(ROOT / "sandboxkit")
+    (tmp_path / STRANGER).mkdir()
+    last = said("-c", "import sandboxkit", path=tmp_path).stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {STRANGER} in {str(tmp_path)!r} is somebody else's")
+    assert f"'pip uninstall sandboxkit {NAME}' and install {NAME} again" in last
+
+
+def test_our_command_says_so_where_the_strangers_package_replaced_our_own(tmp_path: Path) -> None:
+    package = tmp_path / "sandboxkit"
+    package.mkdir()
+    for entry in (ROOT / "sandboxkit").iterdir():
+        if entry.name not in ("__init__.py", "__pycache__"):
+            (package / entry.name).symlink_to(entry)
+    (package / "__init__.py").write_text('"""The stranger\'s."""\n')
+    (tmp_path / STRANGER).mkdir()
+    done = said("-m", "sandboxkit", "--version", path=tmp_path)
+    assert done.returncode != 0
+    assert f"{STRANGER} in {str(tmp_path)!r} is somebody else's" in done.stderr.splitlines()[-1]
+
+
+def test_doctor_warns_of_a_stranger_that_lies_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / STRANGER).mkdir()
+    done = said("-m", "sandboxkit", "doctor", "--json", "-p", "docker", path=tmp_path)
+    assert f"warning: {STRANGER} in {str(tmp_path)!r} is somebody else's" in done.stderr

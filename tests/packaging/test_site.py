@@ -1,0 +1,104 @@
+"""The site's generated pages are complete, and the commands behind its claims are there."""
+
+import argparse
+import functools
+import importlib
+import importlib.util
+import re
+import runpy
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from sandboxkit import errors
+from sandboxkit.cli import build_parser
+from tests.packaging.test_surface import PUBLIC_MODULES, tracked
+
+ROOT = Path(__file__).resolve().parents[2]
+# Any: the scripts' own functions.
+REFERENCE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs" / "reference.py"))
+COMMANDS: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs" / "commands.py"))
+CLAIMS = re.findall(r"`((?:pytest|python|make) [^`]+)`", (ROOT / "docs/security.md").read_text())
+
+
+@functools.cache
+def explained() -> set[str]:
+    """Every name that a page of the reference shows, with its module."""
+    return {
+        name
+        for page in REFERENCE["pages"]().values()
+        for name in re.findall(r"^::: (\S+)$", page, re.M)
+    }
+
+
+@pytest.mark.parametrize("module", [name for name in PUBLIC_MODULES if name != "sandboxkit.types"])
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    if module == errors.__name__:
+        module = "sandboxkit"
+    missing = [
+        each
+        for each in importlib.import_module(module).__all__
+        if f"{module}.{each}" not in explained()
+    ]
+    assert missing == []
+
+
+def test_every_public_package_is_in_the_reference() -> None:
+    shown = {name.rpartition(".")[0] for name in explained()}
+    roots = {"integrations": "sandboxkit.integrations", "providers": "sandboxkit.providers"}
+    for folder, root in {**roots, "sandboxkit": "sandboxkit"}.items():
+        for path in tracked(f"{folder}/*/__init__.py"):
+            name = path.parent.name
+            if path.parent.parent.name != folder or name.startswith("_") or name == "cli":
+                continue
+            if "\n__all__ = " in path.read_text():
+                assert f"{root}.{name}" in shown
+
+
+def test_every_setting_of_a_grpo_run_is_in_the_reference() -> None:
+    pytest.importorskip("torch")
+    config = importlib.import_module("sandboxkit.integrations.grpo.config")
+    page = REFERENCE["settings"]()
+    for section, kind in get_type_hints(config.Config).items():
+        part = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        assert [each.name for each in fields(kind) if f"\n| `{each.name}` |" not in part] == []
+
+
+def test_every_verb_and_option_is_in_the_reference() -> None:
+    page = COMMANDS["document"]()
+    verbs = dict(COMMANDS["walk"](build_parser()))
+    assert {("run",), ("grpo", "show")} <= set(verbs)
+    for names, parser in verbs.items():
+        heading = f"\n{'#' * (len(names) + 1)} sandboxkit {' '.join(names)}\n"
+        assert heading in page
+        part = page.partition(heading)[2].partition("\n## ")[0]
+        assert [flag for flag in flags(parser) if f"`{flag}" not in part] == []
+
+
+def flags(parser: argparse.ArgumentParser) -> list[str]:
+    known = [action for action in parser._actions if action.dest != "help"]
+    return [
+        flag for each in known if each.help != argparse.SUPPRESS for flag in each.option_strings
+    ]
+
+
+@pytest.mark.parametrize("command", CLAIMS)
+def test_the_command_behind_a_claim_is_there(command: str) -> None:
+    tool, *words = shlex.split(command)
+    if tool == "make":
+        assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text()
+    elif tool == "python":
+        assert importlib.util.find_spec(words[1]) is not None
+    else:
+        wanted = words[words.index("-k") + 1] if "-k" in words else ""
+        for path in [word for word in words if word.startswith("tests/")]:
+            tests = (ROOT / path).read_text() if path.endswith(".py") else "def test_"
+            names = re.findall(r"def (test_\w*)|ProviderConformance", tests)
+            assert any(wanted in name for name in names), path
+
+
+def test_there_are_claims() -> None:
+    assert len(CLAIMS) > 10

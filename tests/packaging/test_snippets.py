@@ -1,0 +1,89 @@
+"""Every Python block of the documentation runs, and prints what the page says."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.snippets import BLOCK, snippets
+from tests.packaging.test_surface import tracked
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [path for path in tracked("docs/*.md", "README.md") if path.name != "options.md"]
+PLAYED = [path for path in PAGES if snippets(path.read_text())]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def play(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's blocks in a process of their own, with the local provider."""
+    environment = {**os.environ, "SANDBOXKIT_PROVIDER": "local", "PYTEST_ADDOPTS": ""}
+    environment["PYTHONPATH"] = str(ROOT)
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(
+        folder / "inductor"
+    )  # torch makes it as it is imported
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.packaging.snippets", str(page)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=160,
+    )
+
+
+@pytest.mark.parametrize("page", PLAYED, ids=name)
+def test_the_blocks_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    done = play(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_block_escapes_by_its_name(page: Path) -> None:
+    languages = {block["language"] for block in BLOCK.finditer(page.read_text())}
+    assert languages.isdisjoint({"py", "python3", "pycon", "Python"}), languages
+
+
+PAGE = """\
+```python
+first = 1
+```
+
+<!-- not run: needs an account -->
+```python
+raise SystemExit("this one is exempt")
+```
+
+=== "indented"
+
+    ```python
+    print(first + 1)
+    ```
+    ```text
+    2
+    ```
+
+```python
+print(first)
+```
+
+```text
+{said}
+```
+"""
+
+
+def test_a_page_that_says_something_else_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(said="1"))
+    done = play(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+    page.write_text(PAGE.format(said="2"))
+    done = play(page, tmp_path)
+    assert done.returncode == 1
+    assert f"{page}:20 printed\n1\nnot\n2\n" in done.stderr

@@ -1,0 +1,113 @@
+"""Providers for the pool's tests: they count, wait, fail and reset."""
+
+import asyncio
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from sandboxkit import Session
+from sandboxkit.errors import SandboxError, SandboxNotCleanError
+from sandboxkit.provider import Output
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Command, Exit, Interpreter, PoolStats, SandboxSpec
+
+DEADLINE = 20.0
+
+
+class Counting(FakeProvider):
+    """Keeps the ids of all that were created, and raises what it is told to first."""
+
+    def __init__(self, *errors: SandboxError) -> None:
+        super().__init__()
+        self.created: list[str] = []
+        self.attempts: list[float] = []
+        self.errors = list(errors)
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.attempts.append(time.monotonic())
+        if self.errors:
+            raise self.errors.pop(0)
+        sandbox_id = await super().create(spec)
+        self.created.append(sandbox_id)
+        return sandbox_id
+
+
+class Gated(Counting):
+    """Holds each creation until the gate is open, and tells of those that were cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.undone = threading.Semaphore(0), threading.Semaphore(0)
+        self.gate = asyncio.Event()
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.entered.release()
+        try:
+            await self.gate.wait()
+        except BaseException:
+            self.undone.release()
+            raise
+        return await super().create(spec)
+
+
+class Resetting(Counting):
+    """Resets for real what a folder has: its processes and files. The first call counts none.
+
+    A file called `dirt` cannot be removed, `slow` holds the reset up.
+    """
+
+    name: ClassVar[str] = "resetting"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inventories: set[str] = set()
+        self.resets = 0
+        self.interpreters: dict[str, Interpreter] = {}
+
+    async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
+        assert sandbox_id not in self.inventories
+        self.interpreters[sandbox_id] = interpreter
+
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        program = self.interpreters[sandbox_id].program
+        argv = (program, "-I", "-c", code, *command.argv[1:])
+        return await self.exec(
+            sandbox_id, Command(argv, command.cwd, command.env, None, command.stdin), output
+        )
+
+    async def reset(self, sandbox_id: str) -> None:
+        if sandbox_id not in self.inventories:
+            self.inventories.add(sandbox_id)
+            return
+        box = self._box(sandbox_id)
+        await self._kill(f"box:{box.folder}", None)
+        workspace = Path(box.folder, "workspace")
+        if Path(workspace, "dirt").exists():
+            raise SandboxNotCleanError("/workspace/dirt", sandbox_id=sandbox_id)
+        if Path(workspace, "slow").exists():
+            await asyncio.sleep(DEADLINE)
+        for path in workspace.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.resets += 1
+
+
+def until(session: Session, holds: Callable[[PoolStats], bool]) -> PoolStats:
+    """Wait until it holds of the session's pool."""
+    deadline = time.monotonic() + DEADLINE
+    while not holds(stats := session.pool_stats()):
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.002)
+    return stats
+
+
+def settled(session: Session, provider: FakeProvider) -> None:
+    """Whoever starts now is served; once the session is closed, nothing is there."""
+    assert session.run(["true"]).result(DEADLINE).returncode == 0
+    session.close().result(DEADLINE)
+    assert not provider._boxes
+    assert not session._sandboxes

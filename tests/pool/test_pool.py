@@ -1,0 +1,231 @@
+"""Ready sandboxes: made before they are asked for, handed out once, and never left behind."""
+
+import asyncio
+import time
+
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Operation,
+    ProviderUnavailableError,
+    SandboxTerminatedError,
+    Session,
+)
+from tests.pool.providers import DEADLINE, Counting, Gated, settled, until
+
+
+def test_each_serves_one_start_and_another_takes_its_place() -> None:
+    provider = Counting()
+    with Session(provider, pool=3) as session:
+        until(session, lambda stats: stats.ready == 3)
+        made = set(provider.created)
+        used = []
+        for _ in range(2):
+            with session.sandbox(files={"/workspace/mine": b"1"}) as sandbox:
+                assert sandbox.id is not None
+                used.append(sandbox.id)
+                listed = sandbox.list_dir("/workspace").result(DEADLINE)
+                assert [info.path for info in listed] == ["/workspace/mine"]
+        assert len(set(used)) == 2
+        assert used[0] in made
+        assert not set(used) & provider._boxes.keys()
+        stats = until(session, lambda stats: stats.ready == 3)
+        assert (stats.hits, stats.misses, stats.made, stats.taken) == (2, 0, 5, 0)
+        assert set(provider.created) - set(used) == provider._boxes.keys()
+        settled(session, provider)
+    assert len(provider.created) < 10
+
+
+def test_other_options_get_their_own_once_they_are_asked_for_again() -> None:
+    provider = Counting()
+    with Session(provider, pool=(1, 3)) as session:
+        until(session, lambda stats: stats.ready == 3)
+        session.run(["true"], env={"A": "1"}).result(DEADLINE)
+        until(session, lambda stats: stats.misses == 1 and stats.taken == 0)
+        for _ in range(2):
+            assert session.run(["sh", "-c", "echo $A"], env={"A": "1"}).result(DEADLINE)
+            until(session, lambda stats: stats.making == 0)
+        stats = until(session, lambda stats: stats.hits + stats.waits > 0)
+        assert stats.thrown_away.keys() <= {"more than pool=3", "not wanted lately"}
+        until(session, lambda stats: stats.ready == 3)
+        assert [box.spec.env for box in provider._boxes.values()].count({}) >= 1
+        settled(session, provider)
+
+
+def test_idle_ones_are_given_up_for_whoever_waits_for_room() -> None:
+    provider = Counting()
+    with Session(provider, pool=2, max_concurrency=2) as session:
+        until(session, lambda stats: stats.ready == 2)
+        with (
+            session.sandbox(env={"A": "1"}).start().result(DEADLINE),
+            session.sandbox(env={"A": "2"}).start().result(DEADLINE),
+        ):
+            assert len(provider._boxes) == 2
+            assert session.pool_stats().thrown_away == {"room for another": 2}
+            waiting = session.sandbox()
+            starting = waiting.start()
+            with pytest.raises(TimeoutError):
+                starting.result(0.1)
+        starting.result(DEADLINE)
+        waiting.stop().result(DEADLINE)
+        until(session, lambda stats: stats.ready == 2)
+        with Session(provider) as owner:
+            session.adopt(owner.sandbox().start().result(DEADLINE)).result(DEADLINE)
+        settled(session, provider)
+
+
+def test_a_start_takes_the_one_that_is_being_made() -> None:
+    provider = Gated()
+    with Session(provider, pool=1) as session:
+        assert provider.entered.acquire(timeout=DEADLINE)
+        process = session.run(["true"])
+        until(session, lambda stats: stats.waiting == 1)
+        Operation(_set(provider.gate)).result(DEADLINE)
+        assert process.result(DEADLINE).returncode == 0
+        assert session.pool_stats().waits == 1
+        settled(session, provider)
+
+
+def test_nobody_waits_for_one_that_is_made_for_others() -> None:
+    provider = Gated()
+    with Session(provider, pool=1, max_concurrency=1) as session:
+        assert provider.entered.acquire(timeout=DEADLINE)
+        process = session.run(["true"], env={"A": "1"})
+        assert provider.undone.acquire(timeout=DEADLINE)
+        assert provider.entered.acquire(timeout=DEADLINE)
+        Operation(_set(provider.gate)).result(DEADLINE)
+        assert process.result(DEADLINE).returncode == 0
+        assert session.pool_stats().thrown_away == {"room for another": 1}
+        settled(session, provider)
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_the_dead_are_not_handed_out() -> None:
+    provider = Counting()
+    with Session(provider, pool=2) as session:
+        until(session, lambda stats: stats.ready == 2)
+        for sandbox_id in tuple(provider._boxes):
+            Operation(provider.delete(sandbox_id)).result(DEADLINE)
+        assert session.run(["true"]).result(DEADLINE).returncode == 0
+        stats = until(session, lambda stats: stats.ready == 2)
+        assert stats.thrown_away == {"dead": 2}
+        assert "dead" in stats.recent[-1]
+        settled(session, provider)
+
+
+def test_a_lifetime_counts_from_the_hand_out() -> None:
+    provider = Counting()
+    with Session(provider, pool=1, lifetime=1.5) as session:
+        until(session, lambda stats: stats.ready == 1)
+        time.sleep(2.0)
+        with session.sandbox() as sandbox:
+            assert sandbox.id == provider.created[0]
+            ends = provider._boxes[provider.created[0]].ends
+            assert ends is not None
+            assert ends > time.time() + 0.75
+            assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
+
+
+def test_a_failure_in_the_background_leaves_each_start_its_own() -> None:
+    wrong = CapacityError("full, says the first")
+    provider = Counting(wrong, ProviderUnavailableError("down, says the second"))
+    with Session(provider, pool=1) as session:
+        stats = until(session, lambda stats: stats.recent != ())
+        assert "could not be made (CapacityError: full, says the first)" in stats.recent[0]
+        with pytest.raises(ProviderUnavailableError, match="down, says the second"):
+            session.run(["true"]).result(DEADLINE)
+        assert session.run(["true"]).result(DEADLINE).returncode == 0
+        until(session, lambda stats: stats.ready == 1)
+        provider.errors.append(CapacityError("full again"))
+        with pytest.raises(CapacityError, match="full again"):
+            session.warm(env={"B": "1"}).result(DEADLINE)
+        session.warm().result(DEADLINE)
+        settled(session, provider)
+
+
+def test_all_creations_of_a_session_wait_where_the_backend_asks_for_it() -> None:
+    provider = Counting(ProviderUnavailableError("too many", retry_after=0.5))
+    with Session(provider) as session:
+        with pytest.raises(ProviderUnavailableError, match="too many"):
+            session.run(["true"]).result(DEADLINE)
+        for process in [session.run(["true"]) for _ in range(5)]:
+            process.result(DEADLINE)
+        first, *others = provider.attempts
+        assert min(others) - first >= 0.5
+        provider.errors.append(ProviderUnavailableError("too many today", retry_after=3600))
+        with pytest.raises(ProviderUnavailableError, match="too many today"):
+            session.run(["true"]).result(DEADLINE)
+        with pytest.raises(ProviderUnavailableError, match="as the backend asked") as refused:
+            session.run(["true"]).result(DEADLINE)
+        assert refused.value.retry_after is not None
+        assert len(provider.attempts) == 7
+
+
+def test_closing_while_it_is_filled_leaves_nothing() -> None:
+    provider = Gated()
+    session = Session(provider, pool=8).__enter__()
+    for _ in range(8):
+        assert provider.entered.acquire(timeout=DEADLINE)
+    process = session.run(["true"])
+    until(session, lambda stats: stats.waiting == 1)
+    session.close().result(DEADLINE)
+    with pytest.raises(SandboxTerminatedError):
+        process.result(DEADLINE)
+    assert provider._boxes == {}
+    assert session._sandboxes == set()
+    with pytest.raises(ConfigurationError, match="is closed"):
+        session.warm()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_starts_cancelled_at_every_moment_leave_nothing(most: int) -> None:
+    class Slow(Counting):
+        async def create(self, spec):  # type: ignore[no-untyped-def]
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return await super().create(spec)
+
+    provider = Slow()
+    with Session(provider, pool=most, max_concurrency=3) as session:
+
+        async def enter(number: int) -> None:
+            async with session.sandbox(env={"A": str(number % 2)} if number % 3 else {}):
+                pass
+
+        async def main() -> None:
+            for turns in range(90):
+                tasks = [asyncio.ensure_future(enter(turns + each)) for each in range(3)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                tasks[turns % 3].cancel()
+                await asyncio.wait(tasks)
+                assert len(provider._boxes) <= 3
+
+        asyncio.run(main())
+        settled(session, provider)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": 0},
+        {"pool": True},
+        {"pool": "4"},
+        {"pool": (3, 2)},
+        {"pool": (-1, 2)},
+        {"pool": (1, 2, 3)},
+        {"pool": 4, "max_concurrency": 3},
+        {"pool": 4, "detach": True},
+        {"pool": 4, "command": ["sleep", "1"]},
+        {"reuse": "reset", "profile": "strict"},
+    ],
+    ids=str,
+)
+def test_a_pool_that_would_be_of_no_use_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="pool="):
+        Session(Counting(), **options)  # type: ignore[arg-type]  # wrong on purpose

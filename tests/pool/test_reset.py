@@ -1,0 +1,131 @@
+"""Sandboxes that serve one job after another: reset in between, or thrown away."""
+
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    Interpreter,
+    SandboxTerminatedError,
+    Session,
+    _pool,
+)
+from tests.pool.providers import DEADLINE, Counting, Resetting, settled, until
+
+JOB = ["sh", "-c", "ls; cat mine; echo 1 >theirs"]
+
+
+def session_of(provider: Resetting, most: int = 1) -> Session:
+    return Session(
+        provider, pool=most, max_concurrency=most, reuse="reset", profile="strict", lifetime=60
+    )
+
+
+def test_one_job_after_another_has_the_sandbox_as_it_was() -> None:
+    provider = Resetting()
+    with session_of(provider) as session:
+        for number in range(5):
+            files = {"/workspace/mine": f"{number}\n"}
+            result = session.run(JOB, files=files).result(DEADLINE)
+            assert result.stdout == f"mine\n{number}\n"
+        stats = until(session, lambda stats: stats.ready == 1)
+        assert (stats.made, stats.reset, stats.misses, stats.thrown_away) == (1, 5, 0, {})
+        assert len(provider.created) == 1
+        assert provider.resets == 5
+    assert not provider._boxes
+
+
+def test_as_many_are_made_as_jobs_run_at_a_time() -> None:
+    provider = Resetting()
+    with session_of(provider, 3) as session:
+        jobs = [session.run(JOB, files={"/workspace/mine": str(each)}) for each in range(40)]
+        assert [job.result(DEADLINE).stdout for job in jobs] == [
+            f"mine\n{each}" for each in range(40)
+        ]
+        assert len(provider.created) == 3
+        until(session, lambda stats: stats.ready == 3)
+        settled(session, provider)
+
+
+def test_who_has_stopped_it_never_reaches_it_again() -> None:
+    provider = Resetting()
+    with session_of(provider) as session:
+        first = session.sandbox()
+        sleeping = first.exec(["sleep", "1000"])
+        first.start().result(DEADLINE)
+        waiting = first.exec(["cat"], stdin=True)
+        first.stop().result(DEADLINE)
+        for process in (sleeping, waiting):
+            with pytest.raises(SandboxTerminatedError, match="was stopped"):
+                process.result(DEADLINE)
+        with session.sandbox() as second:
+            assert second.id == first.id
+            with pytest.raises(SandboxTerminatedError, match="was stopped"):
+                first.write_file("/workspace/x", b"")
+            first.stop().result(DEADLINE)
+            assert second.exec(["ls", "/workspace"]).result(DEADLINE).stdout == ""
+            with pytest.raises(ConfigurationError, match="its own session's"):
+                session.adopt(second)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason", "said"),
+    [("dirt", "not clean", "/workspace/dirt"), ("slow", "no reset", "TimeoutError")],
+)
+def test_what_is_not_proven_clean_is_replaced(
+    file: str, reason: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pool, "_RESET_SECONDS", 0.2)
+    provider = Resetting()
+    with session_of(provider) as session:
+        session.run(["touch", file]).result(DEADLINE)
+        assert session.run(["ls"]).result(DEADLINE).stdout == ""
+        stats = until(session, lambda stats: stats.ready == 1)
+        assert stats.thrown_away == {reason: 1}
+        assert said in stats.recent[-1]
+        assert len(provider.created) == 2
+
+
+def test_the_end_comes_after_so_many_jobs_and_after_its_users_own_lifetime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_pool, "_JOBS", 3)
+    provider = Resetting()
+    with session_of(provider) as session:
+        for _ in range(4):
+            session.run(["true"]).result(DEADLINE)
+        assert until(session, lambda stats: stats.ready == 1).thrown_away == {"3 jobs": 1}
+        with session.sandbox() as sandbox:
+            sandbox.renew(1000).result(DEADLINE)
+        stats = until(session, lambda stats: stats.ready == 1)
+        assert stats.thrown_away == {"3 jobs": 1, "renewed by its user": 1}
+
+
+def test_python_comes_with_the_session_and_takes_one_sandbox() -> None:
+    provider = Resetting()
+    code = (
+        "import sys, os; print(sys.argv, os.environ.get('A'), sys.stdin.read(), open('f').read())"
+    )
+    with session_of(provider) as session:
+        for number in range(3):
+            result = session.run_python(
+                code,
+                args=["x", "y"],
+                python="python3",
+                preload=["json"],
+                env={"A": str(number)},
+                stdin=f"in{number}",
+                files={"/workspace/f": "file"},
+            ).result(DEADLINE)
+            assert result.stdout == f"['-c', 'x', 'y'] {number} in{number} file\n"
+            assert result.argv[:3] == ("python3", "-I", "-c")
+        assert session.run_python("1/0", python="python3").result(DEADLINE).returncode == 1
+        assert len(provider.interpreters) == 2
+        assert {each.program for each in provider.interpreters.values()} == {"python3"}
+        with session.sandbox() as bare, pytest.raises(ConfigurationError, match="no interpreter"):
+            bare.run_python("1")
+        with pytest.raises(ConfigurationError, match="interpreter= goes"):
+            session.run_python("1", python="python3", interpreter=Interpreter())
+        with pytest.raises(ConfigurationError, match="surrogate"):
+            session.run_python("'\ud800'")
+    with Session(Counting()) as session, pytest.raises(ConfigurationError, match="keeps no interp"):
+        session.run_python("1").result(DEADLINE)

@@ -1,0 +1,104 @@
+"""What a job has that is its own: a user, a terminal, files from outside, a folder."""
+
+import pytest
+
+from sandboxkit import Operation, PtySize, SandboxFileNotFoundError
+from sandboxkit.errors import SandboxNotCleanError
+from sandboxkit.types import Command
+from tests.reset.conftest import ready
+from tests.reset.jobs import DEADLINE, Job, Target, wait
+
+_TERMINAL = "import termios; a = termios.tcgetattr(0); print(repr(a)); "
+_RAW = "import tty; tty.setraw(0); a[3] = 0; termios.tcsetattr(0, 0, a)"
+
+
+def test_no_two_jobs_are_the_same_user(target: Target) -> None:
+    """Where a sandbox has several; else it is the only one."""
+    seen = [target.user() for _ in range(4)]
+    numbers = {number for each in seen for number in each}
+    assert 0 not in numbers
+    if target.name == "docker":
+        assert len({each[0] for each in seen}) == len({each[1] for each in seen}) == 4
+        assert not numbers & {65534}
+
+
+def test_a_terminal_is_new(commands: Target) -> None:
+    said = []
+    for then in (_RAW, ""):
+        job = Job()
+        command = Command(("python3", "-c", _TERMINAL + then), pty=PtySize(24, 80))
+        work = commands.provider.exec(commands.sandbox(), command, job.output)
+        assert Operation(work).result(DEADLINE).status == 0, job.stdout
+        said.append(job.stdout)
+        assert commands.reset() == "clean"
+    assert said[0] == said[1]
+
+
+def test_files_from_outside_go_as_well(target: Target) -> None:
+    provider = target.provider
+    paths = ("/workspace/given", "/workspace/folder/given", "/tmp/given")
+    for _ in range(2):
+        for path in paths:
+            with pytest.raises(SandboxFileNotFoundError):
+                wait(provider.read_file(target.sandbox(), path, max_bytes=100))
+            wait(provider.write_file(target.sandbox(), path, b"data", mode=0o400))
+            assert wait(provider.read_file(target.sandbox(), path, max_bytes=100)) == b"data"
+        job = target.run(target.sandbox(), "print(open('given').read()); open('made', 'w')")
+        assert (job.status, job.stdout) == (0, b"data\n"), job.stderr
+        assert target.reset() == "clean"
+
+
+_WORKDIRS = {
+    "removed": "import os; os.chdir('/'); os.rmdir(W)",
+    "moved": "import os; os.chdir('/'); os.rename(W, W + '.old')",
+    "a link to another place": "import os; os.chdir('/'); os.rmdir(W); os.symlink('/dev/shm', W)",
+    "a link to the root": "import os; os.chdir('/'); os.rmdir(W); os.symlink('/', W)",
+    "a file": "import os; os.chdir('/'); os.rmdir(W); open(W, 'w')",
+    "closed": "import os; os.chmod(W, 0); os.chmod('/tmp/job', 0)",
+    "its parent is a link": "import os; os.chdir('/'); os.rmdir(W); os.rmdir('/tmp/job'); "
+    "os.symlink('/dev/shm', '/tmp/job'); os.mkdir('/dev/shm/here')",
+    "open to all": "import os; os.chmod(W, 0o777); os.chmod('/tmp/job', 0o3777)",
+}
+_LOOK = """
+import os
+open("made", "w")
+for path in (".", "..", "../.."):
+    about = os.lstat(os.path.abspath(path))
+    print(oct(about.st_mode), about.st_uid == os.getuid(), os.listdir(path), os.listxattr(path))
+print(os.getcwd(), os.listdir("/dev/shm"))
+"""
+
+
+def test_a_sandbox_that_was_not_made_for_it_is_never_clean() -> None:
+    """Settings of the kernel belong to the local sandbox's user, whose changes would last."""
+    target = Target("local", "exec", reuse="never")
+    try:
+        with pytest.raises(SandboxNotCleanError, match="not made for being reset"):
+            target.sandbox()
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("name", ["local", "docker"])
+def test_a_workdir_in_another_place_is_as_it_was(name: str) -> None:
+    """On local nothing is mounted there, so that a job can take it away."""
+    workdir = "/tmp/job/here"
+    try:
+        target = ready(name, "exec", workdir)
+    except SandboxNotCleanError as error:
+        pytest.skip(f"such a sandbox cannot be reset: {error}")
+    try:
+        fresh = target.run(target.sandbox(), _LOOK)
+        assert fresh.status == 0, fresh.stderr
+        assert target.reset() == "clean"
+        for change, code in _WORKDIRS.items():
+            job = target.run(target.sandbox(), code.replace("W", repr(workdir)))
+            # On docker it is a mount after all, so that most of these are refused.
+            assert job.status == 0 or name == "docker", (change, job.stderr)
+            assert target.reset() == "clean", change
+            after = target.run(target.sandbox(), _LOOK)
+            assert (after.status, after.stdout) == (0, fresh.stdout), (change, after.stderr)
+            assert target.reset() == "clean", change
+        assert target.made == 1
+    finally:
+        target.close()

@@ -1,0 +1,63 @@
+"""Where the agent is of the commands' own user, a submission can end it: that excuses nothing."""
+
+import asyncio
+import os
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
+from tests.agent.machines import Machines
+
+pytestmark = [
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(os.getuid() != 0, reason="machines with folders of their own need root"),
+]
+
+OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm"
+AGENT = """
+def agents():
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):
+            if name.isdigit() and b"-beside" in open(f"/proc/{name}/cmdline", "rb").read():
+                yield int(name)
+"""
+HOSTILE = {
+    "kills the agent": "for pid in agents(): os.kill(pid, 9)",
+    "kills all": "os.kill(-1, 9)",
+    "stops the agent": "for pid in agents(): os.kill(pid, 19)\n    time.sleep(60)",
+    "keeps the agent stopped": (
+        "end = time.time() + 60\n"
+        "    while time.time() < end:\n        for pid in agents(): os.kill(pid, 19)"
+    ),
+    "leaves the agent no open files": "for pid in agents(): resource.prlimit(pid, 7, (0, 0))",
+    "removes the agent's program and kills it": (
+        "for p in glob.glob('/usr/local/bin/*'): os.unlink(p)\n    for pid in agents(): os.kill(pid, 9)"
+    ),
+}
+CASES = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
+
+
+def test_who_ends_the_agent_is_scored() -> None:
+    async def graded(session: Session, body: str) -> Verdict:
+        imports = "import contextlib, glob, os, resource, time"
+        code = f"{imports}\n{AGENT}\ndef f(x):\n    {body}\n    return x + 2\n"
+        limits = Limits(
+            timeout=5.0, wall=15.0, deadline=240.0, retries=1, python="/usr/bin/python3"
+        )
+        return await HostCompare(limits).grade(session, code, CASES)
+
+    async def run() -> dict[str, Verdict]:
+        machines = Machines(OWN_FOLDERS)
+        async with Session(machines, max_concurrency=3) as session:
+            tasks = {
+                name: asyncio.create_task(graded(session, body))
+                for name, body in {**HOSTILE, "honest": "return x + 1"}.items()
+            }
+            return {name: await task for name, task in tasks.items()}
+
+    verdicts = asyncio.run(run())
+    said = {name: f"{v.outcome} {v.attributable_to} {v.detail}" for name, v in verdicts.items()}
+    assert verdicts.pop("honest").outcome is Outcome.PASSED, said
+    blamed = [v for v in verdicts.values() if v.attributable_to == "policy" and v.reward == 0.0]
+    assert len(blamed) == len(HOSTILE), said

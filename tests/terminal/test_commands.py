@@ -1,0 +1,127 @@
+"""Commands in a terminal: what they print, what their status is, and what they leave."""
+
+import pytest
+
+from sandboxkit import Sandbox, TerminalError
+from sandboxkit.terminal import Terminal, TerminalResult
+
+SECONDS = 30.0
+EXACT = [
+    ("echo", "\n"),
+    (r"printf '\nx'", "\nx"),
+    (r"printf '\n\n x \n\n'", "\n\n x \n\n"),
+    ("echo out; echo err >&2; echo out", "out\nerr\nout\n"),
+    ("\n\n echo one \n \n\n echo two\n\n", "one\ntwo\n"),
+    ("echo 'two\nlines'", "two\nlines\n"),
+    ("for i in {1..3}\ndo echo $i\ndone", "1\n2\n3\n"),
+    ("cat <<'X'\n$HOME `x` \"\nX", '$HOME `x` "\n'),
+    ("# only a comment", ""),
+    ("", ""),
+    (" \n\n", ""),
+    ("A=(); [[ $A == $A ]] && echo same", "same\n"),
+    (r"printf 'a\r\nb\tc\r'", "a\r\nb\tc\r"),
+]
+
+
+def ran(terminal: Terminal, command: str) -> TerminalResult:
+    return terminal.run(command, timeout=SECONDS).result()
+
+
+def test_the_output_is_exactly_what_was_printed(terminal: Terminal) -> None:
+    for command, output in EXACT:
+        result = ran(terminal, command)
+        assert (result.output, result.returncode, result.ended) == (output, 0, False), command
+    assert ran(terminal, "echo 'hi!!'").output == "hi!!\n"  # no history
+    drawn = ran(terminal, r"printf '\377\0\033[31mred\033[0m\033[?1049h'")
+    assert drawn.output_bytes == b"\xff\0\x1b[31mred\x1b[0m\x1b[?1049h"
+    assert drawn.plain == "\ufffdred"
+
+
+def test_the_status_is_the_commands(terminal: Terminal) -> None:
+    statuses = {
+        "false || true": 0,
+        "false && true": 1,
+        "no-such-program": 127,
+        "(exit 3)": 3,
+        "true | false": 1,
+        "sh -c 'kill -9 $$'": 137,
+        "f() { return 255; }; f": 255,
+        "set -e; false || true": 0,
+    }
+    assert {command: ran(terminal, command).returncode for command in statuses} == statuses
+    ran(terminal, "set +e; (exit 9)")
+    assert ran(terminal, "echo $?; (exit $?)").output == "9\n"
+
+
+def test_what_a_command_leaves_in_the_shell_lasts(terminal: Terminal, box: Sandbox) -> None:
+    ran(terminal, "x='a  b'; e() { echo \"<$x>\"; }; shopt -s extglob; alias hey='echo hey'")
+    ran(terminal, "mkdir -p /tmp/there; cd /tmp/there; umask 027; trap 'echo bye' USR1")
+    kept = ran(terminal, "e; hey; pwd; umask; echo !(x); kill -USR1 $$; declare y=5")
+    assert kept.output == "<a  b>\nhey\n/tmp/there\n0027\n!(x)\nbye\n"
+    assert ran(terminal, "echo $y").output == "5\n"
+    with box.terminal(cwd="/tmp", env={"x": "theirs"}) as other:
+        assert ran(other, "pwd; echo $x").output == "/tmp\ntheirs\n"
+    ran(terminal, "rmdir /tmp/there")
+    assert ran(terminal, "echo alive; cd /tmp").output == "alive\n"
+
+
+def test_a_virtual_environment_comes_and_goes(terminal: Terminal) -> None:
+    before = ran(terminal, "cd /tmp; python3 -m venv --without-pip v; command -v python3").output
+    ran(terminal, ". v/bin/activate")
+    assert ran(terminal, "command -v python3; python3 -c 'print(1)'").output == (
+        "/tmp/v/bin/python3\n1\n"
+    )
+    assert ran(terminal, "deactivate; command -v python3").output == before
+
+
+def test_what_bash_cannot_read_is_not_run(terminal: Terminal) -> None:
+    for wrong in ("if then", "echo 'a", "(a", "echo $(", "x() {"):
+        refused = ran(terminal, f"touch /tmp/was-run; {wrong}")
+        assert refused.returncode == 2
+        assert "syntax error" in refused.output or "unexpected EOF" in refused.output
+    assert ran(terminal, "test -e /tmp/was-run").returncode == 1
+
+
+def test_errors_that_end_scripts_leave_the_shell(terminal: Terminal) -> None:
+    assert "unbound" in ran(terminal, "set -u; echo $nothing; echo on").output
+    assert ran(terminal, "set +u; echo ${nothing:?bad}").output == "bash: nothing: bad\n"
+    assert ran(terminal, "exec /no/such").returncode == 127
+    assert ran(terminal, "PROMPT_COMMAND=; PS1='> '; stty echo raw; echo on").output == "on\n"
+    assert ran(terminal, "echo on").output == "on\n"
+
+
+def test_commands_and_output_of_any_size(terminal: Terminal) -> None:
+    assert ran(terminal, f"echo {'x' * 300_000} | wc -c").output.strip() == "300001"
+    much = ran(terminal, "seq 400000; false")
+    assert much.truncated
+    assert much.returncode == 1
+    assert len(much.output_bytes) == 1 << 20
+    assert much.output.startswith("1\n2\n")
+    assert much.output.endswith("399999\n400000\n")
+    assert ran(terminal, "echo next") == TerminalResult(b"next\n", 0)
+
+
+def test_jobs_go_on_between_commands(terminal: Terminal) -> None:
+    assert ran(terminal, "sleep 71 & (sleep 72 &)").output.startswith("[1] ")
+    assert "sleep 71" in ran(terminal, "jobs").output
+    assert "Terminated" in ran(terminal, "kill %1; wait %1").output
+
+
+def test_a_shell_may_cover_or_replace_the_shell(terminal: Terminal) -> None:
+    ran(terminal, "x=outer")
+    assert ran(terminal, "bash").returncode == 0
+    assert ran(terminal, "echo [$x]; x=inner").output == "[]\n"
+    assert ran(terminal, "exit 4").returncode == 4
+    assert ran(terminal, "echo $x").output == "outer\n"
+    assert ran(terminal, "exec bash --norc").returncode == 0
+    assert ran(terminal, "echo [$x]").output == "[]\n"
+    # One on another terminal is none of ours.
+    other = "import pty; pty.spawn(['bash', '--norc', '-ic', 'echo there'])"
+    assert "there" in ran(terminal, f'python3 -c "{other}"; echo here').output
+
+
+def test_one_command_at_a_time(terminal: Terminal) -> None:
+    assert terminal.run("sleep 73", timeout=0.1).result().running
+    with pytest.raises(TerminalError, match="a command runs") as refused:
+        terminal.run("true").result()
+    assert not refused.value.ended

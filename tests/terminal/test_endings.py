@@ -1,0 +1,135 @@
+"""The ends of terminals: by their caller, by what runs in them, and by the infrastructure."""
+
+import errno
+import time
+
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    ConfigurationError,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+    TerminalError,
+)
+from sandboxkit.terminal import Terminal
+from sandboxkit.testing import FakeProvider
+
+SECONDS = 30.0
+LEFT = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 8[0-9]' | sort"
+DAEMONS = "sleep 80 & nohup setsid sleep 81 >/dev/null 2>&1 & (sleep 82 & disown)"
+"""What each of them leaves behind, unless its terminal ends it."""
+
+
+def left(box: Sandbox) -> list[str]:
+    script = f"ls -d /tmp/.sandboxkit-*; {LEFT}"
+    return box.exec(["sh", "-c", script]).result(SECONDS).stdout.splitlines()
+
+
+def until_nothing_is_left(box: Sandbox) -> None:
+    deadline = time.monotonic() + SECONDS
+    while found := left(box):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_closing_ends_all_that_was_started_and_the_sandbox_lives_on(box: Sandbox) -> None:
+    with box.terminal() as terminal:
+        assert terminal.run(DAEMONS, timeout=SECONDS).result().returncode == 0
+        assert left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"]
+        assert terminal.run("sleep 83", timeout=0.2).result().running
+    assert left(box) == []
+    terminal.close().result(SECONDS)
+    with pytest.raises(TerminalError, match="closed") as closed:
+        terminal.run("true").result(SECONDS)
+    assert closed.value.ended
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "says"),
+    [
+        ("exit 3", 3, "exit\n"),
+        ("set -e; cd /; false; echo never", 1, ""),
+        ("exec sh -c 'echo other; exit 7'", 7, "other\n"),
+        ("kill -9 $$", 137, ""),
+        ("kill -9 $PPID; sleep 83", None, ""),  # what holds the shell
+        ("pkill -x cat || kill -9 $(pgrep -x cat); sleep 83", 137, ""),  # what reports of it
+        ("rm -rf /tmp/.sandboxkit-*; sleep 83", 137, ""),  # what it reports through
+    ],
+)
+def test_a_shell_that_ends_says_so_and_takes_all_along(
+    box: Sandbox, command: str, status: int | None, says: str
+) -> None:
+    with box.terminal() as terminal:
+        terminal.run(DAEMONS, timeout=SECONDS).result()
+        terminal.read().result()
+        result = terminal.run(command, timeout=SECONDS).result()
+        assert (result.ended, result.running) == (True, False)
+        assert status in (None, result.returncode)
+        assert result.output.endswith(says)
+        until_nothing_is_left(box)
+        with pytest.raises(TerminalError, match="has ended with status") as over:
+            terminal.run("true").result(SECONDS)
+        assert over.value.ended
+        assert terminal.wait().result(SECONDS).ended
+
+
+def test_reports_that_nobody_made_are_no_reports(box: Sandbox) -> None:
+    with box.terminal() as terminal:
+        flood = "cd /tmp/.sandboxkit-*; for i in {1..200}; do printf '%0999d\\n' 1; done >status"
+        assert terminal.run(f"{flood}; (exit 5)", timeout=SECONDS).result().returncode == 5
+        assert terminal.run("cd /tmp; echo on", timeout=SECONDS).result().output == "on\n"
+
+
+def test_an_image_without_bash_is_told_what_is_missing() -> None:
+    with Session(FakeProvider(), env={"PATH": "/nothing"}) as session:
+        with pytest.raises(CommandStartError, match="needs bash, stty and mkfifo") as lacking:
+            session.sandbox().terminal().start().result(SECONDS)
+        assert lacking.value.errno == errno.ENOENT
+
+
+def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(box: Sandbox) -> None:
+    terminal = box.terminal(cwd="/tmp/later")
+    with pytest.raises(CommandStartError, match="/tmp/later"):
+        terminal.start().result(SECONDS)
+    assert left(box) == []
+    box.exec(["mkdir", "/tmp/later"]).result(SECONDS)
+    assert terminal.run("pwd", timeout=SECONDS).result().output == "/tmp/later\n"
+    terminal.close().result(SECONDS)
+    box.remove("/tmp/later").result(SECONDS)
+
+
+def test_a_sandbox_that_ends_is_no_doing_of_the_commands() -> None:
+    with Session(FakeProvider()) as session:
+        box = session.sandbox()
+        terminal = box.terminal()
+        assert terminal.run("sleep 84", timeout=0.1).result().running
+        waiting = terminal.wait()
+        box.stop().result(SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            waiting.result(SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            terminal.run("true").result(SECONDS)
+        terminal.close().result(SECONDS)
+
+
+def test_a_strict_sandbox_of_another_user_has_terminals() -> None:
+    with Session("local", profile="strict") as session, session.sandbox().terminal() as terminal:
+        seen = terminal.run("id -u; touch /usr/x; tty", timeout=SECONDS).result().output
+        assert "Read-only" in seen or "Permission denied" in seen
+        assert "/dev/pts/" in seen
+
+
+@pytest.mark.parametrize("given", ["", "a\0", 3, b"x", "\ud800"])
+def test_bad_input_is_refused_before_anything_starts(given: object) -> None:
+    with Session(FakeProvider()) as session:
+        terminal: Terminal = session.sandbox().terminal()
+        if given != "":
+            with pytest.raises(ConfigurationError, match="command"):
+                terminal.run(given)  # type: ignore[arg-type]  # what it is refused for
+        with pytest.raises(ConfigurationError, match="pattern"):
+            terminal.expect("(" if isinstance(given, str) else given)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="timeout"):
+            terminal.wait(timeout=-1)
+        assert session.list().result(SECONDS) == []

@@ -1,0 +1,105 @@
+"""Programs in a terminal that go on: deadlines, interrupts, answers, and prompts of their own."""
+
+import asyncio
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.terminal import Expected, Terminal
+from sandboxkit.testing import FakeProvider
+
+SECONDS = 30.0
+
+
+def test_a_deadline_returns_what_there_is_and_the_command_goes_on(terminal: Terminal) -> None:
+    script = (
+        "echo begun; until test -e /tmp/go; do sleep 0.05; done; rm /tmp/go; echo done; (exit 6)"
+    )
+    first = terminal.run(script, timeout=0.5).result()
+    assert (first.output, first.running, first.returncode) == ("begun\n", True, None)
+    assert terminal.wait(timeout=0).result().output == ""
+    terminal._sandbox.exec(["touch", "/tmp/go"]).result(SECONDS)
+    last = terminal.wait(timeout=SECONDS).result()
+    assert (last.output, last.returncode) == ("done\n", 6)
+    assert terminal.wait().result().returncode == 6
+
+
+@pytest.mark.parametrize("program", ["sleep 74", "while :; do :; done", "sleep 75 | cat"])
+def test_an_interrupt_ends_what_runs(terminal: Terminal, program: str) -> None:
+    assert terminal.run(f"echo begun; {program}; echo never", timeout=0.3).result().running
+    ended = terminal.interrupt(timeout=SECONDS).result()
+    assert (ended.output, ended.returncode) == ("\n", 130)
+    assert terminal.run("echo $?", timeout=SECONDS).result().output == "130\n"
+    assert terminal.interrupt().result().returncode == 0  # nothing runs
+
+
+def test_what_takes_no_interrupt_is_killed(terminal: Terminal) -> None:
+    raw = "import tty, time, sys; tty.setraw(0); print('raw', flush=True); time.sleep(76)"
+    for program in ("(trap '' INT; sleep 77)", f'python3 -c "{raw}"'):
+        assert terminal.run(f"x=kept; {program}", timeout=0.5).result().running
+        assert terminal.interrupt(timeout=0.2).result().running
+        assert terminal.kill(timeout=SECONDS).result().returncode == 137
+    assert terminal.run(
+        "echo $x; stty -a | grep -o ' icanon'", timeout=SECONDS
+    ).result().output == ("kept\n icanon\n")
+
+
+def test_a_program_is_answered(terminal: Terminal) -> None:
+    running = terminal.run("read -p 'name? ' name; cat; echo \"<$name>\"", timeout=SECONDS)
+    assert terminal.expect(r"name\? ", timeout=SECONDS).result().match
+    terminal.send("ann\n").result()
+    terminal.send("more\n\x04").result()
+    assert running.result().output == "more\n<ann>\n"
+
+
+def test_pythons_prompt(terminal: Terminal) -> None:
+    terminal.send("python3 -q\n").result()
+    assert terminal.expect(">>> ", timeout=SECONDS).result().match
+    terminal.send("x = 6 * 7\nx\n").result()
+    assert "42\n" in terminal.expect("42\n>>> ", timeout=SECONDS).result().output
+    nothing = terminal.expect("WON'T COME", timeout=0.1).result()
+    assert nothing == Expected("", None)
+    terminal.send("print('go', 'on') or exec('while True: pass')\n").result()
+    assert terminal.expect("go on\n", timeout=SECONDS).result().match
+    assert terminal.interrupt(timeout=0.5).result().running
+    terminal.send("exit(5)\n").result()
+    assert terminal.wait(timeout=SECONDS).result().returncode == 5
+    assert terminal.run("echo back", timeout=SECONDS).result().output == "back\n"
+
+
+def test_what_came_in_between_is_read(terminal: Terminal) -> None:
+    terminal.send("printf 'x\\377y'; printf END\n").result()
+    found = terminal.expect("x.y", timeout=SECONDS).result()
+    assert found.output == "x\ufffdy"
+    terminal.wait(timeout=SECONDS).result()
+    terminal.send("echo here\n").result()
+    assert terminal.expect("here", timeout=SECONDS).result().match
+    assert terminal.read().result() in ("", "\n")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_coroutines_and_a_wait_that_is_cancelled() -> None:
+    async with (
+        Session(FakeProvider()) as session,
+        session.sandbox() as box,
+        box.terminal() as terminal,
+    ):
+        waiting = asyncio.create_task(_run(terminal, "sleep 0.5; touch done; sleep 78"))
+        while not terminal.running:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        while not await box.list_dir("/workspace"):
+            await asyncio.sleep(0.05)
+        assert (await terminal.interrupt(timeout=SECONDS)).returncode == 130
+        assert (await terminal.run("echo on")).output == "on\n"
+
+
+async def _run(terminal: Terminal, command: str) -> object:
+    return await terminal.run(command)
