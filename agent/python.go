@@ -21,6 +21,7 @@ import (
 const (
 	importPatience = 120 * time.Second
 	pongPatience   = 5 * time.Second
+	pongPiece      = 100 * time.Millisecond
 	// The first bytes of a job's file are for why it could not be started.
 	answerBytes = 16
 )
@@ -216,12 +217,15 @@ func (f *interpreter) ask(message string) (string, error) {
 	if err := f.send(message); err != nil {
 		return "", fmt.Errorf("the interpreter cannot be asked: %w", err)
 	}
-	select {
-	case said := <-f.heard:
-		return said, nil
-	case <-time.After(pongPatience):
-		return "", errors.New("the interpreter does not answer")
+	// In pieces: time in which this machine stood still is not counted.
+	for range pongPatience / pongPiece {
+		select {
+		case said := <-f.heard:
+			return said, nil
+		case <-time.After(pongPiece):
+		}
 	}
+	return "", errors.New("the interpreter does not answer")
 }
 
 // forkAhead has a fork made for the next job, where there is an interpreter.

@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// For how long what was killed, or is on its way out of the kernel, is waited for.
-const resetPatience = 5 * time.Second
+const (
+	// For how long what was killed, or is on its way out of the kernel, is waited for.
+	resetPatience = 5 * time.Second
+	// And at most, where a machine that has others to serve makes each look take longer.
+	resetLimit = 30 * time.Second
+)
 
 // resettable is said of an agent beside others on a machine that is the sandbox's own.
 var resettable bool
@@ -100,15 +104,17 @@ func (j *jobs) refuse(user string) error {
 	return nil
 }
 
-// until tries again, ever less often, until nothing is left or patience ends.
+// until tries again, ever less often, until nothing is left or patience ends. Pauses count for as
+// long as they were meant to be: a machine that stands still for seconds does not take them away.
 func until(try func() []string) []string {
-	end := time.Now().Add(resetPatience)
+	begun, waited := time.Now(), time.Duration(0)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		left := try()
-		if len(left) == 0 || time.Now().After(end) {
+		if len(left) == 0 || waited >= resetPatience || time.Since(begun) > resetLimit {
 			return left
 		}
 		time.Sleep(pause)
+		waited += pause
 	}
 }
 

@@ -24,7 +24,9 @@ _BESIDE_OTHERS = 1
 _AFTERWARDS = 0.05
 """Seconds after which one that was taken is replaced, or when it has ended: who took it goes first."""
 _CHECK_SECONDS = 5.0
-_RESET_SECONDS = 10.0
+_RESET_SECONDS = 40.0
+"""After which a sandbox is replaced sooner than reset."""
+_CLOSE_SECONDS = 10.0
 _RETRY_SECONDS = 10.0
 _JOBS = 1000
 _AGE = 3600.0
@@ -198,7 +200,7 @@ class Pool:
     async def settle(self) -> None:
         """Wait for its work to end, whose sandboxes the session has stopped."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_RESET_SECONDS)
+            await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
 
     def stats(self) -> PoolStats:
         """What there is now and what has become of the others."""

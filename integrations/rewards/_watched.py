@@ -57,11 +57,14 @@ async def watched(
     infrastructure, to be tried again, also for a sandbox that stands still.
     """
     watch = Watch(sandbox, limits, before)
+    answer = asyncio.wrap_future(process)
     try:
-        result = await watch.within(asyncio.wrap_future(process))
+        result = await watch.within(answer)
         return await watch.judge(result) if isinstance(result, ProcessResult) else result
     finally:
         process.cancel()
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()  # asked for, or asyncio logs that nobody did
 
 
 class Watch:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from sandboxkit.providers._agent.link import Link
 
-__all__ = ["SILENT_AFTER", "Progress", "Pulse", "waits_for_a_processor"]
+__all__ = ["SILENT_AFTER", "Progress", "Pulse", "is_held_up"]
 
 _TICK = 1.0
 _PING_AFTER = 2.0
 SILENT_AFTER = 7.0
 """Seconds without a sign of life after which requests are given up."""
 STARVED_AFTER = 120.0
-"""The same for an agent that is seen to wait for a processor: what runs beside it in its sandbox
-can delay it, and must not be excused for that."""
+"""The same for an agent that is seen to be held up: what runs beside it in its sandbox can do that,
+and must not be excused for it."""
 _KEEP_OPEN = 15.0
 """Seconds between pings on an idle link that has a grace: its agent hears that we live."""
 
@@ -90,23 +90,35 @@ class Pulse:
         self._arm()
 
 
-def waits_for_a_processor(pid: int) -> bool:
-    """Whether a thread of this process of ours is ready to run. None of one that is stopped,
-    frozen or idle is."""
+def is_held_up(pid: int) -> bool:
+    """Whether a thread of this process of ours is ready to run, or waits within the kernel: for
+    memory, which what runs beside it may have used up, or for a disk. None of one that is stopped,
+    frozen or idle does."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
-        for thread in threads:
+        for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-                if file.read().rpartition(b") ")[2][:1] == b"R":
-                    return True
+                state = file.read().rpartition(b") ")[2][:1]
+            if state == b"R" or (state == b"D" and not _is_frozen(pid)):
+                return True
     except OSError:
-        pass  # it has ended, which its stream will say
+        pass  # it has ended, which its stream will say, or what it waits for cannot be told
+    return False
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a freezer of cgroup v1 holds it; one of v2 lets nothing wait in state D."""
+    with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers == "freezer" and path != "/":  # the root is never frozen
+                with open(f"/sys/fs/cgroup/freezer{path}/freezer.state", encoding="ascii") as state:
+                    return state.read() != "THAWED\n"
     return False
 
 
 class Progress:
-    """Whether a process of ours lives although it says nothing: it waits for a processor, or has
-    run, waited for one or read its memory back from a disk since it was last looked at."""
+    """Whether a process of ours lives although it says nothing: it is held up, or has run, waited
+    for a processor or read its memory back from a disk since it was last looked at."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, int] = (0, 0)
@@ -115,7 +127,7 @@ class Progress:
         """Look at it now. Nothing of what is stopped or frozen changes; the first look, which has
         nothing to compare with, takes it to live."""
         before, self._seen = self._seen, (pid, _progress_of(pid))
-        return before != self._seen or waits_for_a_processor(pid)
+        return before != self._seen or is_held_up(pid)
 
 
 def _progress_of(pid: int) -> int:

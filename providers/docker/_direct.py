@@ -5,7 +5,6 @@ name. Each answer then saves two hops through the daemon, and a second client a 
 Where it does not work (not root, another machine, another kernel) the daemon's way is taken.
 """
 
-import asyncio
 import ctypes
 import os
 import socket
@@ -18,7 +17,6 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream
 
-from sandboxkit.errors import SandboxError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._daemon import Daemon
@@ -30,8 +28,6 @@ _SECONDS = 1.0
 _PAYS_FROM = 4
 """Which request to a sandbox is the first to go past the daemon: to find the way costs as much as
 it spares a few of them."""
-_ASKING = 5.0
-"""Seconds for the daemon to say which process a silent agent is."""
 
 
 class ShortWays:
@@ -42,11 +38,16 @@ class ShortWays:
         self._daemon, self._address = daemon, address
         self._requests: dict[str, int] = {}
         """So far, to sandboxes whose agents are reached through the daemon."""
+        self._containers: dict[str, str] = {}
+        """The daemon's own ids of those that were made here."""
         self._pids: dict[str, int] = {}
-        self._asking: dict[str, asyncio.Task[object]] = {}
+
+    def made(self, sandbox_id: str, container_id: str) -> None:
+        """Know a new sandbox."""
+        self._containers[sandbox_id] = container_id
 
     def count(self, sandbox_id: str) -> None:
-        """Count a new sandbox's requests from now on."""
+        """Count a sandbox's requests from now on."""
         self._requests[sandbox_id] = 0
 
     def is_due(self, sandbox_id: str) -> bool:
@@ -74,40 +75,25 @@ class ShortWays:
         return stream
 
     def pid(self, sandbox_id: str) -> int | None:
-        """The agent's process on this machine, where it is known."""
+        """The agent's process on this machine, where it is known or can be found."""
+        if sandbox_id not in self._pids and sandbox_id in self._containers and self._is_here():
+            # Not asked of the daemon, which what delays the agent may delay as well.
+            pid = _first_process(self._containers[sandbox_id])
+            if pid is not None:
+                self._pids[sandbox_id] = pid
         return self._pids.get(sandbox_id)
-
-    def asks(self, sandbox_id: str) -> bool:
-        """Whether the daemon is being asked for the agent's process; it is asked once."""
-        if sandbox_id in self._pids or not self._possible():
-            return False
-        task = self._asking.get(sandbox_id)
-        if task is None:
-            task = self._asking[sandbox_id] = asyncio.create_task(self._ask(sandbox_id))
-        return not task.done()
 
     def forget(self, sandbox_id: str) -> None:
         """It is being deleted."""
         self._requests.pop(sandbox_id, None)
         self._pids.pop(sandbox_id, None)
-        task = self._asking.pop(sandbox_id, None)
-        if task is not None:
-            task.cancel()
-
-    def close(self) -> None:
-        """Ask the daemon nothing any more."""
-        for task in self._asking.values():
-            task.cancel()
+        self._containers.pop(sandbox_id, None)
 
     def _possible(self) -> bool:
-        local = self._daemon.endpoint.socket_path is not None
-        return local and sys.platform == "linux" and os.geteuid() == 0
+        return self._is_here() and os.geteuid() == 0
 
-    async def _ask(self, sandbox_id: str) -> None:
-        with suppress(SandboxError, OSError, TimeoutError), anyio.fail_after(_ASKING):
-            pid, container_id = await self._process(sandbox_id)
-            if container_id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii"):
-                self._pids[sandbox_id] = pid
+    def _is_here(self) -> bool:
+        return self._daemon.endpoint.socket_path is not None and sys.platform == "linux"
 
     async def _process(self, sandbox_id: str) -> tuple[int, str]:
         return await self._daemon.call(
@@ -115,6 +101,18 @@ class ShortWays:
             what="connect to a sandbox",
             sandbox_id=sandbox_id,
         )
+
+
+def _first_process(container_id: str) -> int | None:
+    """The process that is a container's first one, by what the kernel says of each."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if container_id.encode() in (folder / "cgroup").read_bytes():
+                status = (folder / "status").read_bytes()
+                numbers = status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+                if len(numbers) > 1 and numbers[-1] == b"1":
+                    return int(folder.name)
+    return None
 
 
 def _process_of(said: Any) -> tuple[int, str]:  # Any: what the daemon says is untyped

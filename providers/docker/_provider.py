@@ -152,13 +152,14 @@ class DockerProvider(AgentProvider):
         stream: ByteStream | None = None
         answered = False
         try:
-            await self._daemon.call(
-                lambda api: api.create_container_from_config(body, name),
+            container_id = await self._daemon.call(
+                lambda api: str(api.create_container_from_config(body, name)["Id"]),
                 what=f"create a sandbox from image {image.reference!r}",
                 sandbox_id=name,
                 shield=True,
             )
             answered = True
+            self._ways.made(name, container_id)
             # Before the start: nothing of the agent's first words is lost, and a client that
             # is killed from here on takes the sandbox with it.
             stream = await self._daemon.stream(
@@ -187,6 +188,7 @@ class DockerProvider(AgentProvider):
         except BaseException as error:
             answered = answered or isinstance(error.__cause__, APIError)
             mounted = hosts is Hosts.MOUNT and isinstance(error, SandboxError)
+            self._ways.forget(name)
             with anyio.CancelScope(shield=True):
                 if stream is not None:
                     await anyio.aclose_forcefully(stream)
@@ -330,9 +332,6 @@ class DockerProvider(AgentProvider):
     def _agent_pid(self, sandbox_id: str) -> int | None:
         return self._ways.pid(sandbox_id)
 
-    def _starved(self, sandbox_id: str) -> bool:
-        return self._ways.asks(sandbox_id) or super()._starved(sandbox_id)
-
     def _grace(self) -> float:
         # A daemon's network may break under a stream; this machine's sockets do not.
         return 0.0 if self._daemon.endpoint.socket_path is not None else _GRACE
@@ -397,7 +396,6 @@ class DockerProvider(AgentProvider):
         )
 
     async def aclose(self) -> None:
-        self._ways.close()
         await super().aclose()
         try:
             await self._removals.finish()

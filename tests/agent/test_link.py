@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from sandboxkit.errors import (
 from sandboxkit.providers._agent import frames, pulse, requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
-from sandboxkit.providers._agent.pulse import waits_for_a_processor
+from sandboxkit.providers._agent.pulse import is_held_up
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec, SandboxState, StdinItem
 from tests.agent.breaking import Breaking, Silent
 from tests.agent.conftest import Box, NamespaceProvider, Run
@@ -322,15 +323,38 @@ async def test_an_agent_that_others_keep_from_running_is_waited_for(
 async def test_who_waits_for_a_processor_is_told_from_who_is_stopped(box: Box) -> None:
     pid = await agent_pid(box)
     with anyio.fail_after(5):
-        while waits_for_a_processor(pid):  # until it is idle
+        while is_held_up(pid):  # until it is idle
             await anyio.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(5):
-        while waits_for_a_processor(pid):  # until its last thread has stopped
+        while is_held_up(pid):  # until its last thread has stopped
             await anyio.sleep(0.01)
     os.kill(pid, signal.SIGCONT)
-    assert waits_for_a_processor(os.getpid())
-    assert not waits_for_a_processor(2**22 + 1)  # no such process
+    assert is_held_up(os.getpid())
+    assert not is_held_up(2**22 + 1)  # no such process
+
+
+SPAWNS = """
+import os, sys
+first = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])
+"""
+"""Waits within the kernel until its child has run /bin/true, which waits for the pipe."""
+
+
+async def test_who_waits_within_the_kernel_is_told_from_who_is_idle(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with await anyio.open_process([sys.executable, "-c", SPAWNS, str(pipe)]) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        try:
+            with anyio.fail_after(30):
+                while b") D " not in stat.read_bytes():
+                    await anyio.sleep(0.01)
+            assert is_held_up(process.pid)
+        finally:
+            with open(os.open(pipe, os.O_RDWR), "wb"):
+                await process.wait()
 
 
 async def test_who_asks_after_a_long_silence_has_the_whole_time(

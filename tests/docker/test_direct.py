@@ -2,6 +2,7 @@
 
 import os
 
+import anyio
 import pytest
 
 from sandboxkit.errors import SandboxNotFoundError
@@ -42,6 +43,20 @@ async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider,
     assert not provider._lifelines
     with pytest.raises(SandboxNotFoundError):
         await Box(provider, sandbox_id).run("true")
+
+
+async def test_the_agents_process_is_found_without_the_daemon(
+    provider: DockerProvider, tag: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    try:
+        await Box(provider, sandbox_id).run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
+        shown = ["docker", "inspect", "--format", "{{.State.Pid}}", sandbox_id]
+        inspected = (await anyio.run_process(shown)).stdout
+        assert provider._agent_pid(sandbox_id) == int(inspected)
+    finally:
+        await provider.delete(sandbox_id)
+    assert provider._agent_pid(sandbox_id) is None
 
 
 async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -> None:

@@ -52,6 +52,6 @@ def test_jobs_follow_each_other_and_none_sees_another(provider: str) -> None:
             running.result(DEADLINE)
         assert session.run_python("print(2)").result(DEADLINE).stdout == "2\n"
         stats = until(session, lambda stats: stats.ready == 2)
-        assert stats.thrown_away == {}
+        assert stats.thrown_away == {}, stats.recent
         assert (stats.made, stats.misses) == (2, 0)
         assert {info.id for info in session.list(tag).result(DEADLINE)} == first
