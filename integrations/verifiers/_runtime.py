@@ -13,7 +13,7 @@ from sandboxkit.integrations.verifiers._relay import Relay
 _WORKDIR = "/workspace"
 _NOT_STARTED = 127
 _OUTPUT_LIMIT = 16 * 1024 * 1024
-_BACKGROUND = 'log=$1; shift; "$@" >"$log" 2>&1 </dev/null &'
+_BACKGROUND = 'log=$1; shift; exec >"$log" 2>&1 </dev/null; "$@" &'
 
 
 @contextmanager
