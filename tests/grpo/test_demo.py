@@ -27,6 +27,7 @@ def demo(folder: Path, *arguments: str) -> list[dict[str, Any]]:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=880,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")},
     )
     assert done.returncode == 0, done.stdout[-3000:]
     with Session("local") as session:
