@@ -22,7 +22,6 @@ from sandboxkit.types import Ending, ProcessResult
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-_START_SECONDS = 60.0
 _END_SECONDS, _CLOSE_SECONDS, _CALL_SECONDS = 10.0, 40.0, 60.0
 _AGAIN_SECONDS = 1.0
 """Between two interrupts: a handler that catches everything may have eaten the first."""
@@ -80,17 +79,6 @@ class Held:
 
     async def open(self) -> None:
         """Start it. Raises CommandStartError where the sandbox lacks what it needs."""
-        try:
-            with anyio.move_on_after(_START_SECONDS):
-                await self._open()
-                return
-            raise CommandStartError(f"no kernel started within {_START_SECONDS:g} s", errno=None)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.close()
-            raise
-
-    async def _open(self) -> None:
         options = self._options
         self._process = self._sandbox.exec(
             [options.python, "-c", _BOOT.replace("@FROM@", "0")],
@@ -265,7 +253,7 @@ class Held:
         process = self._process
         if process is None:
             return
-        if not at_once:
+        if not at_once and self.backend is not None:
             with suppress(BrokenPipeError):
                 await process.stdin.close()
             with anyio.move_on_after(_END_SECONDS):

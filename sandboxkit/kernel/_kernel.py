@@ -1,12 +1,11 @@
 """Kernel: a Python that lasts, in a sandbox."""
 
-import os
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import anyio
 
-from sandboxkit import _arguments, _forks
+from sandboxkit import _arguments
+from sandboxkit._lasting import Lasting
 from sandboxkit._operation import Operation
 from sandboxkit.errors import KernelError
 from sandboxkit.kernel._held import Held
@@ -16,10 +15,8 @@ from sandboxkit.kernel._result import CellResult
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-T = TypeVar("T")
 
-
-class Kernel:
+class Kernel(Lasting[Held]):
     """A Python of one sandbox that lasts. Made by `Sandbox.python()`; it starts on first use.
 
     It is a Jupyter kernel where that Python has ipykernel, else a small one of ours; results are of
@@ -32,13 +29,11 @@ class Kernel:
     infrastructure's.
     """
 
+    _name, _late = "kernel", "no kernel started"
+
     def __init__(self, sandbox: "Sandbox", **options: Unpack[KernelOptions]) -> None:
-        self._sandbox, self._options = sandbox, checked(options)
-        self._pid = os.getpid()
-        self._held: Held | None = None
-        self._opening: anyio.Lock | None = None
-        self._starting: anyio.CancelScope | None = None
-        self._closed = False
+        super().__init__(sandbox)
+        self._options = checked(options)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.backend or "not started"
@@ -54,15 +49,6 @@ class Kernel:
         """ "ipykernel", or "own" for the small kernel of ours; None before the start."""
         return None if self._held is None else self._held.backend
 
-    def start(self) -> Operation[Self]:
-        """Start it now rather than on first use."""
-
-        async def run() -> Self:
-            await self._started()
-            return self
-
-        return self._operation(run)
-
     def run(
         self, code: str, *, timeout: float | None = None, grace: float = 5.0
     ) -> Operation[CellResult]:
@@ -77,7 +63,7 @@ class Kernel:
         grace = _arguments.positive("grace", grace, unit="seconds")
 
         async def run() -> CellResult:
-            return await (await self._started()).run(text, timeout, grace)
+            return await (await self._opened()).run(text, timeout, grace)
 
         return self._operation(run)
 
@@ -101,67 +87,17 @@ class Kernel:
         """
 
         async def run() -> None:
-            opening = self._opening = self._opening or anyio.Lock()
-            async with opening:
+            async with self._opening:
                 held, self._held = self._held, None
                 if held is not None:
                     with anyio.CancelScope(shield=True):
                         await held.close()
-            await self._started()
+            await self._opened()
 
         return self._operation(run)
 
-    def close(self) -> Operation[None]:
-        """End the kernel and all that it started. Idempotent."""
+    def _new(self) -> Held:
+        return Held(self._sandbox, self._options)
 
-        async def run() -> None:
-            if self._pid != os.getpid():
-                return  # it is its parent's
-            self._closed = True
-            if self._starting is not None:
-                self._starting.cancel()
-            opening = self._opening = self._opening or anyio.Lock()
-            with anyio.CancelScope(shield=True):
-                async with opening:
-                    if self._held is not None:
-                        await self._held.close()
-
-        return Operation(run())
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start().result()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        self.close().result()
-
-    async def __aenter__(self) -> Self:
-        try:
-            return await self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    # Any: as Operation takes it.
-    def _operation(self, run: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
-        _forks.refuse(self._pid, "this kernel", "open one there")
-        return Operation(run())
-
-    async def _started(self) -> Held:
-        opening = self._opening = self._opening or anyio.Lock()
-        async with opening:
-            if self._held is None and not self._closed:
-                held = Held(self._sandbox, self._options)
-                with anyio.CancelScope() as self._starting:
-                    await self._sandbox.start()  # its own time, not the kernel's
-                    await held.open()
-                    self._held = held
-            if self._held is None or self._closed:
-                raise KernelError("this kernel was closed: open another with sandbox.python()")
-            return self._held
+    def _was_closed(self) -> KernelError:
+        return KernelError("this kernel was closed: open another with sandbox.python()")

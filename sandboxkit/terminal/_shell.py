@@ -24,7 +24,6 @@ from sandboxkit.types import PtySize
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-_START_SECONDS = 60.0
 _CALL_SECONDS = 60.0
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 30.0
 _MARK_SECONDS = 2.0
@@ -79,19 +78,6 @@ class Shell:
 
     async def open(self) -> None:
         """Start it. Raises CommandStartError where the sandbox lacks what it needs."""
-        try:
-            with anyio.move_on_after(_START_SECONDS):
-                await self._open()
-                return
-            raise CommandStartError(
-                f"the shell of a terminal did not start within {_START_SECONDS:g} s", errno=None
-            )
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.close()
-            raise
-
-    async def _open(self) -> None:
         self._reports = self._exec(
             _scripts.REPORTS,
             self._mark,

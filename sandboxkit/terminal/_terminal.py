@@ -1,13 +1,13 @@
 """Terminal: a bash that lasts, on a real terminal of a sandbox."""
 
-import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 
-from sandboxkit import _arguments, _forks
+from sandboxkit import _arguments
+from sandboxkit._lasting import Lasting
 from sandboxkit._operation import Operation
 from sandboxkit.errors import TerminalError
 from sandboxkit.terminal._result import Expected, TerminalResult
@@ -17,8 +17,6 @@ from sandboxkit.types import PtySize
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-T = TypeVar("T")
-
 SIZE = PtySize(rows=50, cols=160)
 ENV = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat"}
 """No colours and no pagers, which wait for keys. `env` may say otherwise."""
@@ -26,7 +24,7 @@ _PAUSE = 0.02
 """Seconds between two looks at output that comes in small pieces."""
 
 
-class Terminal:
+class Terminal(Lasting[Shell]):
     """A bash of one sandbox that lasts. Made by `Sandbox.terminal()`; it starts on first use.
 
     Commands run in that shell itself: directory, variables, functions, options, jobs and what
@@ -39,6 +37,8 @@ class Terminal:
     other error is the infrastructure's.
     """
 
+    _name, _late = "terminal", "the shell of a terminal did not start"
+
     def __init__(
         self,
         sandbox: "Sandbox",
@@ -49,7 +49,7 @@ class Terminal:
         size: PtySize | None = None,
         output_limit: int = 1 << 20,
     ) -> None:
-        self._sandbox = sandbox
+        super().__init__(sandbox)
         self._options = (
             None if cwd is None else _arguments.path(cwd, "cwd"),
             {**ENV, **_arguments.env(env)},
@@ -57,28 +57,16 @@ class Terminal:
             SIZE if size is None else _arguments.pty_size("size", size),
             _arguments.size("output_limit", output_limit),
         )
-        self._pid = os.getpid()
-        self._shell: Shell | None = None
-        self._opening: anyio.Lock | None = None
-        self._closed = self._entering = False
+        self._entering = False
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self._shell else "not started"
+        state = "closed" if self._closed else "open" if self._held else "not started"
         return f"<Terminal of {self._sandbox!r}, {state}>"
 
     @property
     def running(self) -> bool:
         """Whether something runs in the shell, as far as has been heard."""
-        return self._shell is not None and not (self._shell.idle or self._shell.ended)
-
-    def start(self) -> Operation[Self]:
-        """Start it now rather than on first use."""
-
-        async def run() -> Self:
-            await self._started()
-            return self
-
-        return self._operation(run)
+        return self._held is not None and not (self._held.idle or self._held.ended)
 
     def run(self, command: str, *, timeout: float | None = None) -> Operation[TerminalResult]:
         """Run a command, of any length and number of lines, in the shell itself.
@@ -197,57 +185,17 @@ class Terminal:
 
         return self._operation(run)
 
-    def close(self) -> Operation[None]:
-        """End the shell and everything that it started. Idempotent."""
+    def _new(self) -> Shell:
+        return Shell(self._sandbox, *self._options)
 
-        async def run() -> None:
-            if self._pid != os.getpid():
-                return  # it is its parent's
-            self._closed = True
-            with anyio.CancelScope(shield=True):
-                if self._shell is not None:
-                    await self._shell.close()
-
-        return Operation(run())
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start().result()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        self.close().result()
-
-    async def __aenter__(self) -> Self:
-        try:
-            return await self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    # Any: as Operation takes it.
-    def _operation(self, run: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
-        _forks.refuse(self._pid, "this terminal", "open one there")
-        return Operation(run())
+    def _was_closed(self) -> TerminalError:
+        return TerminalError(
+            "this terminal was closed: open another with sandbox.terminal()", ended=True
+        )
 
     async def _started(self, *, ended: bool = False) -> Shell:
         """The shell, started; `ended` where the caller also has to do with one that has ended."""
-        opening = self._opening = self._opening or anyio.Lock()
-        async with opening:
-            if self._closed:
-                raise TerminalError(
-                    "this terminal was closed: open another with sandbox.terminal()", ended=True
-                )
-            if self._shell is None:
-                shell = Shell(self._sandbox, *self._options)
-                await shell.open()
-                self._shell = shell
-        shell = self._shell
+        shell = await self._opened()
         _raise_failure(shell)
         if shell.ended and not ended:
             raise _over(shell)

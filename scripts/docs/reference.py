@@ -33,6 +33,7 @@ OF_THE_OPTIONS = """
 The keywords that describe a sandbox are the [options](../options.md), each with its meaning, its
 default and the providers that honour it.
 """
+INHERITED = "    options: {inherited_members: true}\n"
 
 
 def exported(module: str) -> list[str]:
@@ -79,6 +80,7 @@ def pages() -> dict[str, str]:
 
 def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
     parts = [f"# {title}\n"]
+    options = INHERITED if name in ("terminal", "kernel") else ""
     if name in ("session", "sandbox"):
         parts.append(OF_THE_OPTIONS)
     for module, names in modules.items():
@@ -87,7 +89,7 @@ def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
             parts.append(f"\n{said}\n")
         if module != "sandboxkit":
             parts.append(f"\nImport from `{module}`.\n")
-        parts += [f"\n::: {module}.{each}\n" for each in names]
+        parts += [f"\n::: {module}.{each}\n{options}" for each in names]
     return "".join(parts)
 
 

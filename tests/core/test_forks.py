@@ -83,6 +83,10 @@ def check(body: str, tmp_path: Path) -> None:
         'terminal.run("true")',
         "terminal.wait()",
         "terminal.read()",
+        "terminal.__enter__()",
+        'kernel.run("1")',
+        "kernel.interrupt()",
+        "kernel.restart()",
         'sandbox.read_file("/tmp/x")',
         'sandbox.write_file("/tmp/x", b"")',
         'sandbox.upload("/etc/hostname", "/tmp/x")',
@@ -113,6 +117,7 @@ def test_a_call_on_a_parents_object_says_whose_it_is(call: str, tmp_path: Path) 
     check(
         f"""
 fresh, terminal = session.sandbox(), sandbox.terminal().start().result(20)
+kernel = sandbox.python()
 
 def child():
     refused(lambda: {call})
@@ -125,9 +130,15 @@ def test_ending_a_parents_sandbox_and_session_in_a_child_does_nothing(tmp_path: 
     check(
         """
 fresh, terminal = session.sandbox(), sandbox.terminal().start().result(20)
+kernel = sandbox.python(ipykernel=False).start().result(20)
+starting = sandbox.terminal()
+operation = starting.start()
 
 def child():
-    terminal.close().result(5)
+    for each in (terminal, kernel, starting):
+        each.close().result(5)
+        each.__exit__(None, None, None)
+        asyncio.run(each.__aexit__(None, None, None))
     for each in (sandbox, fresh):
         each.stop().result(5)
         each.__exit__(None, None, None)
@@ -135,6 +146,12 @@ def child():
     session.close().result(5)
     session.__exit__(None, None, None)
     asyncio.run(session.__aexit__(None, None, None))
+
+def after():
+    operation.result(20)
+    for each in (terminal, starting):
+        assert each.run("echo well").result(20).output == "well\\n"
+    assert kernel.run("1 + 1").result(20).text == "2"
 """,
         tmp_path,
     )

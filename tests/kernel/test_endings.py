@@ -16,7 +16,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations.rewards import Phase, verdict_of
-from sandboxkit.kernel import Kernel, Outcome
+from sandboxkit.kernel import CellResult, Kernel, Outcome
 from sandboxkit.testing import FakeProvider
 from tests.docker_here import require_docker
 from tests.kernel.conftest import KINDS
@@ -25,7 +25,7 @@ from tests.kernel.test_cells import SECONDS, ran
 DAEMONS = "import subprocess\nfor n in 1, 2: subprocess.Popen(['sleep', f'97{n}'], start_new_session=n == 2)"
 LEFT = "ls -dA /tmp/.sandboxkit-* 2>/dev/null; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 97[0-9]'"
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-HOLDER = "import os, time; time.sleep(0.5); os.kill(os.getppid(), 9); time.sleep(1000)"
+HOLDER = "import os, time; os.kill(os.getppid(), 9); time.sleep(1000)"
 STUBBORN = (
     "def spin():\n    while True: len('')\n"
     "while True:\n    try: spin()\n    except BaseException: pass"
@@ -112,7 +112,6 @@ def test_interrupting_and_cancelling_end_the_cell_and_not_the_kernel(
         ("import os; os._exit(3)", Ending.EXITED, "status 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Ending.SIGNAL, "signal 9"),
         ("import ctypes; ctypes.string_at(0)", Ending.SIGNAL, "signal 11"),
-        (HOLDER, Ending.SIGNAL, "holds"),
     ],
 )
 def test_a_kernel_that_dies_says_how_and_takes_all_along(
@@ -122,6 +121,24 @@ def test_a_kernel_that_dies_says_how_and_takes_all_along(
         pytest.skip("the same as with the small kernel, whose start is cheaper")
     ran(kernel, DAEMONS)
     result = kernel.run(f"print('last words')\n{code}", timeout=SECONDS).result(2 * SECONDS)
+    check_died(box, kernel, result, ending, says)
+
+
+def test_a_kernel_whose_holder_dies_says_so_and_takes_all_along(
+    box: Sandbox, kernel: Kernel
+) -> None:
+    ran(kernel, DAEMONS)
+    box.exec(["mkfifo", "/tmp/heard"]).result(SECONDS)
+    dying = kernel.run(f"print('last words')\nopen('/tmp/heard').close()\n{HOLDER}")
+    deadline = time.monotonic() + SECONDS
+    while kernel._held is None or not kernel._held._outputs._size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    box.exec(["sh", "-c", ": >/tmp/heard; rm /tmp/heard"]).result(SECONDS)
+    check_died(box, kernel, dying.result(SECONDS), Ending.SIGNAL, "holds")
+
+
+def check_died(box: Sandbox, kernel: Kernel, result: CellResult, ending: Ending, says: str) -> None:
     assert (result.outcome, result.ending) == (Outcome.DIED, ending)
     assert result.stdout == "last words\n"
     assert result.error is not None
@@ -162,18 +179,6 @@ def test_closing_ends_all_that_was_started_and_leaves_the_sandbox(box: Sandbox, 
         kernel.run("1").result(SECONDS)
 
 
-def test_closing_one_that_starts_leaves_nothing(local: Sandbox) -> None:
-    look = ["sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c '^CLOSED=early'"]
-    kernel = local.python(ipykernel=False, env={"CLOSED": "early"})
-    starting = kernel.start()
-    while local.exec(look).result(SECONDS).stdout == "0\n" and not starting.done():
-        pass
-    kernel.close().result(SECONDS)
-    assert local.exec(look).result(SECONDS).stdout == "0\n"
-    with pytest.raises(KernelError, match="closed"):
-        kernel.start().result(SECONDS)
-
-
 def test_cancelling_while_a_kernel_is_killed_leaves_nothing(local: Sandbox) -> None:
     with local.python(ipykernel=False) as kernel:
         ran(kernel, DAEMONS)
@@ -186,19 +191,6 @@ def test_cancelling_while_a_kernel_is_killed_leaves_nothing(local: Sandbox) -> N
         kernel.restart().result(SECONDS)
         assert left(local) == []
         assert ran(kernel, "1 + 1").text == "2"
-
-
-def test_waiting_for_room_takes_nothing_of_the_kernel_s_time() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        first = session.sandbox().start().result(SECONDS)
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("_START_SECONDS", "_END_SECONDS"):
-                patch.setattr(f"sandboxkit.kernel._held.{name}", 0.05)
-            starting = session.sandbox().python(ipykernel=False).start()
-            with pytest.raises(TimeoutError):
-                starting.result(0.5)
-        first.stop().result(SECONDS)
-        assert starting.result(SECONDS).backend == "own"
 
 
 def test_coroutines_use_it_like_threads_and_cells_run_in_turn(local: Sandbox) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -27,17 +28,17 @@ def left(box: Sandbox) -> list[str]:
     return box.exec(["sh", "-c", script]).result(SECONDS).stdout.splitlines()
 
 
-def until_nothing_is_left(box: Sandbox) -> None:
+def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
-    while found := left(box):
-        assert time.monotonic() < deadline, found
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_closing_ends_all_that_was_started_and_the_sandbox_lives_on(box: Sandbox) -> None:
     with box.terminal() as terminal:
         assert terminal.run(DAEMONS, timeout=SECONDS).result().returncode == 0
-        assert left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"]
+        until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"])
         assert terminal.run("sleep 83", timeout=0.2).result().running
     assert left(box) == []
     terminal.close().result(SECONDS)
@@ -68,7 +69,7 @@ def test_a_shell_that_ends_says_so_and_takes_all_along(
         assert (result.ended, result.running) == (True, False)
         assert status in (None, result.returncode)
         assert result.output.endswith(says)
-        until_nothing_is_left(box)
+        until(lambda: left(box) == [])
         with pytest.raises(TerminalError, match="has ended with status") as over:
             terminal.run("true").result(SECONDS)
         assert over.value.ended

@@ -17,6 +17,7 @@ from sandboxkit import (
     ProviderUnavailableError,
     Sandbox,
     SandboxSpec,
+    _lasting,
 )
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.trl import (
@@ -259,7 +260,7 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
 
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sandboxkit.terminal._shell."
-    assert _environment._SHELL_GRACE > 4 * (_shell._START_SECONDS + _shell._CALL_SECONDS)
+    assert _environment._SHELL_GRACE > 4 * (_lasting.START_SECONDS + _shell._CALL_SECONDS)
     monkeypatch.setattr(f"{shell}_CALL_SECONDS", 0.5)  # the rest in proportion
     monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:

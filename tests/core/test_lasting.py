@@ -1,0 +1,188 @@
+"""What lasts in a sandbox, a terminal or a kernel: opened on first use, and closed whatever happens."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    KernelError,
+    Operation,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+    TerminalError,
+)
+from sandboxkit.kernel import Kernel
+from sandboxkit.terminal import Terminal
+from sandboxkit.testing import FakeProvider
+
+Opens: TypeAlias = Callable[..., Kernel | Terminal]
+
+SECONDS = 15.0
+HELD = "/tmp/held"
+"""What opens waits while it is there, and says so in it."""
+BEGIN = f"""
+if [ -e {HELD} ]; then
+  : >{HELD}/begun
+  while [ -e {HELD} ]; do sleep 0.01; done
+fi
+"""
+SITE = "import subprocess\nsubprocess.run(['sh', '/tmp/site/begin'], env={})"
+LEFT = """
+ls -d /tmp/.sandboxkit-* 2>/dev/null
+cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep '^LASTING='
+"""
+ENV = {"LASTING": "1", "BASH_ENV": "/tmp/site/begin", "PYTHONPATH": "/tmp/site"}
+
+
+def a_terminal(box: Sandbox, cwd: str | None = None) -> Terminal:
+    return box.terminal(cwd=cwd, env=ENV)
+
+
+def a_kernel(box: Sandbox, cwd: str | None = None) -> Kernel:
+    return box.python(cwd=cwd, env=ENV, ipykernel=False)
+
+
+@pytest.fixture(params=[a_terminal, a_kernel])
+def opens(request: pytest.FixtureRequest) -> Opens:
+    found: Opens = request.param
+    return found
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    files = {"/tmp/site/begin": BEGIN.encode(), "/tmp/site/sitecustomize.py": SITE.encode()}
+    with Session("local", files=files) as session:
+        yield session.sandbox().start().result(SECONDS)
+
+
+@pytest.fixture
+def held(box: Sandbox) -> Sandbox:
+    """One in which nothing opens before it is released."""
+    box.exec(["mkdir", HELD]).result(SECONDS)
+    return box
+
+
+def left(box: Sandbox) -> list[str]:
+    return box.exec(["sh", "-c", LEFT]).result(SECONDS).stdout.splitlines()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def until_held(box: Sandbox) -> None:
+    until(lambda: box.exec(["rm", f"{HELD}/begun"]).result(SECONDS).returncode == 0)
+
+
+def release(box: Sandbox) -> None:
+    box.exec(["rm", "-rf", HELD]).result(SECONDS)
+
+
+def test_closing_one_that_starts_leaves_nothing(held: Sandbox, opens: Opens) -> None:
+    lasting = opens(held)
+    starting = lasting.start()
+    until_held(held)
+    queued = lasting.start()
+    first, second = lasting.close(), lasting.close()
+    second.result(SECONDS)
+    assert first.done()
+    assert left(held) == []
+    for refused in (starting, queued, lasting.start()):
+        with pytest.raises((TerminalError, KernelError), match="was closed: open another"):
+            refused.result(SECONDS)
+
+
+def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        first = session.sandbox().start().result(SECONDS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sandboxkit._lasting.START_SECONDS", 0.05)
+            starting = opens(session.sandbox()).start()
+            with pytest.raises(TimeoutError):
+                starting.result(0.5)
+        first.stop().result(SECONDS)
+        starting.result(SECONDS).close().result(SECONDS)
+
+
+def test_closing_one_whose_sandbox_waits_for_room_takes_it_out_of_the_queue(opens: Opens) -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        session.sandbox().start().result(SECONDS)
+        sandbox = session.sandbox()
+        lasting = opens(sandbox)
+        starting = lasting.start()
+        Operation(asyncio.sleep(0)).result(SECONDS)
+        lasting.close().result(SECONDS)
+        with pytest.raises((TerminalError, KernelError), match="was closed"):
+            starting.result(SECONDS)
+        assert sandbox.id is None
+
+
+def test_one_that_does_not_start_in_time_leaves_nothing(
+    held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandboxkit._lasting.START_SECONDS", 0.5)
+    with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s"):
+        opens(held).start().result(SECONDS)
+    assert left(held) == []
+
+
+def test_a_cancelled_start_leaves_nothing_and_the_next_waiter_starts(
+    held: Sandbox, opens: Opens
+) -> None:
+    lasting = opens(held)
+    cancelled, kept = lasting.start(), lasting.start()
+    until_held(held)
+    cancelled.cancel()
+    release(held)
+    kept.result(SECONDS)
+    assert len([each for each in left(held) if each.startswith("/tmp/.sandboxkit-")]) <= 1
+    lasting.close().result(SECONDS)
+    assert left(held) == []
+
+
+def test_cancelling_the_only_start_leaves_nothing(held: Sandbox, opens: Opens) -> None:
+    lasting = opens(held)
+    starting = lasting.start()
+    until_held(held)
+    starting.cancel()
+    until(lambda: not left(held))
+    release(held)
+    lasting.start().result(SECONDS).close().result(SECONDS)
+
+
+def test_with_a_start_that_fails_it_is_closed(box: Sandbox, opens: Opens) -> None:
+    lasting = opens(box, "/nowhere")
+    with pytest.raises(CommandStartError, match="/nowhere"), lasting:
+        raise AssertionError
+    assert left(box) == []
+    with pytest.raises((TerminalError, KernelError), match="was closed"):
+        lasting.start().result(SECONDS)
+
+
+def test_a_close_that_nobody_waits_for_is_done_all_the_same(box: Sandbox, opens: Opens) -> None:
+    lasting = opens(box).start().result(SECONDS)
+
+    async def give_up() -> None:
+        lasting.close().cancel()
+
+    Operation(give_up()).result(SECONDS)
+    until(lambda: not left(box))
+
+
+def test_a_sandbox_that_ends_while_it_starts_says_so(held: Sandbox, opens: Opens) -> None:
+    lasting = opens(held)
+    starting = lasting.start()
+    until_held(held)
+    held.stop().result(SECONDS)
+    for each in (starting, lasting.start()):
+        with pytest.raises(SandboxTerminatedError):
+            each.result(SECONDS)
+    lasting.close().result(SECONDS)
