@@ -107,6 +107,8 @@ class Held:
             await self._changed.wait()
         if self.ended:
             result = await self._result()
+            if self.failure is None:
+                await self._confirm()
             if self.failure is not None:
                 raise self.failure
             why = self._failed

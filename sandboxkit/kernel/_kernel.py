@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Unpack
 import anyio
 
 from sandboxkit import _arguments
-from sandboxkit._lasting import Lasting
 from sandboxkit._operation import Operation
 from sandboxkit.errors import KernelError
 from sandboxkit.kernel._held import Held
 from sandboxkit.kernel._options import KernelOptions, checked
 from sandboxkit.kernel._result import CellResult
+from sandboxkit.terminal._lasting import Lasting
 
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox

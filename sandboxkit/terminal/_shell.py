@@ -101,9 +101,10 @@ class Shell:
             self._tasks.append(Operation(self._watch(self._bash)))
         while not self.idle and not self.ended:
             await self.change()
-        if self.failure is not None:
-            raise self.failure
         if self.ended:
+            await self.confirm()
+            if self.failure is not None:
+                raise self.failure
             said = self.unread.look().decode(errors="replace").strip()[-500:]
             raise CommandStartError(f"the shell of a terminal ended at once: {said}", errno=None)
 

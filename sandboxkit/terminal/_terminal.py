@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sandboxkit import _arguments
-from sandboxkit._lasting import Lasting
 from sandboxkit._operation import Operation
 from sandboxkit.errors import TerminalError
+from sandboxkit.terminal._lasting import Lasting
 from sandboxkit.terminal._result import Expected, TerminalResult
 from sandboxkit.terminal._shell import Shell
 from sandboxkit.types import PtySize

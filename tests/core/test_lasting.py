@@ -1,6 +1,5 @@
 """What lasts in a sandbox, a terminal or a kernel: opened on first use, and closed whatever happens."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -9,14 +8,18 @@ import pytest
 
 from sandboxkit import (
     CommandStartError,
+    Ending,
     KernelError,
     Operation,
     Sandbox,
+    SandboxNotFoundError,
     SandboxTerminatedError,
     Session,
     TerminalError,
 )
 from sandboxkit.kernel import Kernel
+from sandboxkit.provider import Command, Exit, Output
+from sandboxkit.providers.local import LocalProvider
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
 
@@ -32,6 +35,7 @@ if [ -e {HELD} ]; then
 fi
 """
 SITE = "import subprocess\nsubprocess.run(['sh', '/tmp/site/begin'], env={})"
+FILES = {"/tmp/site/begin": BEGIN.encode(), "/tmp/site/sitecustomize.py": SITE.encode()}
 LEFT = """
 ls -d /tmp/.sandboxkit-* 2>/dev/null
 cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep '^LASTING='
@@ -55,8 +59,7 @@ def opens(request: pytest.FixtureRequest) -> Opens:
 
 @pytest.fixture
 def box() -> Iterator[Sandbox]:
-    files = {"/tmp/site/begin": BEGIN.encode(), "/tmp/site/sitecustomize.py": SITE.encode()}
-    with Session("local", files=files) as session:
+    with Session("local", files=FILES) as session:
         yield session.sandbox().start().result(SECONDS)
 
 
@@ -104,7 +107,7 @@ def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         first = session.sandbox().start().result(SECONDS)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sandboxkit._lasting.START_SECONDS", 0.05)
+            patch.setattr("sandboxkit.terminal._lasting.START_SECONDS", 0.05)
             starting = opens(session.sandbox()).start()
             with pytest.raises(TimeoutError):
                 starting.result(0.5)
@@ -114,21 +117,23 @@ def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
 
 def test_closing_one_whose_sandbox_waits_for_room_takes_it_out_of_the_queue(opens: Opens) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
-        session.sandbox().start().result(SECONDS)
+        first = session.sandbox().start().result(SECONDS)
         sandbox = session.sandbox()
         lasting = opens(sandbox)
         starting = lasting.start()
-        Operation(asyncio.sleep(0)).result(SECONDS)
+        until(lambda: lasting._starting is not None)
         lasting.close().result(SECONDS)
         with pytest.raises((TerminalError, KernelError), match="was closed"):
             starting.result(SECONDS)
+        first.stop().result(SECONDS)
+        session.sandbox().start().result(SECONDS)
         assert sandbox.id is None
 
 
 def test_one_that_does_not_start_in_time_leaves_nothing(
     held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxkit._lasting.START_SECONDS", 0.5)
+    monkeypatch.setattr("sandboxkit.terminal._lasting.START_SECONDS", 0.5)
     with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s"):
         opens(held).start().result(SECONDS)
     assert left(held) == []
@@ -186,3 +191,36 @@ def test_a_sandbox_that_ends_while_it_starts_says_so(held: Sandbox, opens: Opens
         with pytest.raises(SandboxTerminatedError):
             each.result(SECONDS)
     lasting.close().result(SECONDS)
+
+
+class OneByOne(LocalProvider):
+    """What runs in a sandbox is seen to end before the sandbox is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: set[str] = set()
+
+    async def delete(self, sandbox_id: str) -> None:
+        self.ended.add(sandbox_id)
+        await super().delete(sandbox_id)
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        before = sandbox_id not in self.ended
+        try:
+            return await super().exec(sandbox_id, command, output)
+        except SandboxTerminatedError:
+            if not before:
+                raise
+            return Exit(137, Ending.SIGNAL)
+
+
+def test_a_sandbox_that_takes_a_start_along_is_no_failure_to_start(opens: Opens) -> None:
+    with Session(OneByOne(), files=FILES) as session:
+        held = session.sandbox()
+        held.exec(["mkdir", HELD]).result(SECONDS)
+        starting = opens(held).start()
+        until_held(held)
+        assert held.id is not None
+        session.from_id(held.id).result(SECONDS).stop().result(SECONDS)
+        with pytest.raises((SandboxTerminatedError, SandboxNotFoundError)):
+            starting.result(SECONDS)

@@ -131,7 +131,8 @@ def test_a_kernel_whose_holder_dies_says_so_and_takes_all_along(
     box.exec(["mkfifo", "/tmp/heard"]).result(SECONDS)
     dying = kernel.run(f"print('last words')\nopen('/tmp/heard').close()\n{HOLDER}")
     deadline = time.monotonic() + SECONDS
-    while kernel._held is None or not kernel._held._outputs._size:
+    assert kernel._held is not None
+    while "".join(kernel._held._outputs._printed) != "last words\n":
         assert time.monotonic() < deadline
         time.sleep(0.01)
     box.exec(["sh", "-c", ": >/tmp/heard; rm /tmp/heard"]).result(SECONDS)

@@ -17,7 +17,6 @@ from sandboxkit import (
     ProviderUnavailableError,
     Sandbox,
     SandboxSpec,
-    _lasting,
 )
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.trl import (
@@ -26,7 +25,7 @@ from sandboxkit.integrations.trl import (
     SandboxRollouts,
     _environment,
 )
-from sandboxkit.terminal import _shell
+from sandboxkit.terminal import _lasting, _shell
 from sandboxkit.testing import FakeProvider
 from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
 from tests.trl.tiny import Dying, expected_advantages, trainer
