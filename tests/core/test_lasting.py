@@ -18,10 +18,10 @@ from sandboxkit import (
     TerminalError,
 )
 from sandboxkit.kernel import Kernel
-from sandboxkit.provider import Command, Exit, Output
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Command, Exit, Output
 
 Opens: TypeAlias = Callable[..., Kernel | Terminal]
 
