@@ -16,6 +16,9 @@ from tests.leftovers import MARKER, survey
 
 _SECONDS = 20.0
 """How long the backends may take to finish their last removals."""
+_LEFT = "the tests left behind:\n"
+_STATUS_LEFT = 6
+"""pytest's exit status where nothing but that failed; a test that fails may leave something."""
 
 
 # Started in the background or by nohup, these are ignored, and so they would be in every program
@@ -45,7 +48,22 @@ def nothing_left_behind() -> Iterator[None]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     if left:
-        pytest.fail("the tests left behind:\n" + "\n".join(sorted(left)), pytrace=False)
+        pytest.fail(_LEFT + "\n".join(sorted(left)), pytrace=False)
+
+
+_failures: list[bool] = []
+"""Of each, whether it is that something was left."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failures.append(_LEFT in report.longreprtext)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What is left is not excused by running the last test again."""
+    if _failures and all(_failures):
+        session.exitstatus = _STATUS_LEFT
 
 
 def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:

@@ -45,7 +45,7 @@ def test_environments_give_the_tools_and_the_reward(tmp_path: Path) -> None:
         assert "edited /workspace/answer" in said
         assert "42" in said
         listed = environments.session.list().result()
-        mine = [i for i in listed if i.tags["sandboxkit.session"] == environments.session.id]
+        mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
         assert len(mine) == 16, "one sandbox a rollout"
     left = [i.id for i in mine if i.id in {info.id for info in _listed()}]
     assert left == []

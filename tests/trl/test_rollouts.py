@@ -39,7 +39,7 @@ def test_rollouts_give_the_tools_the_reward_and_a_sandbox_each(tmp_path: Path) -
         assert "edited /workspace/answer" in said
         assert [each["infra_failed_rate"] for each in training.state.log_history[:2]] == [0.0] * 2
         listed = environments.session.list().result()
-        mine = [i for i in listed if i.tags["sandboxkit.session"] == environments.session.id]
+        mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
         assert len(mine) == 8
 
 
