@@ -1,11 +1,16 @@
 """The interpreter itself: its start, its jobs' ends, and what a job may do to it."""
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
+from sandboxkit.providers._agent import requests
 from sandboxkit.types import Interpreter, StdinItem
 from tests.agent.conftest import Run
 from tests.agent.python_boxes import KINDS, PYTHON, PythonBox, python_box
@@ -194,3 +199,31 @@ async def test_who_kills_the_interpreter_has_ended_the_sandbox_itself() -> None:
         assert (await ends_it(box, "print(1)")).by_command
         left = await box.exec("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert b"passed" not in left.stdout
+
+
+def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
+    """On one processor, where its end comes between any two steps of who drops it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first = min(os.sched_getaffinity(0))
+
+    def prepare() -> None:
+        os.dup2(theirs.fileno(), 3)
+        os.sched_setaffinity(0, {first})
+
+    argv = [sys.executable, "-I", "-c", requests._server().decode(), "python3", *["0"] * 5]
+    with (
+        ours,
+        subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=prepare),
+    ):
+        theirs.close()
+        ours.settimeout(60)
+        modules = os.memfd_create("modules")
+        os.write(modules, bytes(16))
+        socket.send_fds(ours, [b"modules"], [modules])
+        os.close(modules)
+        assert ours.recv(100).startswith(b"ready ")
+        for _ in range(4000):  # of as many it ended in two and more
+            ours.send(b"spare")
+            ours.send(b"drop")
+            assert ours.recv(100) == b"dropped"
+        ours.shutdown(socket.SHUT_RDWR)

@@ -24,6 +24,8 @@ class Server:
 
     def __init__(self) -> None:
         self.job = 0
+        self.busy = False
+        """Whether a child begins or ends just now, which a signal must not have waited for."""
         self.spare: Any = None
         self.way: Any = None
         self.source = ""
@@ -162,12 +164,11 @@ class Server:
     def begin(self, data: bytes, extra: "Any") -> bool:
         """Have a job run by the spare fork or, where there is none, by a new one; true in that."""
         files = memoryview(extra[0][2]).cast("i").tolist()
-        self.job = -1
+        self.busy = True
         pid = self.hand_over(data, extra)
         try:
             pid = pid or self.posix.fork()
         except OSError as error:
-            self.job = 0
             self.socket.send(b"fork %d" % (error.errno or 0))
             pid = -1
         if pid == 0:
@@ -177,19 +178,25 @@ class Server:
             self.posix.close(file)
         if pid > 0:
             self.job = pid
-            self.reap()
+        self.busy = False
+        self.reap()
         return False
 
     def answer(self, message: bytes) -> bool:
         """Do what the agent asks for between jobs; true in a spare fork that has got a job."""
         self.reap()
+        if message == b"ping":
+            self.pong()
+            return False
+        self.busy = True
         if message == b"spare":
-            return self.fork_ahead()
-        if message == b"drop":
+            if self.fork_ahead():
+                return True
+        else:
             self.drop()
             self.socket.send(b"dropped")
-        else:
-            self.pong()
+        self.busy = False
+        self.reap()
         return False
 
     def fork_ahead(self) -> bool:
@@ -253,8 +260,8 @@ class Server:
 
     def reap(self, *_: object) -> None:
         """Wait for what has ended: the job, whose end is told, and what it left to this process."""
-        if self.job < 0:
-            return  # its number is not known yet
+        if self.busy:
+            return
         while True:
             try:
                 pid, status, used = self.posix.wait4(-1, self.posix.WNOHANG)
