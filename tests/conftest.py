@@ -14,8 +14,9 @@ import pytest
 
 from tests.leftovers import MARKER, survey
 
-_SECONDS = 20.0
-"""How long the backends may take to finish their last removals."""
+_SECONDS = 90.0
+"""How long the backends may take to finish their last removals, and a test of another process to clear
+away what somebody whom it has killed had made."""
 _LEFT = "the tests left behind:\n"
 _STATUS_LEFT = 6
 """pytest's exit status where nothing but that failed; a test that fails may leave something."""
