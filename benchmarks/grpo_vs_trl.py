@@ -3,7 +3,7 @@
 The same model, made on the spot, the same task, rewards from the same grader in local sandboxes,
 the same sizes, loss and optimizer, which are those of `make grpo-demo`, one thread of torch each:
 
-    python -m benchmarks.grpo_vs_trl [--rounds 1] [--modes hf vllm trl] [--vllm PYTHON]
+    python -m benchmarks.grpo_vs_trl [--rounds 1] [--steps 70] [--modes hf vllm trl] [--vllm PYTHON]
 
 Needs the training group; the mode vllm needs a Python that has vLLM, too (scripts/vllm-cpu.sh). A run
 is a process of its own, and the modes take turns. Passes over the held-out rows do not count as
@@ -69,11 +69,11 @@ def found(
     )
 
 
-def settings(engine: str, folder: Path, seed: int) -> Config:
+def settings(engine: str, folder: Path, seed: int, steps: int) -> Config:
     """The demo's; TRL is given the same."""
     run = folder / f"run-{engine}-{seed}"
     own = [
-        f"run.folder={run}",
+        *(f"run.folder={run}", f"run.steps={steps}"),
         *(f"run.seed={seed}", f"run.evaluate_every={EVERY}", "run.checkpoint_every=1000"),
         f"model.name={folder}/model",
         *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
@@ -82,13 +82,13 @@ def settings(engine: str, folder: Path, seed: int) -> Config:
     return read(SETTINGS, own)
 
 
-def ours(engine: str, folder: Path, seed: int) -> Found:
+def ours(engine: str, folder: Path, seed: int, steps: int) -> Found:
     from sandboxkit.integrations.grpo.trainer import train
 
     if engine == "vllm":
         import sandboxkit.integrations.grpo.engines.vllm  # noqa: F401 - only here is it needed
     imported = time.process_time()
-    config = settings(engine, folder, seed)
+    config = settings(engine, folder, seed, steps)
     train(config)
     rows = list(plot.rows(Path(config.run.folder) / "metrics.jsonl"))
     return found(
@@ -102,7 +102,7 @@ def ours(engine: str, folder: Path, seed: int) -> Found:
     )
 
 
-def trl(folder: Path, seed: int) -> Found:
+def trl(folder: Path, seed: int, steps: int) -> Found:
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import torch
     from datasets import Dataset
@@ -112,8 +112,8 @@ def trl(folder: Path, seed: int) -> Found:
     from sandboxkit.integrations.trl import SandboxReward
 
     imported = time.process_time()
-    config = settings("hf", folder, seed)
-    steps, rollout, optimizer = config.run.steps, config.rollout, config.optimizer
+    config = settings("hf", folder, seed, steps)
+    rollout, optimizer = config.rollout, config.optimizer
     length, concurrency = rollout.max_completion_tokens, config.grading.max_concurrency
     completions = rollout.prompts_per_step * rollout.group_size
     torch.set_num_threads(config.run.threads)
@@ -222,9 +222,9 @@ def trl(folder: Path, seed: int) -> Found:
     return found(list(zip(spent, waits, tokens, strict=True)), rates, imported)
 
 
-def run(python: str, mode: str, folder: Path, seed: int) -> Found:
+def run(python: str, mode: str, folder: Path, seed: int, steps: int) -> Found:
     """In a process of its own, which starts with nothing loaded."""
-    one = ["--one", mode, "--folder", str(folder), "--seed", str(seed)]
+    one = ["--one", mode, "--folder", str(folder), "--seed", str(seed), "--steps", str(steps)]
     done = subprocess.run(
         [python, "-m", "benchmarks.grpo_vs_trl", *one],
         stdout=subprocess.PIPE,
@@ -239,6 +239,7 @@ def run(python: str, mode: str, folder: Path, seed: int) -> Found:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=70)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--vllm", default=sys.executable, help="the Python of the mode vllm")
     parser.add_argument("--one", choices=MODES, help=argparse.SUPPRESS)
@@ -246,7 +247,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one = (args.folder, args.seed)
+        one = (args.folder, args.seed, args.steps)
         result = trl(*one) if args.one == "trl" else ours(args.one, *one)
         print("\n" + json.dumps(asdict(result)))
         return 0
@@ -255,7 +256,7 @@ def main() -> int:
         compose.write(Path(name))
         for seed, mode in itertools.product(range(args.rounds), args.modes):
             python = args.vllm if mode == "vllm" else sys.executable
-            made[mode].append(run(python, mode, Path(name), seed))
+            made[mode].append(run(python, mode, Path(name), seed, args.steps))
             print(f"seed {seed} {mode}: {made[mode][-1]}", flush=True)
     print(
         f"{'':<6}{f'seconds to {GOAL}':>16}{'tokens/s':>10}{'waiting':>9}{'held out':>10}{'cpu s':>8}"
