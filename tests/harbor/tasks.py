@@ -4,7 +4,7 @@ from pathlib import Path
 
 TEST = """\
 #!/bin/bash
-if [ "$(cat /work/answer.txt)" = 42 ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
+if [ "$(cat /job/answer.txt)" = 42 ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
 """
 SOLUTION = """\
 #!/bin/bash
@@ -24,7 +24,7 @@ timeout_sec = 60.0
 [environment]
 docker_image = "sandboxkit/python:3.11"
 network_mode = "no-network"
-workdir = "/work"
+workdir = "/job"
 env = { HINT = "forty-two" }
 """
 

@@ -75,7 +75,7 @@ async def test_the_reward_file_decides_and_tests_without_one_are_none_of_the_sub
 async def test_a_submission_that_hinders_the_reward_fails(
     tmp_path: Path, submission: str, settings: str
 ) -> None:
-    test = f"set -e\nbash /work/answer.txt && exit 3\necho 0 >{OUT}/reward.txt\n"
+    test = f"set -e\nbash /job/answer.txt && exit 3\necho 0 >{OUT}/reward.txt\n"
     verdict = await graded(tmp_path / "answer", test, f"echo '{submission}' >answer.txt", settings)
     assert (verdict.reward, verdict.outcome) == (0.0, Outcome.TAMPERED), verdict
 
@@ -109,7 +109,7 @@ async def test_a_network_that_fails_the_tests_once_is_no_submissions_doing(tmp_p
 
 def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "hush")
-    settings = 'artifacts = ["/work/out", { source = "more" }]\n' + SETTINGS.replace(
+    settings = 'artifacts = ["/job/out", { source = "more" }]\n' + SETTINGS.replace(
         "timeout_sec = 60.0\n[env", "timeout_sec = 7\n[env"
     ).replace(
         "[environment]",
@@ -118,11 +118,11 @@ def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
         "[environment]\nmemory = '0.5G'\ncpus = 2",
     )
     task = load_task(write(tmp_path / "answer", settings=settings))
-    assert (task.image, task.workdir) == ("sandboxkit/python:3.11", "/work")
+    assert (task.image, task.workdir) == ("sandboxkit/python:3.11", "/job")
     assert (task.memory_mb, task.cpus, task.test_timeout) == (512, 2, 7.0)
     assert (task.network, task.test_network) == ("none", "internet")
     assert (task.env, task.test_env) == ({"HINT": "forty-two"}, {"KEY": "hush", "MODE": "fast"})
-    assert task.artefacts == ("/work/out", "/work/more")
+    assert task.artefacts == ("/job/out", "/job/more")
     assert task.seeds == tmp_path / "answer" / "environment"
     assert "hush" not in repr(task)
 
@@ -147,9 +147,9 @@ def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
         ("[verifier]", "[verifier]\nenvironment_mode = 'separate'", "artifacts"),
         ('{ HINT = "forty-two" }', "3", "items"),
         ('"no-network"', "['no-network']", "list"),
-        ('"/work"', '"work"', "work"),
-        ('"/work"', '"/"', "working directory"),
-        ('"/work"', '"//tests"', "tests"),
+        ('"/job"', '"work"', "work"),
+        ('"/job"', '"/"', "working directory"),
+        ('"/job"', '"//tests"', "tests"),
         ("60.0\n[env", "nan\n[env", "test_timeout"),
     ],
 )

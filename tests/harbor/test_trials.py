@@ -158,7 +158,7 @@ async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:
     await box.start(force_build=False)
     try:
         said = await box.exec("echo $PWD $HINT $MORE; echo err >&2; exit 3", env={"MORE": "x"})
-        assert (said.stdout, said.stderr, said.return_code) == ("/work forty-two x\n", "err\n", 3)
+        assert (said.stdout, said.stderr, said.return_code) == ("/job forty-two x\n", "err\n", 3)
         assert (await box.exec("pwd", cwd="/tmp", user="root")).stdout == "/tmp\n"
         late = await box.exec("echo early; sleep 600", timeout_sec=1)
         assert (late.stdout, late.return_code) == ("early\n", 124)
@@ -179,17 +179,17 @@ async def test_files_go_both_ways(tmp_path: Path) -> None:
     (source / "deep" / "run.sh").chmod(0o755)
     await box.start(force_build=False)
     try:
-        await box.upload_dir(source, "/work/copy")
-        await box.upload_file(source / "deep" / "run.sh", "/work/")
+        await box.upload_dir(source, "/job/copy")
+        await box.upload_file(source / "deep" / "run.sh", "/job/")
         assert (await box.exec("copy/deep/run.sh; ./run.sh")).stdout == "ran\nran\n"
-        await box.download_dir("/work/copy", tmp_path / "back")
-        await box.download_file("/work/run.sh", tmp_path / "new" / "one")
-        assert await box.is_dir("/work/copy")
+        await box.download_dir("/job/copy", tmp_path / "back")
+        await box.download_file("/job/run.sh", tmp_path / "new" / "one")
+        assert await box.is_dir("/job/copy")
         await box.download_dir_with_exclusions(
-            source_dir="/work", target_dir=tmp_path / "less", exclude=["copy"]
+            source_dir="/job", target_dir=tmp_path / "less", exclude=["copy"]
         )
         with pytest.raises(FileNotFoundError):
-            await box.download_file("/work/missing", tmp_path / "missing")
+            await box.download_file("/job/missing", tmp_path / "missing")
     finally:
         await box.stop(delete=True)
     written = (source / "deep" / "run.sh").read_text()

@@ -17,27 +17,27 @@ PNG = base64.b64decode(
 
 
 async def test_a_client_runs_commands_and_works_on_files_until_it_goes(tag: str) -> None:
-    async with connected("-p", "local", "--tag", tag, "-e", "NAME=it's", "-w", "/work") as client:
+    async with connected("-p", "local", "--tag", tag, "-e", "NAME=it's", "-w", "/job") as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         assert tools == ["exec", "read_file", "write_file", "list_files"]
         assert await Sandbox.list(tag, provider="local") == []  # none until it is of use
         ran = await client.call_tool("exec", {"command": 'echo "$NAME"; pwd; echo no >&2; exit 3'})
         assert not ran.is_error  # how it ended is an outcome, whatever it is
-        assert text(ran) == "it's\n/work\n[stderr]\nno\n[exit status 3]"
+        assert text(ran) == "it's\n/job\n[stderr]\nno\n[exit status 3]"
         assert ran.structured_content == {
             "returncode": 3,
-            "stdout": "it's\n/work\n",
+            "stdout": "it's\n/job\n",
             "stderr": "no\n",
             "timed_out": False,
             "truncated": False,
         }
         wrote = await client.call_tool("write_file", {"path": "a/b.txt", "content": "één\ntwo\n"})
-        assert text(wrote) == "wrote 10 bytes to /work/a/b.txt"
+        assert text(wrote) == "wrote 10 bytes to /job/a/b.txt"
         read = await client.call_tool("exec", {"command": "cat b.txt -", "cwd": "a", "stdin": "3"})
         assert text(read) == "één\ntwo\n3\n[exit status 0]"
-        assert text(await client.call_tool("read_file", {"path": "/work/a/b.txt"})) == "één\ntwo\n"
+        assert text(await client.call_tool("read_file", {"path": "/job/a/b.txt"})) == "één\ntwo\n"
         assert text(await client.call_tool("list_files", {"path": "a"})).split() == [
-            *("/work/a:", "1", "entries"),
+            *("/job/a:", "1", "entries"),
             *("10", "b.txt"),
         ]
         assert len(await Sandbox.list(tag, provider="local")) == 1

@@ -195,7 +195,7 @@ async def test_a_workspace_goes_on_in_another_sandbox(provider: str, tmp_path: P
     if provider == "docker":
         require_docker()
     secret = Dir(children={"token": File(content=b"fresh")}, ephemeral=True)
-    manifest = Manifest(root="/work/here", entries={"a[b]": secret, "sum.py": File(content=b"1")})
+    manifest = Manifest(root="/job/here", entries={"a[b]": secret, "sum.py": File(content=b"1")})
     async with Session(provider) as session:
         client = SandboxkitClient(session)
         first = await client.create(
@@ -219,7 +219,7 @@ async def test_a_workspace_goes_on_in_another_sandbox(provider: str, tmp_path: P
                     "pwd; stat -c %a sum.py; python3 hard; readlink soft; cat a*/token"
                 )
             )
-            assert (status, found) == (0, "/work/here\n755\n42\n/usr/bin/env\nfresh")
+            assert (status, found) == (0, "/job/here\n755\n42\n/usr/bin/env\nfresh")
         assert _id(second) != _id(first)
         assert await living(session) == []
 

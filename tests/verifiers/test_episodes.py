@@ -119,11 +119,11 @@ async def test_an_episode_is_played_and_scored_in_a_sandbox_without_network(
 
 
 async def test_a_box_keeps_the_contract_of_a_runtime(model: str) -> None:
-    data = vf.TaskData(prompt="-", network_allow=[], workdir="/work")
+    data = vf.TaskData(prompt="-", network_allow=[], workdir="/job")
     async with Session("local") as session, boxed(session, vf.Task(data)) as box:
         assert (await box.run(["no-such-program"], {})).exit_code == 127
         await box.write("a/b", b"\0" * 100)
-        assert await box.read("/work/a/b") == b"\0" * 100
+        assert await box.read("/job/a/b") == b"\0" * 100
         assert await box.read("a/b", max_bytes=100) == b"\0" * 100
         with pytest.raises(vf.SandboxError, match="over the 99 byte limit"):
             await box.read("a/b", max_bytes=99)
