@@ -2,6 +2,7 @@
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from benchmarks.grpo_overnight import faults
 from benchmarks.grpo_overnight.plan import Leg, Progress
 from sandboxkit.integrations.grpo import plot, records
 
-__all__ = ["Outcome", "read"]
+__all__ = ["Outcome", "beside", "read"]
 
 _LINE = re.compile(r"\n    x=x(\+|-|\*|//)([235]+)")
 _LAST = "\n    return x"
 _END = "<eos>"
+_NEAR = 60.0
 Row = dict[str, Any]  # Any: JSON
 
 
@@ -47,6 +49,14 @@ class Outcome:
     """Of those, the ones that have another."""
     complaints: list[str]
     """What is not as it has to be."""
+    made: list[float]
+    """When each step's rollouts were written, in order, in seconds of the clock."""
+
+
+def beside(one: Sequence[float], other: Sequence[float]) -> float:
+    """The share of the moments in `one` that have one of `other`, in order, within a minute."""
+    near = sum(bisect_left(other, at - _NEAR) < bisect_right(other, at + _NEAR) for at in one)
+    return near / len(one) if one else 0.0
 
 
 def read(leg: Leg, train: Path) -> Outcome | None:
@@ -84,6 +94,7 @@ def read(leg: Leg, train: Path) -> Outcome | None:
         known=known,
         wrong=wrong,
         complaints=complaints,
+        made=sorted(file.stat().st_mtime for file in leg.run.glob("rollouts/step-*.jsonl.gz")),
     )
 
 

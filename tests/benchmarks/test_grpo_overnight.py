@@ -88,5 +88,10 @@ def test_it_goes_on_after_signals_and_its_record_has_each_step_once(tmp_path: Pa
         plan.refuse_changes(seed=1, rate=None)
 
 
+def test_steps_beside_the_other_run_are_those_within_a_minute() -> None:
+    assert outcome.beside([0, 100, 200, 300], [30, 250]) == 0.75
+    assert outcome.beside([], [1.0]) == 0
+
+
 def _mark(leg: Leg) -> str:
     return f"{MARK}={leg.folder}"
