@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -32,7 +33,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from sandboxkit.integrations.grpo import lora
 from sandboxkit.integrations.grpo.errors import CheckpointError, RankError
 from sandboxkit.integrations.grpo.ranks import (
-    barrier,
     gathered,
     rank_count,
     shared,
@@ -45,6 +45,8 @@ JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 
 _NAME = re.compile(r"step-(\d{6,})")
 _STATE = "run.json"
+_NO_ROOM = (OSError, RuntimeError, SafetensorError, RankError)
+"""What writing raises where it fails, and what the other ranks do then."""
 
 
 def save(
@@ -62,28 +64,19 @@ def save(
     CheckpointError, on all ranks, where there is no room for it.
     """
     folder = run / "checkpoints" / f"step-{step:06}"
-    partial = folder.with_name(f".{folder.name}")
-
-    def begin() -> None:
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed while writing
-        partial.mkdir(parents=True)
+    partial = _partial(folder)
 
     def finish() -> None:
         torch.save(numbers, partial / "random.pt")
         files = {name: _digest(partial / name) for name in _files(partial)}
         about = {"step": step, "ranks": rank_count(), "files": files, **state}
         (partial / _STATE).write_text(json.dumps(about))
-        for path in partial.rglob("*"):
-            if path.is_file():
-                _sync(path)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        _sync(folder.parent)
+        _put(partial, folder)
         for old in _all(run)[:-keep]:
             shutil.rmtree(old)
 
     try:
-        shared(begin)
+        shared(lambda: _begin(partial))
         weights, moments = get_state_dict(model, optimizer)
         dcp.save(
             {"model": weights, "optimizer": moments},
@@ -92,19 +85,22 @@ def save(
         )
         numbers = gathered({"torch": torch.get_rng_state(), "python": random.getstate()})
         shared(finish)
-    except (OSError, RuntimeError, RankError, CheckpointException) as error:
+    except (*_NO_ROOM, CheckpointException) as error:
         if this_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {folder} could not be written: {error}") from error
+        raise CheckpointError(f"checkpoint {folder} could not be written: {_why(error)}") from error
     return folder
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint of a run, or None, and what is wrong with those after it.
 
-    Those are put aside, under a name that begins with a dot. On rank 0.
+    Those are put aside, under a name that begins with a dot; what a killed run was writing is
+    deleted. On rank 0, before anything else is done with the run.
     """
     damaged: list[str] = []
+    for left in (*run.glob("checkpoints/.step-*"), *run.glob(".export*")):
+        shutil.rmtree(left)
     for folder in reversed(_all(run)):
         wrong = _damage(folder)
         if not wrong:
@@ -143,15 +139,55 @@ def restore(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimiz
 
 
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the whole model in Hugging Face's format, on all ranks together."""
+    """Write the whole model in Hugging Face's format, on all ranks together.
+
+    It takes the place of what is there. Raises CheckpointError, on all ranks, where there is no room
+    for it.
+    """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    whole = get_model_state_dict(model, options=options)
-    if this_rank() == 0:
-        weights = dict(lora.merged(model, whole.items()))
-        model.save_pretrained(folder, state_dict=weights)
+    state = get_model_state_dict(model, options=options)
+    partial = _partial(folder)
+
+    def write() -> None:
+        _begin(partial)
+        model.save_pretrained(partial, state_dict=dict(lora.merged(model, state.items())))
         if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-    barrier()
+            tokenizer.save_pretrained(partial)
+        _put(partial, folder)
+
+    try:
+        shared(write)
+    except _NO_ROOM as error:
+        if this_rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"export {folder} could not be written: {error}") from error
+
+
+def _why(error: BaseException) -> str:
+    """In a line; DCP's own text is the traceback of each rank."""
+    if isinstance(error, CheckpointException):
+        said = {f"{type(each).__name__}: {each}" for each, _ in error.failures.values()}
+        return "; ".join(sorted(said))
+    return str(error)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}")
+
+
+def _begin(partial: Path) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+
+
+def _put(partial: Path, folder: Path) -> None:
+    """In its place, once all of it has reached the disk."""
+    for path in partial.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    _sync(folder.parent)
 
 
 def _damage(folder: Path) -> str:

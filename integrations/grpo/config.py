@@ -104,6 +104,11 @@ class Engine:
     folder: str = ""
     """Seen by this machine and every vllm_server under the same path; for disk and adapter."""
 
+    @property
+    def by_files(self) -> bool:
+        """Whether weights go through `folder`."""
+        return self.transfer in ("disk", "adapter")
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -312,8 +317,7 @@ class Config:
                 f"engine.transfer='adapter' with engine.kind={self.engine.kind!r}, model.lora_rank="
                 f"{self.model.lora_rank}: it is for adapters that a vllm_server gets; give another"
             )
-        by_files = bool(urls) and transfer in ("disk", "adapter")
-        if by_files and not (folder and Path(folder).is_dir()):
+        if urls and self.engine.by_files and not (folder and Path(folder).is_dir()):
             raise ConfigurationError(
                 f"engine.folder={folder!r} is no folder: engine.transfer={transfer!r} needs "
                 "one that the servers see, too"

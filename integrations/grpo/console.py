@@ -1,11 +1,13 @@
 """What a person sees of a run, and what it leaves in its folder: metrics, rollouts, a plot."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +21,9 @@ from rich.text import Text
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo import plot, records
 from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.output import Heard
 from sandboxkit.integrations.grpo.show import safe
+from sandboxkit.integrations.grpo.whole import whole
 
 __all__ = ["Console"]
 
@@ -45,12 +49,14 @@ _WIDEST = 60
 class Console:
     """Writes metrics.jsonl and rollouts/ step by step, and shows a progress bar on a terminal.
 
-    Of a run that goes on from step `first`, what was written for later steps is taken out.
+    Of a run that goes on from step `first`, what was written for later steps is taken out. Where
+    nothing can be written at first it is ConfigurationError. Later on it is said: metrics are kept
+    for then, rollouts are lost.
     """
 
     def __init__(self, config: Config, first: int) -> None:
         self._run = Path(config.run.folder)
-        self._terminal = Terminal(highlight=False)
+        self._terminal = Terminal(highlight=False, file=Heard.of(sys.stdout))
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
@@ -64,9 +70,17 @@ class Console:
         self._last: list[dict[str, Any]] = []  # Any: JSON
         self._begun = time.monotonic()
         self._config, self._wandb = config, None
-        (self._run / "config.json").write_text(config.to_json())
-        _cut(self._run / "metrics.jsonl", first)
-        records.cut(self._run, first)
+        self._metrics = self._run / "metrics.jsonl"
+        self._unwritten: list[Mapping[str, float]] = []
+        try:
+            with whole(self._run / "config.json") as new:
+                new.write_text(config.to_json())
+            _cut(self._metrics, first)
+            records.cut(self._run, first)
+        except OSError as error:
+            raise ConfigurationError(
+                f"run.folder={str(self._run)!r} cannot be written: {error}"
+            ) from error
         place = f"goes on after step {first}" if first else f"{config.run.steps} steps"
         seed = f"seed {config.run.seed}"
         self._say(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
@@ -119,7 +133,7 @@ class Console:
 
     def has_held_out(self, step: int) -> bool:
         """Whether there was such a pass after a step."""
-        rows = plot.rows(self._run / "metrics.jsonl")
+        rows = [*plot.rows(self._metrics), *self._unwritten]
         return any("held_out" in row and row["step"] == step for row in rows)
 
     def end(self, signalled: int) -> None:
@@ -136,16 +150,28 @@ class Console:
             table.add_row(*(_safe(each) for each in shown))
         if self._last:
             self._terminal.print(table)
-        text = plot.draw(self._run)
-        if text:
-            self._terminal.print(Text(text))
+        self._write()
+        try:
+            self._terminal.print(Text(plot.draw(self._run)))
+        except ConfigurationError as error:
+            self.note(str(error))
         how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
         self._say(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
 
     def _record(self, metrics: Mapping[str, float]) -> None:
-        _append(self._run / "metrics.jsonl", metrics)
+        self._unwritten.append(metrics)
+        self._write()
         if self._wandb is not None:
             self._wandb.log(dict(metrics), step=int(metrics["step"]))
+
+    def _write(self) -> None:
+        try:
+            _append(self._metrics, self._unwritten)
+        except OSError as error:
+            waiting = f"{len(self._unwritten)} of its lines wait for room"
+            self.note(f"{self._metrics} could not be written: {error}; {waiting}")
+        else:
+            self._unwritten.clear()
 
     def _say(self, text: str) -> None:
         self._terminal.print(Text(text), soft_wrap=True)
@@ -178,21 +204,26 @@ def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
         ) from error
 
 
-def _append(path: Path, row: Mapping[str, str | float | None]) -> None:
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
-    }
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(plain) + "\n")
+def _append(path: Path, rows: Iterable[Mapping[str, str | float | None]]) -> None:
+    """All of them, or none and OSError."""
+    text = "".join(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n" for row in rows)
+    data = text.encode()
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        if file.write(data) != len(data):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _plain(value: str | float | None) -> str | float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cut(path: Path, last: int) -> None:
     """Take out the rows of steps after `last`, and a line that a kill cut short."""
     kept = [line for line in plot.rows(path) if last and int(line["step"] or 0) <= last]
-    whole = path.with_name(f".{path.name}")
-    whole.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
-    os.replace(whole, path)
+    with whole(path) as new:
+        new.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
 
 
 def _safe(value: object) -> Text:

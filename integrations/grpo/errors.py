@@ -8,7 +8,7 @@ class TrainingError(Exception):
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint could not be written; the ones before it are as they were."""
+    """A checkpoint or an export could not be written; the ones before it are as they were."""
 
 
 class DivergedError(TrainingError):

@@ -71,6 +71,7 @@ class Loop:
         self._run = Path(config.run.folder)
         self._done = self._saved = done
         self._unsaved = False
+        """Whether a checkpoint could not be written, and is due."""
         self._position = first.sampling.position if first else 0
         self._skipped = 0
         self._objective = config.objective.under(off_policy=config.off_policy)
@@ -85,6 +86,8 @@ class Loop:
         """
         try:
             self._run_steps()
+        except CheckpointError:  # it is what was tried last
+            raise
         except Exception as error:
             if self._saved != self._done and (rank_count() == 1 or isinstance(error, _ON_ALL)):
                 try:
@@ -103,12 +106,11 @@ class Loop:
             going = self._step()
             if not going:
                 break
-            last = self._done == run.steps
             going = self._evaluate_if_due()
-            if self._unsaved or last or self._done % run.checkpoint_every == 0:
-                self._try_to_save()
+            if self._unsaved or self._done % run.checkpoint_every == 0:
+                self._unsaved = not self._tried(self._save)
             if run.export_every and self._done % run.export_every == 0:
-                self._export(f"export-{self._done:06}")
+                self._tried(lambda: self._export(f"export-{self._done:06}"))
         if self._saved != self._done:
             self._save()
         if self._done == run.steps:
@@ -221,16 +223,17 @@ class Loop:
         learner = self._learner
         state = {"position": self._position, "config": json.loads(self._config.to_json())}
         checkpoint.save(self._run, self._done, learner.model, learner.optimizer, state)
-        self._saved, self._unsaved = self._done, False
+        self._saved = self._done
 
-    def _try_to_save(self) -> None:
-        """One that cannot be written is tried again after the next step."""
+    def _tried(self, write: Callable[[], None]) -> bool:
+        """Whether it was written; the run goes on, and says where it was not."""
         try:
-            self._save()
+            write()
         except CheckpointError as error:
-            self._unsaved = True
             if self._first:
                 self._first.console.note(str(error))
+            return False
+        return True
 
     def _export(self, name: str) -> None:
         checkpoint.export(self._learner.model, self._learner.tokenizer, self._run / name)

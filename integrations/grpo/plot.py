@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.whole import whole
 
 __all__ = ["draw", "rows"]
 
@@ -31,7 +32,7 @@ def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
 def draw(run: Path) -> str:
     """Write `run`/reward.svg and return the curve as text; "" for a run without a step yet.
 
-    Raises ConfigurationError for a folder without metrics.
+    Raises ConfigurationError for a folder without metrics, or that cannot be written.
     """
     if not (run / "metrics.jsonl").exists():
         raise ConfigurationError(f"{str(run)!r} has no metrics.jsonl: give a run's folder")
@@ -42,7 +43,11 @@ def draw(run: Path) -> str:
     }
     if not curves["reward"]:
         return ""
-    (run / "reward.svg").write_text(_svg(curves), "utf-8")
+    try:
+        with whole(run / "reward.svg") as new:
+            new.write_text(_svg(curves), "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{run / 'reward.svg'} could not be written: {error}") from error
     return _text(curves)
 
 

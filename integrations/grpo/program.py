@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from sandboxkit import SandboxError
 from sandboxkit.integrations._extras import needs
+from sandboxkit.integrations.grpo import output
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import EngineError
 from sandboxkit.integrations.grpo.errors import TrainingError
@@ -29,7 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        config = read(given.config, given.set)
+        return _train(given.config, given.set)
+    finally:
+        output.leave()
+
+
+def _train(path: str, over: Sequence[str]) -> int:
+    try:
+        config = read(path, over)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with needs("grpo-cpu"):
             from sandboxkit.integrations.grpo.trainer import train
@@ -40,10 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup) as error:
         errors = list(_flat(error))
         # Of the many rollouts that one failure ended, each has said it.
+        heard = output.Heard.of(sys.stderr)
         for said in dict.fromkeys(f"error: {type(each).__name__}: {each}\n" for each in errors):
-            sys.stderr.write(said)
+            heard.write(said)
         for note in getattr(error, "__notes__", ()):
-            sys.stderr.write(f"{note}\n")
+            heard.write(f"{note}\n")
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
     return 128 + signalled if signalled else 0
 

@@ -13,7 +13,6 @@ from sandboxkit.integrations.grpo.errors import RankError
 from sandboxkit.integrations.grpo.parent import end_with_parent
 
 __all__ = [
-    "barrier",
     "gathered",
     "joined",
     "on_first",
@@ -54,12 +53,6 @@ def this_rank() -> int:
 def rank_count() -> int:
     """How many processes there are."""
     return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def barrier() -> None:
-    """Wait until all are here."""
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def shared(make: Callable[[], T]) -> T:

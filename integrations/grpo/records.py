@@ -3,12 +3,13 @@
 import gzip
 import json
 import logging
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from sandboxkit.integrations.grpo.whole import whole
 
 __all__ = ["cut", "read", "steps", "write"]
 
@@ -23,17 +24,14 @@ Row = Mapping[str, Any]  # Any: JSON; record.py says what is in it
 
 def write(run: Path, step: int, rows: Iterable[Row]) -> None:
     """Those of a step, in the place of what is there; of none there is no file. Raises OSError."""
-    path = _path(run, step)
+    path, count = _path(run, step), 0
     path.parent.mkdir(exist_ok=True)
-    new, count = path.with_name(f".{path.name}"), 0
-    try:
+    with whole(path) as new:
         with gzip.open(new, "wt", compresslevel=_LEVEL, encoding="utf-8") as file:
             for count, row in enumerate(rows, 1):  # noqa: B007 - for after the loop
                 file.write(json.dumps(row) + "\n")
-        if count:
-            os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
+        if not count:
+            new.unlink()
 
 
 def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON

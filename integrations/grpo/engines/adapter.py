@@ -7,20 +7,19 @@ loaded with `load_inplace` is read again for every token.)
 """
 
 import json
-import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.engines.files import OwnFolder
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 from sandboxkit.integrations.grpo.engines.transfer import Bucket, Each
 from sandboxkit.integrations.grpo.engines.vllm_calls import ADAPTED
+from sandboxkit.integrations.grpo.whole import whole
 
 __all__ = ["Adapter"]
 
@@ -31,11 +30,10 @@ _NOWHERE = "/nonexistent"
 class Adapter:
     """A Transfer of low-rank adapters of `rank`, scaled by alpha / rank, in peft's format."""
 
-    def __init__(self, replicas: Replicas, folder: str, rank: int, alpha: float) -> None:
-        self._replicas, self._rank, self._alpha = replicas, rank, alpha
+    def __init__(self, replicas: Replicas, files: OwnFolder, rank: int, alpha: float) -> None:
+        self._replicas, self._files, self._rank, self._alpha = replicas, files, rank, alpha
         self.name = f"adapter-{secrets.token_hex(4)}"
         """What the servers call it; it is there once something was sent."""
-        self._folder = Path(folder).resolve() / self.name
 
     def join(self, url: str) -> None:
         """See Transfer. Raises ConfigurationError for a server that takes no adapters."""
@@ -46,15 +44,16 @@ class Adapter:
                 raise self._said(url, error) from error
 
     def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
-        """See Transfer."""
-        self._write({name: value for bucket in made for name, value in bucket.items()})
+        """See Transfer. Raises EngineError where there is no room for it."""
+        tensors = {name: value for bucket in made for name, value in bucket.items()}
+        self._files.write(lambda: self._write(tensors))
         stamp = {"new_version": f"{ADAPTED}{version}"}
         each(self._take)
         each(lambda url: self._replicas.post(url, "/update_weight_version", stamp).result())
 
     def close(self) -> None:
         """See Transfer. The servers keep the last adapter until another takes its place."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.close()
 
     def _write(self, tensors: Bucket) -> None:
         layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
@@ -64,16 +63,15 @@ class Adapter:
             "lora_alpha": self._alpha,
             "target_modules": sorted(layers),
         }
-        self._folder.mkdir(mode=0o755, exist_ok=True)  # a server may be another user's
-        (self._folder / "adapter_config.json").write_text(json.dumps(config))
-        new = self._folder / "new"
-        save_file({name: value.cpu().clone() for name, value in tensors.items()}, new)
-        os.replace(new, self._folder / "adapter_model.safetensors")
+        with whole(self._files.path / "adapter_config.json") as new:
+            new.write_text(json.dumps(config))
+        with whole(self._files.path / "adapter_model.safetensors") as new:
+            save_file({name: value.cpu().clone() for name, value in tensors.items()}, new)
 
     def _take(self, url: str) -> None:
         """Have a server read what was written: at once if it is new to it, or else when it samples."""
         try:
-            self._load(url, str(self._folder))
+            self._load(url, str(self._files.path))
         except Refused as error:
             if "already been loaded" not in str(error):
                 raise self._said(url, error) from error
@@ -97,6 +95,6 @@ class Adapter:
         return ConfigurationError(
             f"vLLM at {url} takes no adapter ({error}): start it with --enable-lora --max-lora-rank "
             f"{self._rank} or more, VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and engine.folder="
-            f"{str(self._folder.parent)!r} in sight; or give another engine.transfer, which sends "
+            f"{str(self._files.path.parent)!r} in sight; or give another engine.transfer, which sends "
             "merged weights"
         )

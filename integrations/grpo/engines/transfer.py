@@ -9,12 +9,12 @@ those of vLLM's WeightTransfer API. `nccl` is vLLM's own; `gloo` is received by 
 nothing was ever run: no machine with two GPUs was at hand.
 """
 
-import tempfile
+import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,6 +23,7 @@ from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, S
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import EngineError, Weights
+from sandboxkit.integrations.grpo.engines.files import OwnFolder
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 
 __all__ = [
@@ -192,30 +193,33 @@ class Broadcast:
 
 
 class Disk:
-    """Files in a new folder inside `folder`, deleted once the servers have read them."""
+    """Files, deleted once the servers have read them."""
 
-    def __init__(self, replicas: Replicas, folder: str) -> None:
-        self._replicas, self._folder = replicas, folder
+    def __init__(self, replicas: Replicas, files: OwnFolder) -> None:
+        self._replicas, self._files = replicas, files
 
     def join(self, url: str) -> None:
         """See Transfer."""
 
     def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
-        """See Transfer."""
-        post = self._replicas.post
-        with tempfile.TemporaryDirectory(prefix="weights-", dir=self._folder) as new:
-            folder = Path(new).resolve()
-            folder.chmod(0o755)  # a server may be another user's
+        """See Transfer. Raises EngineError where there is no room for them."""
+        post, folder = self._replicas.post, self._files.path / secrets.token_hex(4)
+        try:
+            self._files.write(lambda: folder.mkdir(mode=0o755, exist_ok=True))
             for number, bucket in enumerate(made):
                 on_cpu = {name: value.cpu().clone() for name, value in bucket.items()}
-                save_file(on_cpu, folder / f"model-{number:05}.safetensors")
+                path = folder / f"model-{number:05}.safetensors"
+                self._files.write(partial(save_file, on_cpu, path))
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             each(lambda url: post(url, "/collective_rpc", call).result())
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         stamp = {"new_version": str(version)}
         each(lambda url: post(url, "/update_weight_version", stamp).result())
 
     def close(self) -> None:
         """See Transfer."""
+        self._files.close()
 
 
 def _nobody(_: torch.Tensor) -> Callable[[], bool]:

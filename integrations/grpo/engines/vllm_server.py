@@ -17,6 +17,7 @@ from sandboxkit.integrations.grpo.config import Engine as Settings
 from sandboxkit.integrations.grpo.config import Model
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
 from sandboxkit.integrations.grpo.engines.adapter import Adapter
+from sandboxkit.integrations.grpo.engines.files import OwnFolder
 from sandboxkit.integrations.grpo.engines.fleet import Fleet, Server
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 from sandboxkit.integrations.grpo.engines.transfer import (
@@ -68,18 +69,20 @@ class VLLMServers:
     ) -> None:
         self._settings, self._asked = settings, Asked(model, vocabulary, stop)
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        files = OwnFolder(settings.folder, settings.patience) if settings.by_files else None
         self._replicas = Replicas(settings.timeout)
         self._fleet = Fleet(settings.urls, settings.patience, self._take_back)
         self._transfer: Transfer
         self._sampled = model
-        if settings.transfer == "disk":
-            self._transfer = Disk(self._replicas, settings.folder)
-        elif settings.transfer == "adapter":
+        if files is not None and settings.transfer == "adapter":
             assert adapter is not None
             rank, alpha = adapter.lora_rank, adapter.lora_alpha
-            self._transfer = sent = Adapter(self._replicas, settings.folder, rank, alpha)
+            self._transfer = sent = Adapter(self._replicas, files, rank, alpha)
             self._sampled = sent.name
+        elif files is not None:
+            self._transfer = Disk(self._replicas, files)
         else:
+            assert settings.transfer in ("gloo", "nccl")
             self._transfer = Broadcast(self._replicas, settings.transfer, settings.address)
         self._kept: list[Bucket] = []
         self._version: int | None = None

@@ -1,0 +1,87 @@
+"""Files for vLLM servers, in a folder that all of them see."""
+
+import contextlib
+import fcntl
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from safetensors import SafetensorError
+
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.engines import EngineError
+
+__all__ = ["OwnFolder"]
+
+_PREFIX = "sandboxkit-weights-"
+_LOCK = "lock"
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
+"""Seconds between two tries to write; each is twice the one before."""
+
+
+class OwnFolder:
+    """A new folder inside `folder`, deleted by `close`, or by the next one that is made there.
+
+    The latter where its process was killed: a file in it is locked for as long as that lives.
+    Raises ConfigurationError for a folder that cannot be written.
+    """
+
+    def __init__(self, folder: str, patience: float) -> None:
+        self._patience = patience
+        try:
+            for left in Path(folder).glob(f"{_PREFIX}*"):
+                _sweep(left)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder)).resolve()
+            self.path.chmod(0o755)  # a server may be another user's
+            self._lock = _locked(self.path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"engine.folder={folder!r} cannot be written: {error}"
+            ) from error
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Call it, again and again where it raises OSError or SafetensorError.
+
+        Raises EngineError where it still does after `patience` seconds.
+        """
+        deadline, wait = time.monotonic() + self._patience, _FIRST_WAIT
+        while True:
+            try:
+                return save()
+            except (OSError, SafetensorError) as error:
+                if time.monotonic() + wait > deadline:
+                    raise EngineError(
+                        f"for engine.patience={self._patience:g} s no weights could be written into "
+                        f"engine.folder={str(self.path.parent)!r} ({error}): make room, and start "
+                        "the run again, which goes on from its checkpoint"
+                    ) from error
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    def close(self) -> None:
+        """Delete it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """Its lock, held before anybody sees it; None on a file system without locks."""
+    file = (folder / f".{_LOCK}").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    (folder / f".{_LOCK}").rename(folder / _LOCK)
+    return file
+
+
+def _sweep(folder: Path) -> None:
+    """Delete it where its owner has died; one that is being made has no lock yet."""
+    with contextlib.suppress(OSError), (folder / _LOCK).open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,46 @@
+"""What a run says, to somebody who may have gone: no run ends because nobody reads it."""
+
+import contextlib
+import os
+import sys
+from typing import IO, TextIO, cast
+
+__all__ = ["Heard", "leave"]
+
+
+class Heard:
+    """A stream whose writes never fail: on a disk without room, or into a pipe that nobody reads,
+    they come to nothing, or later. In all else it is the stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write it if that can be done."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """The same of what is buffered."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    @classmethod
+    def of(cls, stream: TextIO) -> IO[str]:
+        """It, as what takes a file wants it."""
+        return cast(IO[str], cls(stream))
+
+
+def leave() -> None:
+    """Give up what standard output and error still hold, or the interpreter's end fails for it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

@@ -1,0 +1,209 @@
+"""A disk without room, and an output that nobody reads: the run goes on, or ends with a reason."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from toys import compose
+
+from sandboxkit.integrations.grpo import checkpoint
+from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.engines import EngineError
+from sandboxkit.integrations.grpo.engines.files import OwnFolder
+from sandboxkit.integrations.grpo.errors import CheckpointError
+from sandboxkit.integrations.grpo.model import load
+from sandboxkit.integrations.grpo.program import FAILED, USAGE, main
+from sandboxkit.integrations.grpo.trainer import train
+from sandboxkit.integrations.grpo.training import StepReport, train_step
+from tests.grpo import tiny
+from tests.grpo.test_program import metrics
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    compose.write(folder, right=0.2, singles_only=True)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A run's folder that is a file system of its own."""
+    run = tmp_path / "run"
+    run.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(run)], check=True)
+    yield run
+    subprocess.run(["umount", "--lazy", str(run)], check=True)
+
+
+def fill(place: Path) -> None:
+    """To the last byte: no file can grow, nor one be made that has any content."""
+    done = subprocess.run(["cp", "/dev/zero", str(place / "ballast")], capture_output=True)
+    assert b"No space left" in done.stderr
+
+
+def settings(folder: Path, run: Path, *more: str) -> list[str]:
+    few = ["rollout.prompts_per_step=4", "run.checkpoint_every=2", f"run.steps={STEPS}"]
+    return tiny.settings(folder / "model", folder / "train.jsonl", run, *few, *more)
+
+
+def config(folder: Path, run: Path, *more: str) -> Config:
+    return read(None, settings(folder, run, *more))
+
+
+def at(monkeypatch: pytest.MonkeyPatch, **does: Callable[[], object]) -> None:
+    """Have something happen before the optimizer step of a number, as `step_3=...`."""
+    steps = 0
+
+    def counted(*args: Any, **options: Any) -> StepReport:
+        nonlocal steps
+        steps += 1
+        does.get(f"step_{steps}", lambda: None)()
+        return train_step(*args, **options)
+
+    monkeypatch.setattr("sandboxkit.integrations.grpo.loop.train_step", counted)
+
+
+@needs_root
+def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
+    folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at(monkeypatch, step_2=lambda: fill(run), step_5=(run / "ballast").unlink)
+    assert train(config(folder, run, "run.export_every=3")) == 0
+    assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
+        "step-000005",
+        "step-000006",
+    ]
+    assert sorted(path.name for path in run.glob("*export*")) == ["export", "export-000006"]
+    said = capsys.readouterr().out
+    for what in ("metrics.jsonl", "step-000002", "export-000003"):
+        assert f"{what} could not be written" in said
+
+
+@needs_root
+def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on(
+    folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"--set={each}" for each in settings(folder, run)]
+    toml = run.with_name("empty.toml")
+    toml.write_text("")
+    with monkeypatch.context() as context:
+        at(context, step_4=lambda: fill(run))
+        assert main([str(toml), *given]) == FAILED
+    said = capsys.readouterr()
+    assert f"checkpoint {run}/checkpoints/step-000006 could not be written" in said.err
+    assert "No space left" in said.err
+    assert "Traceback" not in said.err
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-000002"]
+
+    assert main([str(toml), *given]) == USAGE
+    assert f"run.folder={str(run)!r} cannot be written" in capsys.readouterr().err
+
+    (run / "ballast").unlink()
+    assert main([str(toml), *given]) == 0
+    assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
+
+
+@needs_root
+def test_an_export_is_whole_or_not_there(folder: Path, run: Path) -> None:
+    model = load(str(folder / "model"))
+    checkpoint.export(model, None, run / "export")
+    whole = {path.name: path.read_bytes() for path in (run / "export").iterdir()}
+    fill(run)
+    with pytest.raises(CheckpointError, match=r"export could not be written: .*No space left"):
+        checkpoint.export(model, None, run / "export")
+    assert {path.name: path.read_bytes() for path in (run / "export").iterdir()} == whole
+    assert sorted(path.name for path in run.iterdir()) == ["ballast", "export"]
+
+
+@needs_root
+def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
+    files = OwnFolder(str(run), patience=2.0)
+    place, tensors = files.path / "model.safetensors", {"w": torch.zeros(1000)}
+    fill(run)
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"for engine.patience=2 s no weights .*No space left"):
+        files.write(lambda: save_file(tensors, place))
+    assert time.monotonic() - begun > 1
+    making_room = threading.Timer(0.5, (run / "ballast").unlink)
+    making_room.start()
+    files.write(lambda: save_file(tensors, place))
+    making_room.join()
+    assert load_file(place)["w"].equal(tensors["w"])
+    files.close()
+    assert list(run.iterdir()) == []
+
+
+def test_weights_of_a_killed_run_go_when_the_next_begins_and_those_of_a_living_one_stay(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, time; from sandboxkit.integrations.grpo.engines.files import OwnFolder; "
+        "made = OwnFolder(sys.argv[1], 1.0); (made.path / 'w').write_text('x'); "
+        "print(made.path.name, flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
+    ):
+        assert killed.stdout is not None
+        assert living.stdout is not None
+        names = {killed.stdout.readline().strip(), living.stdout.readline().strip()}
+        assert {path.name for path in tmp_path.iterdir()} == names
+        killed.kill()
+        killed.wait()
+        own = OwnFolder(str(tmp_path), 1.0)
+        left = {path.name for path in tmp_path.iterdir()} - {own.path.name}
+        assert len(left) == 1
+        assert left < names
+        own.close()
+        living.kill()
+        living.wait()
+    OwnFolder(str(tmp_path), 1.0).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_was_writing_is_cleared_away(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for left in ("checkpoints/.step-000037/shards", ".export-000030"):
+        (run / left).mkdir(parents=True)
+        (run / left / "half").write_text("x")
+    assert train(config(folder, run, "run.steps=1")) == 0
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000001"]
+    assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("reads", ["nobody", "a full disk"])
+def test_a_run_outlives_those_who_read_what_it_says(
+    folder: Path, tmp_path: Path, reads: str
+) -> None:
+    run = tmp_path / "run"
+    toml = tmp_path / "empty.toml"
+    toml.write_text("")
+    command = [sys.executable, "-m", "sandboxkit.integrations.grpo", str(toml)]
+    command += [f"--set={each}" for each in settings(folder, run, "run.steps=2")]
+    if reads == "nobody":
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.close()
+    else:
+        with open("/dev/full", "wb") as full:
+            process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=240)[1]
+    assert (process.returncode, b"Traceback" in said) == (0, False), said.decode()
+    assert len(metrics(run)) == 2
