@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from sandboxkit.errors import ProviderUnavailableError
-from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations.grpo.config import Config
+from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.rollout import Group
 
 __all__ = ["Batch", "Buffer"]
@@ -26,6 +25,8 @@ class Batch:
     """Groups dropped because their rewards were equal, or fewer than two were known."""
     failed: int = 0
     """Rollouts without a reward."""
+    remade: int = 0
+    """Groups that were made again after an outage; what failed of them is not in `finished`."""
 
 
 class Buffer:
@@ -34,17 +35,21 @@ class Buffer:
     For the step of version v at most (v + lag + 1) x prompts_per_step groups, and the refills,
     have been started: with lag 0 none before the last step's weights are there. Runs on one
     event loop. `position` is the number of the next group to start; `finished` are the groups that
-    came to their end for the last batch, also where there was none.
+    came to their end for the last batch, also where there was none. A group that an outage of the
+    backend took a rollout from is made again, under its number, once that works.
     """
 
     def __init__(
-        self, make: Callable[[int], Awaitable[Group]], config: Config, position: int = 0
+        self,
+        make: Callable[[int], Awaitable[Group]],
+        config: Config,
+        outage: Outage,
+        position: int = 0,
     ) -> None:
-        self._make = make
+        self._make, self._outage = make, outage
         self._size, self._lag = config.rollout.prompts_per_step, config.buffer.lag
         self._drop_equal = config.buffer.drop_equal
         self._refills = int(config.buffer.max_refill * self._size)
-        self._limit = config.grading.max_infra_failed_rate
         self._running: set[asyncio.Task[Group]] = set()
         self._ready: list[Group] = []
         self.position = position
@@ -53,8 +58,7 @@ class Buffer:
     async def take(self, version: int, last: int) -> Batch:
         """The batch for the step of this version; `last` is the version of the run's last step.
 
-        Raises ProviderUnavailableError when too large a share of its rollouts that needed a sandbox
-        had no verdict.
+        Raises ProviderUnavailableError where the backend, or the grader, is out for too long.
         """
         batch, refills = Batch(), self._refills
         self.finished = batch.finished
@@ -85,7 +89,7 @@ class Buffer:
             groups = sorted([task.result() for task in done], key=lambda group: group.number)
             batch.finished += groups
             self._ready += groups
-            self._refuse_broken(batch)
+            await self._mend(batch)
         batch.groups, self._ready = self._ready[: self._size], self._ready[self._size :]
         return batch
 
@@ -98,20 +102,19 @@ class Buffer:
 
     def _start(self, count: int) -> None:
         for _ in range(count):
-            made = asyncio.ensure_future(self._make(self.position))
-            self._running.add(made)
+            self._running.add(asyncio.ensure_future(self._make(self.position)))
             self.position += 1
 
-    def _refuse_broken(self, batch: Batch) -> None:
+    async def _mend(self, batch: Batch) -> None:
+        """After an outage, make the groups again that it took rollouts from."""
         rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
-        needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
-        broken = [rollout for rollout in rollouts if rollout.verdict.reward is None]
-        batch.failed = len(broken)
-        # Judged over a step's worth: of a few the share says little.
+        # Of fewer than a step's worth the share says little.
         enough = len(batch.finished) >= min(self._size, 4)
-        if enough and is_outage(len(broken), len(needed), self._limit):
-            raise ProviderUnavailableError(
-                f"{len(broken)} of {len(needed)} rollouts that needed a sandbox had no verdict, "
-                f"with grading.max_infra_failed_rate={self._limit:g}; the first: "
-                f"{broken[0].verdict.detail}"
-            )
+        if enough and await self._outage.waited(rollouts, "rollouts"):
+            for group in [group for group in batch.finished if None in group.rewards]:
+                batch.finished.remove(group)
+                if group in self._ready:
+                    self._ready.remove(group)
+                    self._running.add(asyncio.ensure_future(self._make(group.number)))
+                    batch.remade += 1
+        batch.failed = sum(group.rewards.count(None) for group in batch.finished)

@@ -146,9 +146,12 @@ class Grading:
     max_concurrency: int = 8
     """Sandboxes at a time."""
     max_infra_failed_rate: float = 0.5
-    """A step stops the run in which so large a share, or more, of the rollouts that needed a sandbox
-    had no verdict: with 0 the first such failure does, with 1 only that of all. So does a pass over
-    the held-out rows."""
+    """A step in which so large a share, or more, of the rollouts that needed a sandbox had no
+    verdict is an outage: with 0 the first such failure is, with 1 only that of all. So it is in a pass
+    over the held-out rows."""
+    patience: float = 300.0
+    """Seconds that an outage may last, after which the run stops: what failed is made again once a
+    sandbox starts. 0 stops it at once, and so does a grader that raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +376,7 @@ _MAY_CHANGE = frozenset(
         "grading.image",
         "grading.max_concurrency",
         "grading.max_infra_failed_rate",
+        "grading.patience",
         "optimizer.max_tokens_per_row",
     }
 )
@@ -391,6 +395,7 @@ _LEAST = {
     "rollout.max_completion_tokens": 1,
     "rollout.max_turns": 1,
     "grading.remember": 0,
+    "grading.patience": 0,
     "grading.max_concurrency": 1,
     "buffer.lag": 0,
     "buffer.max_refill": 0,

@@ -44,6 +44,7 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
         "groups": len(batch.groups),
         "equal_groups": batch.equal,
         "stale_groups": batch.stale,
+        "remade_groups": batch.remade,
         "staleness": _mean(ages),
         **percentiles(
             "sandbox",

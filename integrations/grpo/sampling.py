@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
-from sandboxkit.integrations._outages import is_outage
+from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Engine, Weights
+from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.record import record
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
 
@@ -91,7 +91,9 @@ class Sampling:
         self._train = read_rows(config.data.train, tokenizer, config, tasks)
         self._held_out = read_rows(held_out, tokenizer, config, tasks) if held_out else []
         self._rollouts = Rollouts(config, tokenizer, stop_ids, engine, session, tasks)
-        self._buffer = Buffer(self._make, config, position)
+        grading = config.grading
+        self._outage = Outage.of(session, grading.max_infra_failed_rate, grading.patience)
+        self._buffer = Buffer(self._make, config, self._outage, position)
 
     @property
     def position(self) -> int:
@@ -106,7 +108,7 @@ class Sampling:
 
     def take(self, version: int) -> Batch:
         """The next step's batch. Blocks; raises TimeoutError after run.timeout seconds, and
-        ProviderUnavailableError where grading.max_infra_failed_rate says so."""
+        ProviderUnavailableError after an outage of grading.patience seconds."""
         last = self._config.run.steps - 1
         return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
 
@@ -117,22 +119,21 @@ class Sampling:
         """
 
         async def run() -> list[Rollout]:
-            async with asyncio.TaskGroup() as running:
-                tasks = [
-                    running.create_task(self._rollouts.one(row, f"held out {row.number}"))
-                    for row in self._held_out
-                ]
-            return [task.result() for task in tasks]
+            made = dict[int, Rollout]()
+            while True:
+                rows = [row for row in self._held_out if row.number not in made]
+                async with asyncio.TaskGroup() as running:
+                    tasks = [
+                        running.create_task(self._rollouts.one(row, f"held out {row.number}"))
+                        for row in rows
+                    ]
+                made |= {row.number: task.result() for row, task in zip(rows, tasks, strict=True)}
+                if not await self._outage.waited(made.values(), "held-out rows"):
+                    return list(made.values())
+                made = {n: each for n, each in made.items() if each.verdict.reward is not None}
 
         rollouts = self._wait(run(), "the held-out rows")
         known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
-        needed = sum(rollout.needed_sandbox for rollout in rollouts)
-        failed = [r.verdict for r in rollouts if r.verdict.reward is None]
-        if is_outage(len(failed), needed, self._config.grading.max_infra_failed_rate):
-            raise ProviderUnavailableError(
-                f"{len(failed)} of {needed} held-out rows that needed a sandbox had no verdict; "
-                f"the first: {failed[0].detail}"
-            )
         return sum(reward == 1 for reward in known) / len(known) if known else math.nan
 
     def update(self, weights: Weights, version: int) -> None:

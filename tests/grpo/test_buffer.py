@@ -1,7 +1,7 @@
 """The buffer: how much is made ahead, how old it may be, and what is dropped and made again."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -9,15 +9,30 @@ from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.rewards import Outcome, Verdict
 
 MIXED = (1.0, 0.0)
+AT_ONCE = "grading.patience=0"
+Make = Callable[[int], Awaitable[Group]]
 
 
 def config(*settings: str) -> Config:
     needed = ["model.name=m", "data.train=t", "rollout.prompts_per_step=4", "rollout.group_size=2"]
     return read(None, [*needed, *settings])
+
+
+async def works(_: float) -> None:
+    """Says the backend."""
+
+
+def buffer_of(
+    make: Make, *settings: str, works: Callable[[float], Awaitable[None]] = works
+) -> Buffer:
+    made = config(*settings)
+    grading = made.grading
+    return Buffer(make, made, Outage(works, grading.max_infra_failed_rate, grading.patience))
 
 
 def verdict(reward: float | None) -> Verdict:
@@ -58,7 +73,7 @@ def numbers(batch: Batch) -> list[int]:
 def test_without_lag_a_step_starts_its_own_groups_and_no_others() -> None:
     async def run() -> None:
         source = Source()
-        buffer = Buffer(source.make, config())
+        buffer = buffer_of(source.make)
         assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
         await asyncio.sleep(0)
         assert source.started == [0, 1, 2, 3]
@@ -72,7 +87,7 @@ def test_without_lag_a_step_starts_its_own_groups_and_no_others() -> None:
 def test_with_lag_the_next_steps_groups_are_made_meanwhile_but_not_past_the_last() -> None:
     async def run() -> None:
         source = Source()
-        buffer = Buffer(source.make, config("buffer.lag=1"))
+        buffer = buffer_of(source.make, "buffer.lag=1")
         assert numbers(await buffer.take(0, 2)) == [0, 1, 2, 3]
         assert len(source.started) == 8
         for version in (1, 2):
@@ -90,7 +105,7 @@ def test_a_group_that_took_too_long_is_dropped_as_stale_and_does_not_hold_up_the
     async def run() -> None:
         source = Source()
         source.held[0] = asyncio.Event()
-        buffer = Buffer(source.make, config("buffer.lag=1"))
+        buffer = buffer_of(source.make, "buffer.lag=1")
         assert numbers(await buffer.take(0, 9)) == [1, 2, 3, 4]
         source.version = 1
         assert 0 not in numbers(await buffer.take(1, 9))
@@ -112,7 +127,7 @@ def test_a_group_that_took_too_long_is_dropped_as_stale_and_does_not_hold_up_the
 def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
     async def run() -> None:
         source = Source(lambda number: MIXED if number % 2 else (1.0, 1.0))
-        buffer = Buffer(source.make, config("buffer.max_refill=2"))
+        buffer = buffer_of(source.make, "buffer.max_refill=2")
         batch = await buffer.take(0, 9)
         assert numbers(batch) == [1, 3, 5, 7]
         assert batch.equal == 4
@@ -124,7 +139,7 @@ def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
 def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
     async def run() -> None:
         source = Source(lambda _: (1.0, 1.0))
-        buffer = Buffer(source.make, config("buffer.max_refill=1"))
+        buffer = buffer_of(source.make, "buffer.max_refill=1")
         batch = await buffer.take(0, 9)
         assert (batch.groups, batch.equal, len(source.started)) == ([], 8, 8)
 
@@ -133,7 +148,7 @@ def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
 
 def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
     async def run() -> None:
-        buffer = Buffer(Source(lambda _: (1.0, 1.0)).make, config("buffer.drop_equal=false"))
+        buffer = buffer_of(Source(lambda _: (1.0, 1.0)).make, "buffer.drop_equal=false")
         assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
 
     asyncio.run(run())
@@ -142,14 +157,64 @@ def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
 def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
     async def run() -> None:
         some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
-        batch = await Buffer(some.make, config()).take(0, 9)
+        batch = await buffer_of(some.make).take(0, 9)
         assert batch.failed == 1
         half = Source(lambda _: (1.0, None, 0.0, 0.0))
         with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*=0.5.*daemon is away"):
-            await Buffer(half.make, config()).take(0, 9)
+            await buffer_of(half.make, AT_ONCE).take(0, 9)
         all_of_few = Source(lambda number: (None,) if number == 2 else (0.0,))
         with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .*=1;"):
-            await Buffer(all_of_few.make, config("grading.max_infra_failed_rate=1")).take(0, 9)
+            await buffer_of(all_of_few.make, AT_ONCE, "grading.max_infra_failed_rate=1").take(0, 9)
+
+    asyncio.run(run())
+
+
+def test_what_an_outage_took_part_of_is_made_again_under_its_number() -> None:
+    async def run() -> None:
+        away, asked = True, 0
+        source = Source(lambda number: (1.0, None if away and number != 2 else 0.0, 0.0))
+
+        async def works(_: float) -> None:
+            nonlocal away, asked
+            asked += 1
+            if asked < 2:
+                raise ProviderUnavailableError("no daemon")
+            away = False
+
+        share = "grading.max_infra_failed_rate=0.4"
+        batch = await buffer_of(source.make, share, works=works).take(0, 9)
+        assert source.started == [0, 1, 2, 3, 0, 1, 3]
+        assert numbers(batch) == [0, 1, 2, 3]
+        assert sorted(group.number for group in batch.finished) == [0, 1, 2, 3]
+        assert (batch.remade, batch.failed, asked) == (3, 0, 2)
+
+    asyncio.run(run())
+
+
+def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said() -> None:
+    async def away(_: float) -> None:
+        raise ProviderUnavailableError("no daemon")
+
+    async def run(works: Callable[[float], Awaitable[None]]) -> str:
+        source = Source(lambda _: (1.0, None))
+        with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*daemon is away") as error:
+            await buffer_of(source.make, "grading.patience=1.5", works=works).take(0, 9)
+        return "".join(error.value.__notes__)
+
+    assert asyncio.run(run(away)) == "for grading.patience=1.5 s it did not end: no daemon"
+    assert asyncio.run(run(works)).endswith("what is done in one fails again and again")
+
+
+def test_a_grader_that_raises_is_not_waited_for() -> None:
+    async def run() -> None:
+        async def make(number: int) -> Group:
+            group = await Source(lambda _: (None, None)).make(number)
+            for rollout in group.rollouts:
+                rollout.grader_raised = True
+            return group
+
+        with pytest.raises(ProviderUnavailableError):
+            await asyncio.wait_for(buffer_of(make).take(0, 9), 5)
 
     asyncio.run(run())
 
@@ -157,7 +222,7 @@ def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
 def test_what_needed_no_sandbox_is_no_outage() -> None:
     async def run() -> None:
         settings = ("grading.max_infra_failed_rate=0", "buffer.drop_equal=false")
-        batch = await Buffer(Source(lambda _: (0.0, 0.0)).make, config(*settings)).take(0, 9)
+        batch = await buffer_of(Source(lambda _: (0.0, 0.0)).make, *settings).take(0, 9)
         assert (len(batch.groups), batch.failed) == (4, 0)
 
     asyncio.run(run())
@@ -167,7 +232,7 @@ def test_closing_gives_up_what_is_being_made() -> None:
     async def run() -> None:
         source = Source()
         source.held = {number: asyncio.Event() for number in range(4)}
-        buffer = Buffer(source.make, config())
+        buffer = buffer_of(source.make)
         taking = asyncio.ensure_future(buffer.take(0, 9))
         while len(source.started) < 4:
             await asyncio.sleep(0)

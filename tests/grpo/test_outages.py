@@ -61,7 +61,7 @@ def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> 
     path = tmp_path / "rows.jsonl"
     path.write_text((json.dumps({"prompt": "ask", **TASK}) + "\n") * 4)
     given = ["model.name=m", f"data.train={path}", f"data.held_out={path}"]
-    config = read(None, [*given, "grading.options={limits={retries=0}}"])
+    config = read(None, [*given, "grading.options={limits={retries=0}}", "grading.patience=0"])
     words = chat_tokenizer()
     engine = Script(words, ["I cannot.", BLOCK])
     with Session(Dying(before=0)) as session:

@@ -273,17 +273,6 @@ def test_a_backend_that_is_away_stops_the_run_before_it_starts(
         train(config(folder, tmp_path / "run", "model.name=/nowhere/model"), Failing(every=1))
 
 
-def test_a_backend_that_goes_away_ends_the_run(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    more = ["run.steps=50", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
-    made = config(folder, run, *more, "grading.remember=0", "rollout.prompts_per_step=4")
-    steps = 2
-    with pytest.raises(ProviderUnavailableError, match=r"rollouts .*: .*injected"):
-        train(made, Failing(before=2 + steps * 4 * made.rollout.group_size))
-    assert len(metrics(run)) == steps
-    assert "infra_error" in [row["outcome"] for row in records.read(run, steps + 1)]
-
-
 def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(config(folder, run, "run.steps=6", "buffer.lag=1", "run.evaluate_every=3",

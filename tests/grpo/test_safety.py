@@ -13,7 +13,7 @@ from toys import compose
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
-from sandboxkit.integrations.grpo import checkpoint
+from sandboxkit.integrations.grpo import checkpoint, records
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.errors import DivergedError
@@ -200,10 +200,13 @@ def test_a_sampler_that_says_no_numbers_stops_the_run(
 def test_a_backend_that_goes_away_leaves_a_checkpoint(folder: Path, tmp_path: Path) -> None:
     run, steps = tmp_path / "run", 2
     options = 'grading.options={together=true, limits={retries=0, reuse="never"}}'
-    made = config(folder, run, "run.steps=50", "grading.remember=0", options)
-    with pytest.raises(ProviderUnavailableError) as error:
+    at_once = "grading.patience=0"
+    made = config(folder, run, "run.steps=50", "grading.remember=0", options, at_once)
+    with pytest.raises(ProviderUnavailableError, match=r"rollouts .*: .*injected") as error:
         train(made, Failing(before=2 + steps * 4 * made.rollout.group_size))
     assert error.value.__notes__ == ["a checkpoint was written after step 2"]
+    assert len(metrics(run)) == steps
+    assert "infra_error" in [row["outcome"] for row in records.read(run, steps + 1)]
     newest, _ = checkpoint.newest(run)
     assert newest is not None
     assert newest.name == "step-000002"

@@ -1,0 +1,77 @@
+"""An outage of the sandboxes' backend: it is waited for, and told where it does not end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from sandboxkit import ProviderUnavailableError, SandboxError, Session
+from sandboxkit.integrations._outages import is_outage, require_working
+from sandboxkit.integrations.grpo.rollout import Rollout
+
+__all__ = ["Outage"]
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
+"""Seconds between two looks; each is twice the one before."""
+_log = logging.getLogger("sandboxkit.grpo")
+
+
+class Outage:
+    """Of one backend, which `works` asks: it raises SandboxError where it does not work within so
+    many seconds. Runs on one event loop.
+
+    It is one where of the rollouts that needed a sandbox so large a share had no verdict as `limit`
+    says. What is tried again after it may fail for `patience` seconds since its beginning.
+    """
+
+    def __init__(
+        self, works: Callable[[float], Awaitable[None]], limit: float, patience: float
+    ) -> None:
+        self._works, self._limit, self._patience = works, limit, patience
+        self._since: float | None = None
+        self._pause = _FIRST_WAIT
+
+    @classmethod
+    def of(cls, session: Session, limit: float, patience: float) -> "Outage":
+        """That of a session's provider."""
+        return cls(lambda within: require_working(session, within), limit, patience)
+
+    async def waited(self, rollouts: Iterable[Rollout], what: str) -> bool:
+        """Whether there was one, which is over: what failed is to be done again.
+
+        Raises ProviderUnavailableError where it does not end, and where each failure is a grader's
+        that raised: that is no matter of time.
+        """
+        needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
+        broken = [rollout for rollout in needed if rollout.verdict.reward is None]
+        if not is_outage(len(broken), len(needed), self._limit):
+            self._since, self._pause = None, _FIRST_WAIT
+            return False
+        failure = ProviderUnavailableError(
+            f"{len(broken)} of {len(needed)} {what} that needed a sandbox had no verdict, with "
+            f"grading.max_infra_failed_rate={self._limit:g}; the first: {broken[0].verdict.detail}"
+        )
+        if not self._patience or all(rollout.grader_raised for rollout in broken):
+            raise failure
+        await self._wait(failure)
+        return True
+
+    async def _wait(self, failure: ProviderUnavailableError) -> None:
+        begun = time.monotonic()
+        if self._since is None:
+            self._since = begun
+            _log.warning("%s; the backend is waited for", failure)
+        why = "a sandbox starts, and what is done in one fails again and again"
+        while (left := self._since + self._patience - time.monotonic()) > self._pause:
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_WAIT)
+            try:
+                await self._works(left)
+            except SandboxError as error:
+                why = str(error)
+            else:
+                waited = time.monotonic() - begun
+                _log.warning("the backend starts sandboxes again, after %.0f s", waited)
+                return
+        failure.add_note(f"for grading.patience={self._patience:g} s it did not end: {why}")
+        raise failure
