@@ -100,7 +100,7 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
     """
     damaged: list[str] = []
     for left in (*run.glob("checkpoints/.step-*"), *run.glob(".export*")):
-        shutil.rmtree(left)
+        shutil.rmtree(left, ignore_errors=True)
     for folder in reversed(_all(run)):
         wrong = _damage(folder)
         if not wrong:

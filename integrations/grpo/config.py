@@ -29,7 +29,7 @@ class Run:
     steps: int = 100
     seed: int = 0
     checkpoint_every: int = 20
-    """Steps; one is also written at the end and on SIGTERM."""
+    """Steps; one is also written at the end, and where a signal or a failure ends the run."""
     export_every: int = 0
     """Steps between copies of the model in Hugging Face's format; 0 for only after the last."""
     evaluate_every: int = 0

@@ -30,14 +30,14 @@ class Heard:
         return getattr(self._stream, name)
 
     @classmethod
-    def of(cls, stream: TextIO) -> IO[str]:
-        """It, as what takes a file wants it."""
-        return cast(IO[str], cls(stream))
+    def of(cls, stream: TextIO | None) -> IO[str] | None:
+        """It, as what takes a file wants it; None of a stream that was closed before we began."""
+        return stream and cast(IO[str], cls(stream))
 
 
 def leave() -> None:
     """Give up what standard output and error still hold, or the interpreter's end fails for it."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except OSError:

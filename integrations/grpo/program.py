@@ -48,11 +48,10 @@ def _train(path: str, over: Sequence[str]) -> int:
     except (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup) as error:
         errors = list(_flat(error))
         # Of the many rollouts that one failure ended, each has said it.
-        heard = output.Heard.of(sys.stderr)
-        for said in dict.fromkeys(f"error: {type(each).__name__}: {each}\n" for each in errors):
-            heard.write(said)
-        for note in getattr(error, "__notes__", ()):
-            heard.write(f"{note}\n")
+        said = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
+        if heard := output.Heard.of(sys.stderr):
+            for line in (*said, *getattr(error, "__notes__", ())):
+                heard.write(f"{line}\n")
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
     return 128 + signalled if signalled else 0
 

@@ -32,14 +32,14 @@ _AT_ONCE = 3.0
 
 
 class Stopped(Exception):
-    """SIGTERM or SIGINT came: finish in order."""
+    """A signal of `Stop` came: finish in order."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Notes SIGTERM and SIGINT while its context lasts; a second one is the usual end.
+    """Notes SIGTERM, SIGINT and SIGHUP while its context lasts; a second one is the usual end.
 
-    One that comes at once is the same again: a terminal, or a scheduler, sends it to every process,
+    SIGHUP, of a terminal that was closed, only where it is not ignored already, as by nohup. One that comes at once is the same again: a terminal, or a scheduler, sends it to every process,
     and torchrun to its own.
     """
 
@@ -48,7 +48,9 @@ class Stop:
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, self._note)
         return self
 

@@ -1,8 +1,13 @@
 """A disk without room, and an output that nobody reads: the run goes on, or ends with a reason."""
 
+import fcntl
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -188,22 +193,58 @@ def test_what_a_killed_run_was_writing_is_cleared_away(folder: Path, tmp_path: P
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("reads", ["nobody", "a full disk"])
-def test_a_run_outlives_those_who_read_what_it_says(
-    folder: Path, tmp_path: Path, reads: str
-) -> None:
-    run = tmp_path / "run"
+@pytest.fixture
+def command(folder: Path, tmp_path: Path) -> list[str]:
+    """The program on a run in `tmp_path / "run"`; its settings may follow."""
     toml = tmp_path / "empty.toml"
     toml.write_text("")
-    command = [sys.executable, "-m", "sandboxkit.integrations.grpo", str(toml)]
-    command += [f"--set={each}" for each in settings(folder, run, "run.steps=2")]
+    program = [sys.executable, "-m", "sandboxkit.integrations.grpo", str(toml)]
+    return program + [f"--set={each}" for each in settings(folder, tmp_path / "run")]
+
+
+@pytest.mark.parametrize("reads", ["nobody", "a full disk", "closed"])
+def test_a_run_outlives_those_who_read_what_it_says(
+    command: list[str], tmp_path: Path, reads: str
+) -> None:
+    command += ["--set=run.steps=2"]
     if reads == "nobody":
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.close()
+    elif reads == "closed":
+        without = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+        process = subprocess.Popen(without, stderr=subprocess.PIPE)
     else:
         with open("/dev/full", "wb") as full:
             process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE)
     said = process.communicate(timeout=240)[1]
     assert (process.returncode, b"Traceback" in said) == (0, False), said.decode()
-    assert len(metrics(run)) == 2
+    assert len(metrics(tmp_path / "run")) == 2
+
+
+def test_a_terminal_that_is_closed_ends_a_run_with_a_checkpoint(
+    command: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ours, its = pty.openpty()
+
+    def own_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [*command, "--set=run.steps=500", "--set=run.checkpoint_every=500"],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
+    os.close(its)
+    deadline = time.monotonic() + 200
+    while len(metrics(run)) < 2 and process.poll() is None and time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.05)[0]:
+            os.read(ours, 1 << 16)
+    os.close(ours)
+    assert process.wait(60) == 128 + signal.SIGHUP
+    (newest,) = (run / "checkpoints").iterdir()
+    assert newest.name == f"step-{len(metrics(run)):06}"

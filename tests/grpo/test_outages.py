@@ -118,3 +118,16 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(sampling, "_AT_ONCE", -1.0)  # as if some time had passed
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_closed_terminal_ends_a_run_in_order_but_not_under_nohup() -> None:
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.signal == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.signal
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.parent import end_with_parent
 from sandboxkit.integrations.grpo.ranks import shared
 from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.grpo.training import train_step
@@ -25,6 +26,7 @@ def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
+        end_with_parent()  # a launcher that is killed leaves its ranks, which are no part of its group
         dist.init_process_group("gloo")
         model = sharded(lambda empty: load(folder, empty=empty))
     else:

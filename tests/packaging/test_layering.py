@@ -97,13 +97,14 @@ def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) 
 
 
 def test_what_the_integration_of_trl_shares_with_the_other_trainer_trains_nothing() -> None:
-    grpo, names = ROOT / "integrations" / "grpo", {"clock", "records"}
+    grpo, names = ROOT / "integrations" / "grpo", {"clock", "records", "whole"}
     for path in (ROOT / "integrations" / "trl").glob("*.py"):
         found = [name.split(".") for name in imports(path) if under(name, _GRPO)]
         assert {name[3] for name in found if len(name) > 3} <= names, path
     for name in names:
         assert not third_party(grpo / f"{name}.py")
-        assert not [each for each in imports(grpo / f"{name}.py") if under(each, "sandboxkit")]
+        own = [each for each in imports(grpo / f"{name}.py") if under(each, "sandboxkit")]
+        assert all(under(each, *(f"{_GRPO}.{other}" for other in names)) for each in own)
 
 
 def test_training_libraries_stay_in_integrations_one_example_and_the_toys() -> None:
