@@ -1,8 +1,7 @@
 """`python -m sandboxkit.integrations.grpo`: see program.py."""
 
-import sys
-
 from sandboxkit.integrations.grpo import parent  # noqa: F401 - notes who began this process
+from sandboxkit.integrations.grpo.output import leave
 from sandboxkit.integrations.grpo.program import main
 
-sys.exit(main())
+leave(main())

@@ -1,9 +1,10 @@
-"""What a run says, to somebody who may have gone: no run ends because nobody reads it."""
+"""What a run says, to somebody who may have gone: no run ends, or fails, because nobody reads it."""
 
+import atexit
 import contextlib
 import os
 import sys
-from typing import IO, TextIO, cast
+from typing import IO, NoReturn, TextIO, cast
 
 __all__ = ["Heard", "leave"]
 
@@ -35,12 +36,14 @@ class Heard:
         return stream and cast(IO[str], cls(stream))
 
 
-def leave() -> None:
-    """Give up what standard output and error still hold, or the interpreter's end fails for it."""
+def leave(status: int) -> NoReturn:
+    """End the process, after its exit handlers but without the interpreter's own end.
+
+    In that a thread of torch that lets go of a tensor aborts the process (pytorch issue 190489), and
+    what standard output still holds for nobody makes the status another one.
+    """
+    atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        try:
+        with contextlib.suppress(OSError):
             stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+    os._exit(status)

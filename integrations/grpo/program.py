@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from sandboxkit import SandboxError
 from sandboxkit.integrations._extras import needs
-from sandboxkit.integrations.grpo import output
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import EngineError
 from sandboxkit.integrations.grpo.errors import TrainingError
+from sandboxkit.integrations.grpo.output import Heard
 
 __all__ = ["main"]
 
@@ -30,14 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        return _train(given.config, given.set)
-    finally:
-        output.leave()
-
-
-def _train(path: str, over: Sequence[str]) -> int:
-    try:
-        config = read(path, over)
+        config = read(given.config, given.set)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with needs("grpo-cpu"):
             from sandboxkit.integrations.grpo.trainer import train
@@ -49,7 +42,7 @@ def _train(path: str, over: Sequence[str]) -> int:
         errors = list(_flat(error))
         # Of the many rollouts that one failure ended, each has said it.
         said = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
-        if heard := output.Heard.of(sys.stderr):
+        if heard := Heard.of(sys.stderr):
             for line in (*said, *getattr(error, "__notes__", ())):
                 heard.write(f"{line}\n")
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED

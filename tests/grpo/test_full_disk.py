@@ -222,6 +222,16 @@ def test_a_run_outlives_those_who_read_what_it_says(
     assert len(metrics(tmp_path / "run")) == 2
 
 
+def test_a_program_ends_without_the_end_of_its_interpreter() -> None:
+    code = (
+        "import atexit; from sandboxkit.integrations.grpo.output import leave\n"
+        "class Kept:\n    def __del__(self): print('finalized')\n"
+        "kept = Kept(); atexit.register(print, 'tidied up'); print('done'); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "done\ntidied up\n")
+
+
 def test_a_terminal_that_is_closed_ends_a_run_with_a_checkpoint(
     command: list[str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.objective import Objective
+from sandboxkit.integrations.grpo.output import leave
 from sandboxkit.integrations.grpo.parent import end_with_parent
 from sandboxkit.integrations.grpo.ranks import shared
 from sandboxkit.integrations.grpo.sharding import sharded
@@ -56,3 +57,4 @@ def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]) if sys.argv[4:] else None)
+    leave(0)
