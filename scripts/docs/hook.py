@@ -19,6 +19,7 @@ MEASURED = [
     "security.md",
     "untested.md",
     "chaos.md",
+    "grpo-overnight.md",
     "live.md",
     "kubernetes-scale.md",
 ]
