@@ -91,9 +91,9 @@ def _ends(plan: Plan, legs: Sequence[Outcome]) -> Iterable[list[object]]:
     yield row("steps", lambda leg: f"{len(leg.steps)} of {plan.steps}")
     yield row("time in which it trained", lambda leg: _hours(leg.progress.seconds))
     yield row("in so many pieces", lambda leg: leg.progress.pieces)
-    if len(legs) > 1:
-        both = (legs, tuple(reversed(legs)))
-        shares = [outcome.beside(leg.made, other.made) for leg, other in zip(*both, strict=True)]
+    if len(legs) == len(LEGS):
+        one, two = (leg.made for leg in legs)
+        shares = (outcome.beside(one, two), outcome.beside(two, one))
         yield ["of its steps, beside the other run", *(f"{share:.0%}" for share in shares)]
     yield row("held-out pass rate at the end", lambda leg: f"{_last(leg.held_out):.3f}")
     yield row(f"mean of the last {_LAST} such", last)

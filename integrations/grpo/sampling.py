@@ -39,8 +39,9 @@ class Stopped(Exception):
 class Stop:
     """Notes SIGTERM, SIGINT and SIGHUP while its context lasts; a second one is the usual end.
 
-    SIGHUP, of a terminal that was closed, only where it is not ignored already, as by nohup. One that comes at once is the same again: a terminal, or a scheduler, sends it to every process,
-    and torchrun to its own.
+    SIGHUP, of a terminal that was closed, only where it is not ignored already, as by nohup. One
+    that comes at once is the same again: a terminal, or a scheduler, sends it to every process, and
+    torchrun to its own.
     """
 
     signal: int = 0

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from toys import compose
 
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.engines import EngineError
@@ -153,19 +154,31 @@ def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
     assert list(run.iterdir()) == []
 
 
+@needs_root
+def test_a_folder_of_weights_that_cannot_be_begun_is_not_left(run: Path) -> None:
+    """There is room for the folder, and none for its lock."""
+    remount = ["mount", "-o", "remount,nr_inodes=2", str(run)]
+    subprocess.run(remount, check=True)
+    with pytest.raises(ConfigurationError, match=r"engine.folder=.* cannot be written: .*No space"):
+        OwnFolder(str(run), 1.0)
+    assert list(run.iterdir()) == []
+
+
 def test_weights_of_a_killed_run_go_when_the_next_begins_and_those_of_a_living_one_stay(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys, time; from sandboxkit.integrations.grpo.engines.files import OwnFolder; "
+        "import sys; from sandboxkit.integrations.grpo.engines.files import OwnFolder; "
         "made = OwnFolder(sys.argv[1], 1.0); (made.path / 'w').write_text('x'); "
-        "print(made.path.name, flush=True); time.sleep(600)"
+        "print(made.path.name, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
-    ):
+
+    def begin() -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    with begin() as killed, begin() as living:
         assert killed.stdout is not None
         assert living.stdout is not None
         names = {killed.stdout.readline().strip(), living.stdout.readline().strip()}

@@ -35,8 +35,12 @@ class OwnFolder:
             for left in Path(folder).glob(f"{_PREFIX}*"):
                 _sweep(left)
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder)).resolve()
-            self.path.chmod(0o755)  # a server may be another user's
-            self._lock = _locked(self.path)
+            try:
+                self.path.chmod(0o755)  # a server may be another user's
+                self._lock = _locked(self.path)
+            except OSError:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
         except OSError as error:
             raise ConfigurationError(
                 f"engine.folder={folder!r} cannot be written: {error}"
