@@ -36,6 +36,9 @@ _REPORT = re.compile(
     re.MULTILINE,
 )
 _KILLED = 137
+_TAKEN_ALONG = frozenset({_KILLED, 147})
+"""Statuses that the end of a sandbox gives a command whose shell it has not reached yet: SIGKILL,
+SIGSTOP."""
 
 
 class Shell:
@@ -161,7 +164,9 @@ class Shell:
             self._closed = True
 
     async def confirm(self) -> None:
-        """See whether it ended alone: a sandbox that ends takes its shells along, one by one."""
+        """See whether what ended did so alone: a sandbox that ends takes its processes one by one."""
+        if not self.ended and (self.status not in _TAKEN_ALONG or not self.idle):
+            return
         if not self._confirmed and self.failure is None:
             try:
                 await self._sandbox.exec(["true"], user=self._user, timeout=_CALL_SECONDS)
@@ -169,7 +174,7 @@ class Shell:
                 pass  # of the sandbox's own making
             except SandboxError as error:
                 self.failure = error
-            self._confirmed = True
+            self._confirmed = self.ended
 
     async def _close(self) -> None:
         if self._bash is not None and self._bash.done() and self.failure is None:

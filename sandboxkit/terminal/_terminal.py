@@ -222,8 +222,8 @@ class Terminal(Lasting[Shell]):
         if shell.ended:
             with anyio.CancelScope(shield=True):
                 await shell.close()  # what it has started in the background is still there
-            await shell.confirm()
-            _raise_failure(shell)
+        await shell.confirm()
+        _raise_failure(shell)
         output, dropped = shell.unread.take()
         done = shell.idle or shell.ended
         return TerminalResult(output, shell.status if done else None, dropped, shell.ended)

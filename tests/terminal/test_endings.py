@@ -1,10 +1,15 @@
 """The ends of terminals: by their caller, by what runs in them, and by the infrastructure."""
 
 import errno
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import anyio
 import pytest
+from typing_extensions import override
 
 from sandboxkit import (
     CommandStartError,
@@ -16,6 +21,7 @@ from sandboxkit import (
 )
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing._tree import members
 
 SECONDS = 30.0
 LEFT = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 8[0-9]' | sort"
@@ -113,6 +119,35 @@ def test_a_sandbox_that_ends_is_no_doing_of_the_commands() -> None:
         with pytest.raises(SandboxTerminatedError):
             terminal.run("true").result(SECONDS)
         terminal.close().result(SECONDS)
+
+
+class Piecemeal(FakeProvider):
+    """Its sandboxes end one process after another, of which the shells see something."""
+
+    def __init__(self, first: signal.Signals) -> None:
+        super().__init__()
+        self._first = first
+
+    @override
+    async def delete(self, sandbox_id: str) -> None:
+        box = self._boxes.pop(sandbox_id)
+        for pid in members(f"box:{box.folder}", None):
+            if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                os.kill(pid, self._first)
+        await anyio.sleep(0.5)
+        self._boxes[sandbox_id] = box
+        await super().delete(sandbox_id)
+
+
+@pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSTOP])
+def test_nor_where_the_shell_outlives_its_command(first: signal.Signals) -> None:
+    with Session(Piecemeal(first)) as session:
+        box = session.sandbox()
+        waiting = box.terminal().run("touch begun; sleep 84")
+        until(lambda: any("begun" in each.path for each in box.list_dir("/workspace").result()))
+        box.stop()
+        with pytest.raises(SandboxTerminatedError):
+            waiting.result(SECONDS)
 
 
 def test_a_strict_sandbox_of_another_user_has_terminals() -> None:
