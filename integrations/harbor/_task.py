@@ -18,6 +18,7 @@ _SECONDS = 600.0
 _NETWORKS: Mapping[str, Network] = {"public": "internet", "no-network": "none"}
 _RESERVED = ("tests", "logs", "solution")
 _MB = {"K": 1 / 1024, "M": 1, "G": 1024}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 _VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _REFUSED = {
     "": ("steps",),
@@ -126,12 +127,14 @@ def _unreserved(path: str) -> str:
 
 
 def _memory_mb(environment: dict[str, Any]) -> int | None:
-    """`memory_mb`, or what Harbor's older `memory` says, such as "2G"."""
+    """`memory_mb`, or what Harbor's older `memory` says. Raises ValueError for what is no size."""
     written = environment.get("memory")
     if written is None or environment.get("memory_mb") is not None:
         return environment.get("memory_mb")
-    size = str(written).strip().upper()
-    return int(float(size[:-1]) * _MB[size[-1:]])
+    size = _SIZE.fullmatch(str(written).strip().upper())
+    if size is None:
+        raise ValueError(f"memory={written!r} is not a size such as 512M or 2G")
+    return int(float(size[1]) * _MB[size[2]])
 
 
 def _variables(table: dict[str, Any]) -> dict[str, str]:

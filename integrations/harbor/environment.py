@@ -125,10 +125,14 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     async def stop(self, delete: bool) -> None:
-        """Delete the sandbox, whatever `delete` says: it does not outlive its trial."""
-        session, self._session, self._sandbox = self._session, None, None
-        if session is not None:
-            await session.close()
+        """Delete the sandbox, whatever `delete` says: it does not outlive its trial.
+
+        Where that fails or is cancelled, the next call tries it again.
+        """
+        self._sandbox = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     @override
     async def exec(

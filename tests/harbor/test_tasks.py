@@ -151,6 +151,7 @@ def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
         ('"/job"', '"/"', "working directory"),
         ('"/job"', '"//tests"', "tests"),
         ("60.0\n[env", "nan\n[env", "test_timeout"),
+        ("[environment]", "[environment]\nmemory = '2T'", "memory='2T' is not a size"),
     ],
 )
 def test_what_has_no_equivalent_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, Sandbox
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox
+from sandboxkit.providers.local import LocalProvider
 from tests.adapters_document import use
 from tests.docker_here import require_docker
 from tests.frameworks_here import framework
@@ -149,6 +150,23 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
+    await box.stop(delete=True)
+    assert there("local") == set()
+
+
+async def test_a_stop_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = environment(tmp_path, write(tmp_path / "answer"))
+    await box.start(force_build=False)
+
+    async def fails(provider: object, sandbox_id: str) -> None:
+        raise ProviderUnavailableError("the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(ExceptionGroup):
+        patched.setattr(LocalProvider, "delete", fails)
+        await box.stop(delete=True)
+    assert there("local")
     await box.stop(delete=True)
     assert there("local") == set()
 
