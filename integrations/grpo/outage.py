@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from sandboxkit import ProviderUnavailableError, SandboxError, Session
 from sandboxkit.integrations._outages import is_outage, require_working
+from sandboxkit.integrations.grpo.pauses import pauses
 from sandboxkit.integrations.grpo.rollout import Rollout
 
 __all__ = ["Outage"]
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
-"""Seconds between two looks; each is twice the one before."""
 _log = logging.getLogger("sandboxkit.grpo")
 
 
@@ -29,7 +28,7 @@ class Outage:
     ) -> None:
         self._works, self._limit, self._patience = works, limit, patience
         self._since: float | None = None
-        self._pause = _FIRST_WAIT
+        self._pauses = pauses()
 
     @classmethod
     def of(cls, session: Session, limit: float, patience: float) -> "Outage":
@@ -45,7 +44,7 @@ class Outage:
         needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
         broken = [rollout for rollout in needed if rollout.verdict.reward is None]
         if not is_outage(len(broken), len(needed), self._limit):
-            self._since, self._pause = None, _FIRST_WAIT
+            self._since, self._pauses = None, pauses()
             return False
         failure = ProviderUnavailableError(
             f"{len(broken)} of {len(needed)} {what} that needed a sandbox had no verdict, with "
@@ -62,9 +61,11 @@ class Outage:
             self._since = begun
             _log.warning("%s; the backend is waited for", failure)
         why = "a sandbox starts, and what is done in one fails again and again"
-        while (left := self._since + self._patience - time.monotonic()) > self._pause:
-            await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, _LONGEST_WAIT)
+        for pause in self._pauses:
+            left = self._since + self._patience - time.monotonic()
+            if left <= pause:
+                break
+            await asyncio.sleep(pause)
             try:
                 await self._works(left)
             except SandboxError as error:

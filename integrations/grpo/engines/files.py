@@ -13,13 +13,12 @@ from safetensors import SafetensorError
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import EngineError
+from sandboxkit.integrations.grpo.pauses import pauses
 
 __all__ = ["OwnFolder"]
 
 _PREFIX = "sandboxkit-weights-"
 _LOCK = "lock"
-_FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
-"""Seconds between two tries to write; each is twice the one before."""
 
 
 class OwnFolder:
@@ -51,8 +50,8 @@ class OwnFolder:
 
         Raises EngineError where it still does after `patience` seconds.
         """
-        deadline, wait = time.monotonic() + self._patience, _FIRST_WAIT
-        while True:
+        deadline = time.monotonic() + self._patience
+        for wait in pauses():
             try:
                 return save()
             except (OSError, SafetensorError) as error:
@@ -63,7 +62,6 @@ class OwnFolder:
                         "the run again, which goes on from its checkpoint"
                     ) from error
             time.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
 
     def close(self) -> None:
         """Delete it."""

@@ -13,12 +13,11 @@ from typing import Any
 from sandboxkit import Operation
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import EngineError
+from sandboxkit.integrations.grpo.pauses import pauses
 
 __all__ = ["Fleet", "Server"]
 
 _LOOK_EVERY = 0.1
-_FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
-"""Seconds between two tries to take servers back; each is twice the one before."""
 _log = logging.getLogger("sandboxkit.grpo")
 
 
@@ -128,12 +127,11 @@ class Fleet:
                 call.cancel()
 
     def _take_back(self) -> None:
-        wait = _FIRST_WAIT
-        while not self._closed.wait(wait):
+        waits = pauses()
+        while not self._closed.wait(next(waits)):
             for server in self.servers:
                 if server.lost and self._mended(server):
-                    wait = _FIRST_WAIT
-            wait = min(2 * wait, _LONGEST_WAIT)
+                    waits = pauses()
             with self._change:
                 if len(self.living) == len(self.servers):
                     self._mending = None
