@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -220,7 +220,7 @@ def _refuse_deadlock(name: str) -> None:
 
 def _unique(operations: Iterable[OpT]) -> dict[OpT, None]:
     remedy = "a list of operations, as exec() and the other calls return them"
-    if not isinstance(operations, Iterable) or isinstance(operations, str | bytes | Mapping):
+    if not isinstance(operations, Iterable) or isinstance(operations, str | bytes):
         _arguments.refuse("operations", operations, remedy)
     given = list(operations)
     for kind in set(map(type, given)):

@@ -317,9 +317,10 @@ class Rollouts:
     async def judge(
         self, row: Row, submission: str, begins: Callable[[], None] = lambda: None
     ) -> tuple[Verdict, bool]:
-        """The verdict, and whether the grader raised instead of giving one.
+        """The verdict, and whether the grader raised instead of giving one, of its own.
 
-        `begins` is called once there is room for it.
+        What a backend could do later, and it let through, is the backend's. `begins` is called once
+        there is room for it.
         """
         try:
             async with self._room:
@@ -331,7 +332,8 @@ class Rollouts:
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), False
         except Exception as error:  # noqa: BLE001 - somebody's grader: masked, counted and shown
             detail = f"the grader raised {type(error).__name__}: {error}"
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), True
+            own = not (isinstance(error, SandboxError) and error.retryable)
+            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), own
 
 
 class _Grading:

@@ -54,6 +54,8 @@ class Counting:
         match self.trouble:
             case "raises":
                 raise ZeroDivisionError("in somebody's grader")
+            case "lets through":
+                raise ProviderUnavailableError("502 from a load balancer")
             case "hangs":
                 await asyncio.sleep(3600)
             case "hangs once" if Counting.asked == 1:
@@ -217,6 +219,7 @@ def test_a_failure_is_of_one_of_equal_submissions_and_not_of_all(session: Sessio
     ("trouble", "said", "raised"),
     [
         ("raises", "the grader raised ZeroDivisionError: in somebody's", True),
+        ("lets through", "the grader raised ProviderUnavailableError: 502", False),
         ("hangs", "not graded within rollout.deadline=1 s", False),
         ("infra", "the daemon is away", False),
     ],
