@@ -2,11 +2,13 @@
 
     python -m benchmarks.grpo_overnight --folder F --hours 4                 the disturbed run
     python -m benchmarks.grpo_overnight --folder F --hours 4 --undisturbed   what it is compared with
+    python -m benchmarks.grpo_overnight --folder F --further 1000            the disturbed one, longer
     python -m benchmarks.grpo_overnight --folder F --report                  docs/grpo-overnight.md
 
 The trainer is the user's program, on the model and task of `make grpo-demo`, with two servers. A few
 steps say how many fill the hours; both runs make as many. It may be ended with SIGTERM or SIGINT, and
-goes on when it is started again: the time in which it trained counts. Needs the training group, and
+goes on when it is started again: the time in which it trained counts. With `--further` the disturbed
+run makes so many steps more by itself, as a user's whose `run.steps` was raised. Needs the training group, and
 vLLM (`--vllm`, its environment's Python) or `--stand-in`, which samples with transformers.
 """
 
@@ -28,6 +30,7 @@ VLLM = ROOT / ".venv" / "vllm" / "bin" / "python"
 _DEFAULTS = {
     "hours": 0.0,
     "steps": 0,
+    "further": 0,
     "seed": 0,
     "rate": 0.2,
     "kill_every": 1200.0,
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("--undisturbed", action="store_true")
     parser.add_argument("--hours", type=float)
     parser.add_argument("--steps", type=int, help="instead of as many as fill the hours")
+    parser.add_argument("--further", type=int, help="the disturbed run's steps after those")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--rate", type=float, help="of sandboxes and runs that die; 0.2")
     parser.add_argument("--kill-every", type=float, help="seconds between kills of a server; 1200")
@@ -75,6 +79,7 @@ def _run(given: argparse.Namespace, folder: Path) -> int:
     plan, wanted = Plan.load(folder), vars(given)
     asked = {name: wanted[name] for name in _DEFAULTS}
     if plan is not None:
+        plan = plan.prolonged(folder, asked.pop("further"))
         plan.refuse_changes(**asked, vllm=not given.stand_in)
     elif not given.hours and not given.steps:
         raise ConfigurationError("--hours is not set: give how long the run is to train")
@@ -114,7 +119,7 @@ def _run(given: argparse.Namespace, folder: Path) -> int:
         for number in _SIGNALS:
             signal.signal(number, note)
         print(f"{plan.steps} steps; see {leg.log}", flush=True)
-        done = drive(folder, leg, plan, servers, stop, disturbed=not given.undisturbed)
+        done = drive(folder, leg, plan, servers, stop)
     return 0 if done else 128 + came[0]
 
 

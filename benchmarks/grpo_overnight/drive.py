@@ -39,8 +39,6 @@ def drive(
     plan: Plan,
     servers: Sequence[Served],
     stop: threading.Event,
-    *,
-    disturbed: bool,
 ) -> bool:
     """Go on to the leg's end, and return whether it came to it or `stop` was set before.
 
@@ -48,7 +46,8 @@ def drive(
     """
     progress = Progress.load(leg)
     progress.pieces += 1
-    driven = _Driven(folder, leg, plan, servers, progress, disturbed)
+    driven = _Driven(folder, leg, plan, servers, progress)
+    progress.done = progress.done and driven.step() >= plan.last(leg)
     progress.note("began" if progress.pieces == 1 else "went on", step=driven.step())
     while not progress.done and not stop.is_set():
         try:
@@ -62,7 +61,7 @@ def calibrated(folder: Path, plan: Plan, servers: Sequence[Served]) -> Plan:
     """With so many steps as take the plan's hours here, by a few that are thrown away."""
     leg = Leg(folder / "calibration")
     few = replace(plan, steps=_CALIBRATED_ON)
-    driven = _Driven(folder, leg, few, servers, Progress(), disturbed=False)
+    driven = _Driven(folder, leg, few, servers, Progress())
     if not driven.train(threading.Event()):
         raise Broken(f"the trainer did not end; see {leg.log}")
     took = [row["step_seconds"] for row in plot.rows(leg.run / "metrics.jsonl") if "reward" in row]
@@ -77,7 +76,6 @@ class _Driven:
     plan: Plan
     servers: Sequence[Served]
     progress: Progress
-    disturbed: bool
     down: dict[int, float] = field(default_factory=dict)
     """Killed servers, and the second at which they come back."""
     looked: float = -1e9
@@ -100,7 +98,7 @@ class _Driven:
                 if stop.is_set():
                     wanted = True
                     progress.note("stopped", step=step)
-                elif self.disturbed and not wanted:
+                elif self.leg.disturbed and not wanted:
                     self._disturb_servers(step)
                     wanted = self._is_time_for_a_signal(step)
                     if wanted:
@@ -153,7 +151,7 @@ class _Driven:
             MARK: str(self.leg.folder),
             **faults.environment(self.leg.faults, self.plan.rate, self.plan.seed),
         }
-        provider = faults.NAME if self.disturbed else "local"
+        provider = faults.NAME if self.leg.disturbed else "local"
         urls = [server.url for server in self.servers]
         settings = self.plan.settings(self.folder, self.leg, urls, provider)
         with self.leg.log.open("ab") as log:

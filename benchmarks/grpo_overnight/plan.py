@@ -33,6 +33,8 @@ class Plan:
     """SIGTERM to the trainer, at equal distances in steps."""
     look_every: float
     """Seconds between two looks at the trainer."""
+    further: int = 0
+    """Steps that the disturbed one makes by itself, once it has made those of both."""
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
@@ -44,6 +46,18 @@ class Plan:
         """Fix it."""
         write(folder / "plan.json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
+    def prolonged(self, folder: Path, further: int | None) -> Self:
+        """With so many `further` steps, kept in its folder; as it is for None."""
+        if further is None:
+            return self
+        if further < self.further:
+            raise ConfigurationError(
+                f"further={further}: it has gone on for {self.further} already"
+            )
+        longer = dataclasses.replace(self, further=further)
+        longer.save(folder)
+        return longer
+
     def refuse_changes(self, **given: object) -> None:
         """Raises ConfigurationError where something given is not as it was when the run began."""
         for name, value in given.items():
@@ -53,13 +67,17 @@ class Plan:
                     "leave it out, or give another folder"
                 )
 
+    def last(self, leg: "Leg") -> int:
+        """The step at which a leg ends."""
+        return self.steps + (self.further if leg.disturbed else 0)
+
     def settings(self, folder: Path, leg: "Leg", urls: list[str], provider: str) -> list[str]:
         """The trainer's, over examples/grpo/compose.toml."""
         quoted = ", ".join(f'"{url}"' for url in urls)
         # The longer, the smaller the steps: what the demo learns in 50 of them is to take them all.
         lr = min(6e-4, 6e-4 * (150 / self.steps) ** 0.5)
         return [
-            *(f"run.folder={leg.run}", f"run.seed={self.seed}", f"run.steps={self.steps}"),
+            *(f"run.folder={leg.run}", f"run.seed={self.seed}", f"run.steps={self.last(leg)}"),
             f"run.evaluate_every={max(1, self.steps // 20)}",
             f"run.checkpoint_every={max(5, self.steps // 100)}",
             f"model.name={folder}/model",
@@ -80,6 +98,11 @@ class Leg:
     """The folder of one run of the trainer, and of what is noted beside it."""
 
     folder: Path
+
+    @property
+    def disturbed(self) -> bool:
+        """Or else what it is compared with."""
+        return self.folder.name == LEGS[0]
 
     @property
     def run(self) -> Path:

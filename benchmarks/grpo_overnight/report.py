@@ -35,7 +35,7 @@ def page(folder: Path) -> str:
             "",
             *_what(plan),
             "",
-            *_table(["", *(name for name, _ in both)], _ends(plan, [leg for _, leg in both])),
+            *_table(["", *(name for name, _ in both)], _ends(plan, dict(both))),
             "",
             "## What was injected",
             "",
@@ -65,6 +65,12 @@ def page(folder: Path) -> str:
 def _what(plan: Plan) -> list[str]:
     server = "vLLM servers" if plan.vllm else "servers that stand in for vLLM (transformers)"
     how = f"--hours {plan.hours:g}" if plan.hours else f"--steps {plan.steps}"
+    further = [f"    python -m benchmarks.grpo_overnight --folder F --further {plan.further}"]
+    longer = (
+        f" After the {plan.steps} steps of both the disturbed run went on for {plan.further} more: its "
+        "`run.steps` was raised, and with that its learning rate began to fall again, from where a "
+        "run of that length has it."
+    )
     return [
         "`python -m sandboxkit.integrations.grpo` on the model and task of `make grpo-demo`, with "
         f"{COUNT} {server} and local sandboxes, on {os.cpu_count()} cores. In the disturbed run "
@@ -72,31 +78,35 @@ def _what(plan: Plan) -> list[str]:
         "many of the runs in them the sandbox is killed; a server is killed every "
         f"{_hours(plan.kill_every)} and started again {_hours(plan.back_after)} later; and the "
         f"trainer is sent SIGTERM {plan.signals} times, at equal distances in steps, and started "
-        "again with the same command. Written by:",
+        f"again with the same command.{longer if plan.further else ''} Written by:",
         "",
         f"    python -m benchmarks.grpo_overnight --folder F {how} --seed {plan.seed}",
         f"    python -m benchmarks.grpo_overnight --folder F {how} --seed {plan.seed} --undisturbed",
+        *(further if plan.further else []),
         "    python -m benchmarks.grpo_overnight --folder F --report",
     ]
 
 
-def _ends(plan: Plan, legs: Sequence[Outcome]) -> Iterable[list[object]]:
+def _ends(plan: Plan, both: dict[str, Outcome]) -> Iterable[list[object]]:
+    legs = list(both.values())
+
     def row(name: str, value: Callable[[Outcome], object]) -> list[object]:
         return [name, *(value(leg) for leg in legs)]
 
-    def last(leg: Outcome) -> str:
-        rates = list(leg.held_out.values())[-_LAST:]
-        return f"{statistics.mean(rates):.3f}" if rates else "-"
-
-    yield row("steps", lambda leg: f"{len(leg.steps)} of {plan.steps}")
+    yield [
+        "steps",
+        *(f"{len(leg.steps)} of {plan.last(Leg(Path(name)))}" for name, leg in both.items()),
+    ]
     yield row("time in which it trained", lambda leg: _hours(leg.progress.seconds))
     yield row("in so many pieces", lambda leg: leg.progress.pieces)
     if len(legs) == len(LEGS):
         one, two = (leg.made for leg in legs)
         shares = (outcome.beside(one, two), outcome.beside(two, one))
         yield ["of its steps, beside the other run", *(f"{share:.0%}" for share in shares)]
-    yield row("held-out pass rate at the end", lambda leg: f"{_last(leg.held_out):.3f}")
-    yield row(f"mean of the last {_LAST} such", last)
+    until = {f"at step {plan.steps}": plan.steps} if plan.further else {}
+    for where, most in {**until, "at the end": plan.steps + plan.further}.items():
+        yield row(f"held-out pass rate {where}", partial(_held_out, most, 1))
+        yield row(f"mean of the last {_LAST} such", partial(_held_out, most, _LAST))
     yield row("went on after step", lambda leg: ", ".join(map(str, leg.resumed)) or "-")
     yield row("servers lost / taken back", lambda leg: f"{leg.lost} / {leg.back}")
     yield row("rollouts", lambda leg: sum(leg.outcomes.values()))
@@ -161,8 +171,9 @@ def _share(name: str, leg: Outcome) -> str:
     return f"{count} ({count / every:.1%})" if every else "0"
 
 
-def _last(rates: dict[int, float]) -> float:
-    return list(rates.values())[-1] if rates else float("nan")
+def _held_out(most: int, count: int, leg: Outcome) -> str:
+    rates = [rate for step, rate in leg.held_out.items() if step <= most][-count:]
+    return f"{statistics.mean(rates):.3f}" if rates else "-"
 
 
 def _ordinal(number: int) -> str:

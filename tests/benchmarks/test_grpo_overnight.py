@@ -17,16 +17,16 @@ from benchmarks.grpo_overnight.plan import Leg, Plan, Progress
 from sandboxkit import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 5
+STEPS, FURTHER = 5, 2
 GIVEN = ("--stand-in", f"--steps={STEPS}", "--kill-every=5", "--back-after=1", "--signals=1")
 
 
-def begin(folder: Path) -> "subprocess.Popen[bytes]":
+def begin(folder: Path, *more: str) -> "subprocess.Popen[bytes]":
     with (folder / "said").open("ab") as said:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "benchmarks.grpo_overnight", f"--folder={folder}"),
-                *(*GIVEN, "--look-every=0.5"),
+                *(*GIVEN, "--look-every=0.5", *more),
             ],
             cwd=ROOT,
             stdout=said,
@@ -82,8 +82,19 @@ def test_it_goes_on_after_signals_and_its_record_has_each_step_once(tmp_path: Pa
     page = report.page(tmp_path)
     assert f"| steps | {STEPS} of {STEPS} |" in page
     assert "| SIGTERM to the trainer | 1 |" in page
+    with begin(tmp_path, f"--further={FURTHER}") as process:
+        assert finish(process, tmp_path) == 0, (tmp_path / "said").read_text()
+    made = outcome.read(leg, tmp_path / "train.jsonl")
+    assert made is not None
+    assert (made.complaints, made.progress.left, made.wrong) == ([], [], 0)
+    assert (len(made.steps), made.progress.pieces) == (STEPS + FURTHER, 3)
+    page = report.page(tmp_path)
+    assert f"| steps | {STEPS + FURTHER} of {STEPS + FURTHER} |" in page
+    assert f"| held-out pass rate at step {STEPS} | {made.held_out[STEPS]:.3f} |" in page
     plan = Plan.load(tmp_path)
     assert plan is not None
+    with pytest.raises(ConfigurationError, match="further=1: it has gone on for 2"):
+        plan.prolonged(tmp_path, 1)
     with pytest.raises(ConfigurationError, match="seed=1: the folder's run was begun with 0"):
         plan.refuse_changes(seed=1, rate=None)
 
