@@ -67,9 +67,8 @@ def _what(plan: Plan) -> list[str]:
     how = f"--hours {plan.hours:g}" if plan.hours else f"--steps {plan.steps}"
     further = [f"    python -m benchmarks.grpo_overnight --folder F --further {plan.further}"]
     longer = (
-        f" After the {plan.steps} steps of both the disturbed run went on for {plan.further} more: its "
-        "`run.steps` was raised, and with that its learning rate began to fall again, from where a "
-        "run of that length has it."
+        f" After the {plan.steps} steps of both the disturbed run went on for {plan.further} more, as a "
+        "user's does whose `run.steps` is raised: its learning rate was then that of so long a run."
     )
     return [
         "`python -m sandboxkit.integrations.grpo` on the model and task of `make grpo-demo`, with "
