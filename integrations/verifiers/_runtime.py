@@ -88,8 +88,10 @@ class SandboxkitRuntime(Runtime):
             return _LiveProcess(self._sandbox.exec(argv, env=self.process_env(env), stdin=True))
 
     async def run_background(self, argv: list[str], env: Mapping[str, str], log: str) -> None:
-        """Start a command that runs until `stop`."""
-        await self.run(["sh", "-c", _BACKGROUND, "sh", log, *argv], dict(env))
+        """Start a command that runs until `stop`. Raises vf.SandboxError where that cannot be."""
+        begun = await self.run(["sh", "-c", _BACKGROUND, "sh", log, *argv], dict(env))
+        if begun.exit_code:
+            raise vf.SandboxError(f"{argv[0]!r} was not started in the background: {begun.stderr}")
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file, making its folders; a relative path is in the working directory."""

@@ -139,6 +139,8 @@ async def test_a_box_keeps_the_contract_of_a_runtime(model: str) -> None:
         async with asyncio.timeout(30):
             while await box.read("log") != b"it's\n":
                 await asyncio.sleep(0.05)
+        with pytest.raises(vf.SandboxError, match="'sleep' was not started"):
+            await box.run_background(["sleep", "600"], {}, "no/such/log")
         # Of this machine's ports a program in it reaches those alone that it was given a URL of.
         port = model.rpartition(":")[2].removesuffix("/v1")
         inside = box.host_url(model).rpartition(":")[2].removesuffix("/v1")
