@@ -1,7 +1,6 @@
 """The overnight run in small: it is stopped and goes on, and what it survives is in its record."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -76,9 +75,8 @@ def test_it_goes_on_after_signals_and_its_record_has_each_step_once(tmp_path: Pa
     assert made.progress.signals == 1
     assert made.progress.kills >= made.lost >= 1
     assert made.injected["lost"] > 0
-    assert (
-        measures.left(os.getpid(), leg.folder / "sandboxes", leg.folder / "tmp", _mark(leg)) == []
-    )
+    mark = f"{MARK}={leg.folder}"
+    assert measures.left(process.pid, leg.folder / "sandboxes", leg.folder / "tmp", mark) == []
     page = report.page(tmp_path)
     assert f"| steps | {STEPS} of {STEPS} |" in page
     assert "| SIGTERM to the trainer | 1 |" in page
@@ -102,7 +100,3 @@ def test_it_goes_on_after_signals_and_its_record_has_each_step_once(tmp_path: Pa
 def test_steps_beside_the_other_run_are_those_within_a_minute() -> None:
     assert outcome.beside([0, 100, 200, 300], [30, 250]) == 0.75
     assert outcome.beside([], [1.0]) == 0
-
-
-def _mark(leg: Leg) -> str:
-    return f"{MARK}={leg.folder}"
