@@ -1,5 +1,6 @@
 """The whole suite leaves nothing behind: this is checked once, after the last test."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -30,6 +31,13 @@ for _number, _handler in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+# A busy machine is no failure. The frameworks' own environments have no hypothesis.
+with contextlib.suppress(ModuleNotFoundError):
+    from hypothesis import settings
+
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -180,7 +180,6 @@ def test_a_full_disk_here_is_no_error_of_the_sandbox(tmp_path: Path) -> None:
 
 @settings(
     max_examples=150,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit import ConfigurationError
@@ -41,20 +41,17 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(values, values)
 def test_equal_as_in_python(left: Any, right: Any) -> None:
     assert PYTHON.equal(encode(left), encode(right)) == (left == right)
 
 
-@settings(deadline=None)
 @given(values)
 def test_a_value_equals_itself(value: Any) -> None:
     for comparison in (STRICT, PYTHON, NEAR):
         assert comparison.equal(encode(value), encode(value))
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.integers()

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit.integrations.rewards import extract_code
@@ -61,7 +61,6 @@ def test_the_code_is_found(name: str) -> None:
     assert extract_code(text) == code
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "\n```\n", "\n```python\n", "x", "\n"])))
 def test_any_nesting_gives_code_from_the_text_without_tags_of_its_own(parts: list[str]) -> None:
     text = "".join(parts)

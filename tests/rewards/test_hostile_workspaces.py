@@ -134,7 +134,6 @@ calls = st.tuples(
 )
 few = settings(
     max_examples=10,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
