@@ -1,4 +1,4 @@
-// Whole folders as tar streams, in both directions.
+// Transfer of whole folders as tar streams, in both directions.
 package main
 
 import (
@@ -24,7 +24,8 @@ func (w streamWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// putArchive unpacks into a folder. Folder modes are set last: one may forbid writing.
+// putArchive unpacks a tar stream into a folder. It sets folder modes last, because a mode may
+// forbid writing.
 func putArchive(folder string, from io.Reader) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -80,7 +81,7 @@ func putArchive(folder string, from io.Reader) error {
 			return fmt.Errorf("archive member %q is not a file, folder or link: %w", head.Name, syscall.EINVAL)
 		}
 	}
-	// What follows the end marker is padding.
+	// Everything after the end marker is padding.
 	if _, err := io.Copy(io.Discard, from); err != nil {
 		return err
 	}
@@ -106,7 +107,8 @@ func setTime(name string, mtime time.Time) {
 	}
 }
 
-// replace makes a link, in the place of whatever is there and is not a folder.
+// replace calls make to create name and removes an existing file or link of that name first.
+// It does not remove a folder.
 func replace(name string, make func() error) error {
 	err := make()
 	if errors.Is(err, os.ErrExist) {
@@ -143,7 +145,8 @@ func unpackFile(name string, head *tar.Header, from io.Reader, buf []byte) error
 	return err
 }
 
-// getArchive sends a folder's contents, or one file; sockets, pipes and devices are left out.
+// getArchive sends a folder's contents, or one file, as a tar stream. It leaves out sockets, pipes
+// and devices.
 func getArchive(s *stream, name string) error {
 	if err := guard(name); err != nil {
 		return err
@@ -220,7 +223,7 @@ func packOne(w *tar.Writer, full, name string, info fs.FileInfo, buf []byte) err
 	if f == nil {
 		return nil
 	}
-	// The size was promised in the header: a file that grew is cut, one that shrank padded.
+	// The header has fixed the size: truncate a file that grew, pad one that shrank with zeros.
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(f, head.Size), buf)
 	if err != nil {
 		return err

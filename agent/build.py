@@ -15,9 +15,9 @@ ARCHITECTURES = ("amd64", "arm64")
 
 
 def find_go() -> str:
-    """The `go` beside this interpreter, in a build environment's overlay, or on PATH."""
+    """Find `go` beside this interpreter, in a build environment's overlay, or on PATH; else SystemExit."""
     candidates = [Path(sysconfig.get_path("scripts")) / "go", Path(sys.executable).parent / "go"]
-    # An isolated build puts its requirements' scripts beside their site-packages.
+    # An isolated build puts its requirements' scripts into its overlay's bin/.
     candidates += [Path(p).parents[2] / "bin" / "go" for p in sys.path if p.endswith("-packages")]
     for candidate in candidates:
         if candidate.exists():
@@ -50,19 +50,19 @@ def agent(go: str, arch: str, to: Path) -> None:
 
 
 def packed(go: str, arch: str, to: Path) -> None:
-    """The agent for those who send it over a network; without a date it is the same each time."""
+    """Compress the agent for upload over a network, without a timestamp to keep the build reproducible."""
     to.write_bytes(gzip.compress((to.parent / f"agent-linux-{arch}").read_bytes(), 9, mtime=0))
 
 
 def loader(go: str, arch: str, to: Path) -> None:
-    """What joins the agent's parts, see loader/main.go: one function of a program of Go's."""
+    """Build the loader, which joins the agent's parts: one function of loader/main.go."""
     compile_go(go, SOURCE / "loader", arch, to, "-E main.start")
     only = runpy.run_path(str(SOURCE / "loader" / "elf.py"))["only"]
     to.write_bytes(only(to.read_bytes(), "main.start"))
 
 
 def build(target: Path = TARGET, *, force: bool = False) -> list[Path]:
-    """Build what is missing or older than its source; return every file's path."""
+    """Build each file that is missing or older than its source (with `force`: all); return all paths."""
     go = None
     built = []
     kinds = {"agent-linux-{}": agent, "agent-linux-{}.gz": packed, "loader-linux-{}": loader}
@@ -76,7 +76,7 @@ def build(target: Path = TARGET, *, force: bool = False) -> list[Path]:
             target.mkdir(parents=True, exist_ok=True)
             partial = file.with_name(f"{file.name}.{os.getpid()}")
             make(go, arch, partial)
-            # A sandbox may be running the old one: its file stays, under no name.
+            # A rename, because a sandbox may still run the old file, which lives on without a name.
             partial.replace(file)
     return built
 

@@ -1,4 +1,4 @@
-// Calls: requests with one answer, and file transfers.
+// Dispatch of CALL frames: requests with one answer, and file transfers.
 package main
 
 import (
@@ -39,7 +39,8 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// parseCall reads a call's arguments and returns the work, which ends the stream itself.
+// parseCall reads a call's arguments and returns the function that performs it. That function sends
+// the stream's last frame itself.
 func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	var work func(s *stream) ([]byte, error)
 	asUser := true
@@ -127,7 +128,7 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 func waitMain(s *stream, b *sandbox) ([]byte, error) {
 	cancelled := make(chan struct{})
 	go func() {
-		// Its inbox ends with the stream: by a kill, or with the connection.
+		// The read returns when the stream ends, either by a KILL frame or with its connection.
 		_, _ = s.in.Read(make([]byte, 1))
 		close(cancelled)
 	}()

@@ -1,4 +1,4 @@
-// Who may speak to the agent by its socket, and the programs that lead there from outside.
+// Checks on who may connect to the agent's socket, and the programs that join stdin and stdout to it.
 package main
 
 import (
@@ -28,9 +28,9 @@ func peerOf(c *net.UnixConn) (*syscall.Ucred, error) {
 	return peer, err
 }
 
-// fromOutside tells whether the peer is no process of the sandbox: the host's root, whom this pid
-// namespace does not show, or one that entered from outside, whose parent it does not show. A
-// process that started inside has the agent for a last resort.
+// fromOutside reports whether the peer is outside the sandbox. It is outside if it is the host's root,
+// which has pid 0 in this pid namespace, or if it entered the namespace from outside, which gives it
+// the parent pid 0. A process that started inside never has the parent 0: the agent adopts orphans.
 func fromOutside(c *net.UnixConn) bool {
 	peer, err := peerOf(c)
 	if err != nil || peer.Pid == 1 {
@@ -43,17 +43,18 @@ func fromOutside(c *net.UnixConn) bool {
 	return err == nil && strings.Contains(string(status), "\nPPid:\t0\n")
 }
 
-// ofOwnUser tells whether the peer is of the agent's own user. Where commands run as that user they
-// may connect, and can do no more so than they can without.
+// ofOwnUser reports whether the peer runs as the agent's own user. Commands that run as that user
+// may connect, too. This gives them no rights that they lack otherwise.
 func ofOwnUser(c *net.UnixConn) bool {
 	peer, err := peerOf(c)
 	return err == nil && int(peer.Uid) == os.Getuid()
 }
 
-// lead joins stdin and stdout to an agent: `connect PATH` to the first process of a sandbox,
-// `link [-start] -socket=PATH [-- FLAGS]` to one that runs beside others, which it starts.
+// lead runs one of the agent's client verbs. `connect PATH` joins stdin and stdout to an agent that is
+// a sandbox's first process. `link [-start] -socket=PATH [-- FLAGS]` joins them to an agent that runs
+// beside other processes, and starts that agent on request.
 func lead(verb string, args []string) error {
-	// What a client sends and hears goes through here: nobody of the same user may look into it.
+	// The client's traffic passes through this process: keep the same user's processes from tracing it.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	switch verb {
 	case "connect":
@@ -66,8 +67,8 @@ func lead(verb string, args []string) error {
 		}
 		return bridge(c.(*net.UnixConn))
 	case "launch":
-		// Its parent is gone at once: a vendor that ends a call with all of its children must not
-		// find the agent among them.
+		// Let the parent exit at once: a vendor that kills a call's children must not find the agent
+		// among them.
 		process, err := os.StartProcess("/proc/self/exe", append([]string{"sandboxkit-agent"}, args...), &os.ProcAttr{
 			Dir:   "/",
 			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
@@ -100,7 +101,7 @@ func link(socket string, start bool, flags []string) error {
 		return say("none", err)
 	}
 	u := c.(*net.UnixConn)
-	// Once the agent is gone, anybody may have taken its name.
+	// Any user may bind the abstract name once the agent is gone.
 	if !ofOwnUser(u) {
 		return say("none", fmt.Errorf("what listens at %s is not of this user", socket))
 	}
@@ -110,11 +111,36 @@ func link(socket string, start bool, flags []string) error {
 	if err := say("agent", nil); err != nil {
 		return err
 	}
+	if start {
+		first, err := afterPadding(os.Stdin)
+		if err != nil {
+			return err
+		}
+		if _, err := u.Write(first); err != nil {
+			return err
+		}
+	}
 	return bridge(u)
 }
 
-// wake lets an agent go on that a command of its user has stopped, or says that one keeps it so.
-// Nothing else stops it like that: a paused machine or container is not seen from inside.
+// afterPadding skips leading zero bytes and returns the first bytes after them. The client sends zeros
+// after the agent's program, because the shell command that unpacks it may read beyond its end.
+func afterPadding(in io.Reader) ([]byte, error) {
+	buf := make([]byte, chunkSize)
+	for {
+		n, err := in.Read(buf)
+		if rest := bytes.TrimLeft(buf[:n], "\x00"); len(rest) > 0 {
+			return rest, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wake continues an agent that a command of the same user has stopped. It returns an error if the
+// agent stays stopped. Only a signal or a tracer causes this state: a paused machine or container
+// is not visible from inside.
 func wake(agent *net.UnixConn) error {
 	peer, err := peerOf(agent)
 	if err != nil {
@@ -123,7 +149,7 @@ func wake(agent *net.UnixConn) error {
 	for range 50 {
 		data, err := os.ReadFile("/proc/" + strconv.Itoa(int(peer.Pid)) + "/stat")
 		if err != nil {
-			return nil // its socket will say so
+			return nil // the connection will fail and report it
 		}
 		state := data[bytes.LastIndexByte(data, ')')+1:]
 		if len(state) < 2 || (state[1] != 'T' && state[1] != 't') {
@@ -135,7 +161,8 @@ func wake(agent *net.UnixConn) error {
 	return fmt.Errorf("what runs beside it keeps it stopped")
 }
 
-// say tells the other end of stdout what follows, between marks that nothing else has.
+// say writes a status word and the reason to stdout, between marks that no other output contains.
+// It returns why.
 func say(word string, why error) error {
 	text := "\x1esandboxkit " + word
 	if why != nil {
@@ -147,8 +174,8 @@ func say(word string, why error) error {
 	return why
 }
 
-// startBeside leaves an agent behind that is nobody's child and says nothing here any more. It
-// returns when that one listens, or has said why it does not.
+// startBeside starts an agent that is detached from this process. It returns when the agent listens,
+// or with an error that holds the agent's message.
 func startBeside(flags []string) error {
 	said, saying, err := os.Pipe()
 	if err != nil {
@@ -180,8 +207,8 @@ func startBeside(flags []string) error {
 	return nil
 }
 
-// leaveStarter is the started agent's part: what falls out of its commands' trees falls to it, and
-// the end of its stderr says that it listens.
+// leaveStarter completes the start of an agent beside other processes. The agent becomes a subreaper,
+// so it adopts its commands' orphans. It closes its stderr, which tells startBeside that it listens.
 func leaveStarter() {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
 	_ = syscall.Dup3(0, 2, 0)
@@ -193,10 +220,10 @@ const (
 	bridgeBuffer = 256 << 10
 )
 
-// bridge carries stdin to the agent and what it says to stdout, until it has said all.
+// bridge copies stdin to the agent and the agent's output to stdout, until the agent closes its side.
 func bridge(agent *net.UnixConn) error {
-	// Whoever reads a large pipe finds much in it, and each piece costs a vendor a message. One that
-	// may not be so large, or is no pipe, stays as it is.
+	// A larger pipe means larger reads, and a vendor sends one message for each read. This may fail:
+	// stdout may be no pipe, or the size may exceed the limit.
 	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, os.Stdout.Fd(), setPipeSize, largestPipe)
 	go func() {
 		_, _ = io.CopyBuffer(onlyWriter{agent}, onlyReader{os.Stdin}, make([]byte, chunkSize))
@@ -206,7 +233,7 @@ func bridge(agent *net.UnixConn) error {
 	return nil
 }
 
-// Without the other methods, by which a copy would try to splice what cannot be.
+// onlyReader and onlyWriter hide the other methods, so that io.Copy does not try to splice.
 type (
 	onlyReader struct{ io.Reader }
 	onlyWriter struct{ io.Writer }

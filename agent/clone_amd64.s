@@ -1,4 +1,4 @@
-// A process whose first function runs on a stack of its own.
+// Start of a process whose first function runs on a separate stack.
 
 #include "textflag.h"
 
@@ -23,6 +23,6 @@ child:
 	CALL	AX
 	INT	$3
 
-// An indirect call: as the stacks are new ones, the linker shall not add them up.
+// Call indirectly: the function runs on a new stack, so the linker must not add up the frames.
 DATA ·clonedPC(SB)/8, $·cloned(SB)
 GLOBL ·clonedPC(SB), NOPTR|RODATA, $8

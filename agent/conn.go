@@ -1,4 +1,4 @@
-// One client's connection: the handshake, its streams, and the frames in both directions.
+// One client's connection: its handshake, its streams, and the frames in both directions.
 package main
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// A stream is one request in progress.
+// A stream is one request in progress on a connection.
 type stream struct {
 	conn   *conn
 	id     uint32
@@ -29,7 +29,7 @@ func (s *stream) stop() {
 	})
 }
 
-// send sends data as soon as the client's window has room for it. buf has header room.
+// send sends data in chunks, and blocks while the client's window is full.
 func (s *stream) send(k kind, data []byte) error {
 	for len(data) > 0 {
 		n, err := s.out.take(min(len(data), chunkSize))
@@ -44,7 +44,7 @@ func (s *stream) send(k kind, data []byte) error {
 	return nil
 }
 
-// end sends a stream's last frame. Its id may be used again by the client once it has it.
+// end sends a stream's last frame. The client may reuse the stream id once it has received that frame.
 func (s *stream) end(k kind, payload []byte) {
 	s.conn.mu.Lock()
 	delete(s.conn.streams, s.id)
@@ -55,6 +55,13 @@ func (s *stream) end(k kind, payload []byte) {
 func (s *stream) fail(err error) {
 	s.end(kFail, putString(binary.BigEndian.AppendUint32(nil, uint32(errnoOf(err))), err.Error()))
 }
+
+// The roles that a client declares in its HELLO; 0 is an ordinary client. roleOwner brings the sandbox's
+// configuration. roleBesideOwner is a further connection of the owner's process, which ends with it.
+const (
+	roleOwner       = 1
+	roleBesideOwner = 2
+)
 
 type conn struct {
 	sandbox *sandbox
@@ -67,17 +74,17 @@ type conn struct {
 
 func (c *conn) write(buf []byte) error {
 	if c.sandbox.ended.Load() {
-		return errCancelled // what ends now is no command's own doing: only the bye says so
+		return errCancelled // the sandbox kills its commands now: report the end in BYE only
 	}
 	return c.link.send(buf)
 }
 
-// bye says why the connection ends, if the client still listens, and closes it.
+// bye sends the reason why the connection ends, if the client still reads, and closes the connection.
 func (c *conn) bye(reason string) {
 	c.link.bye(seal(putString(newFrame(64), reason), kBye, 0))
 }
 
-// serve handles a connection until it ends, and then stops everything it had in progress.
+// serve handles a connection until it ends, and then stops all of its streams.
 func (c *conn) serve(owner bool) {
 	err := c.loop(owner)
 	c.mu.Lock()
@@ -112,20 +119,24 @@ func (c *conn) loop(owner bool) error {
 	if version := in.u32(); in.err == nil && version != protocolVersion {
 		return protocolError("the client and the agent speak different protocol versions")
 	}
-	configured := in.u8() == 1
+	role := in.u8()
 	windows := windowsFor(in.u32(), in.u32())
 	env, command := in.list(), in.list()
 	if err := in.end(); err != nil {
 		return err
 	}
 	c.windows = windows
-	if configured && (owner || c.sandbox.ownerCalls) {
+	if role == roleBesideOwner {
+		defer c.sandbox.besideOwner()()
+	}
+	if role == roleOwner && (owner || c.sandbox.ownerCalls) {
 		if err := c.sandbox.configure(env, command); err != nil {
 			c.bye(err.Error())
 			return err
 		}
 	}
-	welcome := append(binary.BigEndian.AppendUint32(newFrame(20), protocolVersion), bootID[:]...)
+	welcome := append(binary.BigEndian.AppendUint32(newFrame(64), protocolVersion), bootID[:]...)
+	welcome = putString(welcome, c.sandbox.workdir)
 	if err := c.write(seal(welcome, kWelcome, 0)); err != nil {
 		return err
 	}
@@ -157,7 +168,7 @@ func (c *conn) open(id uint32) (*stream, error) {
 	return s, nil
 }
 
-// handle acts on one frame and never blocks for long: the work runs on goroutines.
+// handle acts on one frame. It never blocks for long: goroutines do the work.
 func (c *conn) handle(f frame) error {
 	in := fields{rest: f.payload}
 	switch f.kind {
@@ -190,7 +201,7 @@ func (c *conn) handle(f frame) error {
 	s := c.streams[f.stream]
 	c.mu.Unlock()
 	if s == nil {
-		return nil // it ended while this frame was on its way
+		return nil // the stream ended while this frame was in transit
 	}
 	switch f.kind {
 	case kData:

@@ -1,4 +1,4 @@
-// Privileges: what PID 1 keeps, and the threads that touch files as the sandbox's user.
+// Privileges: the capabilities that PID 1 keeps, and the threads that access files as the sandbox's user.
 package main
 
 import (
@@ -50,7 +50,7 @@ func capSets(keep uint64) [2]capData {
 	return [2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
-// lowerThreadCaps leaves the calling thread without capabilities: for good, or until it becomes
+// lowerThreadCaps removes the calling thread's capabilities: for good, or until the thread becomes
 // another user.
 func lowerThreadCaps(forGood bool) error {
 	header := capHeader{version: capVersion3}
@@ -71,8 +71,9 @@ func lowerThreadCaps(forGood bool) error {
 	return nil
 }
 
-// dropPrivileges makes the whole process keep only CAP_KILL, CAP_SETUID, CAP_SETGID and those for
-// its commands of what it has, and forbids it and all it starts to gain more.
+// dropPrivileges reduces the whole process to CAP_KILL, CAP_SETUID, CAP_SETGID and the capabilities in
+// forCommands. It keeps none that the process did not have, and sets no_new_privs, so neither the process
+// nor its children can gain more. It returns an error if a capability in forCommands is missing.
 func dropPrivileges(forCommands uint64) error {
 	if _, _, e := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); e != 0 {
 		return fmt.Errorf("no_new_privs: %w", e)
@@ -82,7 +83,8 @@ func dropPrivileges(forCommands uint64) error {
 	if err != nil {
 		return err
 	}
-	// The interpreter inherits them. Without a bounding set nothing more can be made inheritable.
+	// The interpreter inherits these. Set them before the bounding set is reduced: afterwards no more
+	// capabilities can be made inheritable.
 	own := has & (1<<capKill | 1<<capSetuid | 1<<capSetgid)
 	header := capHeader{version: capVersion3}
 	data := capSets(has)
@@ -96,7 +98,8 @@ func dropPrivileges(forCommands uint64) error {
 		if forCommands&(1<<c) != 0 {
 			continue
 		}
-		// Needs CAP_SETPCAP, and the capability to exist. It is a second line of defence only.
+		// This fails without CAP_SETPCAP, and for a capability that the kernel does not know. Ignore
+		// that: it is only a second line of defence.
 		syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, uintptr(c), 0)
 	}
 	if missing := forCommands &^ has; missing != 0 {
@@ -109,12 +112,12 @@ func dropPrivileges(forCommands uint64) error {
 	if errno != 0 {
 		return fmt.Errorf("capset: %w", errno)
 	}
-	// Nothing in here may be read through /proc by the user whose commands run beside it.
+	// Keep commands that run as the agent's user from reading its memory and descriptors in /proc.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	return nil
 }
 
-// A thread runs functions, one at a time, on one operating system thread of its own.
+// A thread runs functions, one at a time, on a dedicated operating system thread.
 type thread struct{ jobs chan func() }
 
 func newThread(setup func() error) (*thread, error) {
@@ -142,11 +145,11 @@ func (t *thread) do(job func()) {
 
 func (t *thread) stop() { close(t.jobs) }
 
-// fileThreads hands out threads whose file accesses are those of one identity. They have no
-// capabilities, so what PID 1 may do beyond that user cannot be borrowed through them.
+// fileThreads is a pool of threads that access files with the rights of one identity. The threads have
+// no capabilities, so file calls cannot use PID 1's privileges.
 //
-// There are never more than were reserved: Go ends the process if it cannot start another, and
-// a fork bomb sees to that. Who finds all of them busy waits.
+// The pool never exceeds the reserved threads: Go ends the process if it cannot start a thread, which
+// a fork bomb can cause. Callers wait while all threads are busy.
 type fileThreads struct {
 	slots chan struct{}
 	mu    sync.Mutex
@@ -185,7 +188,8 @@ func (p *fileThreads) run(id identity, job func()) error {
 	return nil
 }
 
-// take is called by who has a slot: if no thread may be added, one is idle.
+// take returns a thread with this identity. The caller must hold a slot, which guarantees that a thread
+// is idle or that one may be added.
 func (p *fileThreads) take(id identity) (*thread, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +200,7 @@ func (p *fileThreads) take(id identity) (*thread, error) {
 		}
 	}
 	if len(p.idle) > 0 {
-		// It becomes another one: a new thread costs more.
+		// Change the identity of an idle thread: a new thread costs more.
 		t := p.remove(0)
 		var err error
 		if t.do(func() { err = becomeForFiles(id) }); err == nil {
@@ -218,7 +222,7 @@ func (p *fileThreads) remove(i int) *thread {
 	return t
 }
 
-// retire ends the threads that are idle.
+// retire ends all idle threads of the pool.
 func (p *fileThreads) retire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,10 +233,11 @@ func (p *fileThreads) retire() {
 	p.idle = nil
 }
 
-// becomeForFiles can be called again on the same thread, for another identity.
+// becomeForFiles gives the calling thread an identity's rights for file accesses. It can be called
+// again on the same thread, for another identity.
 func becomeForFiles(id identity) error {
 	if os.Getuid() == 0 {
-		// From what it was before; with the effective uid its capabilities come back.
+		// Undo an earlier change: with the effective uid 0 the thread gets its capabilities back.
 		if e := becomeEffective(syscall.SYS_SETRESUID, syscall.SYS_GETRESUID, 0); e != nil {
 			return fmt.Errorf("cannot be the agent's user again: %w", e)
 		}
@@ -241,23 +246,23 @@ func becomeForFiles(id identity) error {
 		if e := setGroups(id.groups); e != nil {
 			return fmt.Errorf("setgroups: %w", e)
 		}
-		// Of this thread alone, and its effective ids only: whom Linux lets signal or trace a process
-		// is decided by the other ones. (The ids for files alone are not everywhere: not in gVisor.)
+		// Change this thread only, and its effective ids only: the real and saved ids decide who may
+		// signal or trace a process. (gVisor has no fsuid and fsgid.)
 		if e := becomeEffective(syscall.SYS_SETRESGID, syscall.SYS_GETRESGID, id.gid); e != nil {
 			return fmt.Errorf("cannot act as %s: %w", id.name, e)
 		}
 		if e := becomeEffective(syscall.SYS_SETRESUID, syscall.SYS_GETRESUID, id.uid); e != nil {
 			return fmt.Errorf("cannot act as %s: %w", id.name, e)
 		}
-		// A change of them makes the process as dumpable as the administrator lets set-user-id
-		// programs be.
+		// A change of ids sets the process's dumpable flag to fs.suid_dumpable, the administrator's
+		// choice. Clear it again.
 		syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	}
 	return lowerThreadCaps(id.isAgent())
 }
 
 func setGroups(groups []uint32) error {
-	list := append(slices.Clone(groups), 0) // so that there is an address
+	list := append(slices.Clone(groups), 0) // for an address even if groups is empty
 	_, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(groups)),
 		uintptr(unsafe.Pointer(&list[0])), 0)
 	if e != 0 {
@@ -266,7 +271,7 @@ func setGroups(groups []uint32) error {
 	return nil
 }
 
-// becomeEffective sets the calling thread's effective id, and reads it back.
+// becomeEffective sets the calling thread's effective id, and reads it back to verify the change.
 func becomeEffective(set, get uintptr, id uint32) error {
 	const keep = ^uintptr(0)
 	if _, _, e := syscall.RawSyscall(set, keep, uintptr(id), keep); e != 0 {

@@ -1,4 +1,4 @@
-// One command: started, fed, listened to, and ended.
+// Execution of one command: start, input, output, exit and kill.
 package main
 
 import (
@@ -24,7 +24,7 @@ type execRequest struct {
 	stdin, pty bool
 	rows, cols uint16
 	python     bool
-	code       string // of a job that the interpreter is forked for
+	code       string // Python source, for a job that runs in a fork of the interpreter
 }
 
 func parseExec(in *fields) execRequest {
@@ -44,7 +44,7 @@ func parseExec(in *fields) execRequest {
 type execution struct {
 	stream  *stream
 	request execRequest
-	// output gets what the command writes; for the main command it is the log.
+	// output receives the command's output; for the main command it appends to the log.
 	output func(k kind, data []byte) error
 
 	mu      sync.Mutex
@@ -57,21 +57,21 @@ type execution struct {
 	readers sync.WaitGroup
 }
 
-// A commandTree is what a command's processes are: below a reaper of its own, or the interpreter.
+// A commandTree is the set of a command's processes, below a reaper of its own or the interpreter.
 type commandTree interface {
 	ended() <-chan ending
-	kill()    // returns when none is left
-	release() // is called when all is known
+	kill()    // returns when no process is left
+	release() // called last, after the outcome is known
 }
 
-// How a command ended, as EXIT says it.
+// The values of the EXIT frame's field that says how a command ended.
 const (
 	howExited      = 0
 	howSignal      = 1
 	howOutOfMemory = 2
 )
 
-// An outcome is what is known of a command that has ended.
+// An outcome describes how a command ended and what it used. Unknown numbers are all ones.
 type outcome struct {
 	ending
 	how       byte
@@ -84,11 +84,11 @@ func (o outcome) payload() []byte {
 	for _, value := range []uint64{o.processor, o.peak, o.throttled} {
 		out = binary.BigEndian.AppendUint64(out, value)
 	}
-	// No sandbox has had so many that the number would not fit: only the unknown one does not.
+	// The cast loses nothing but the 64-bit "unknown", which becomes the 32-bit one.
 	return binary.BigEndian.AppendUint32(out, uint32(min(o.oomKills, uint64(^uint32(0)))))
 }
 
-// killedBeforeItBegan is the end of a command whose kill overtook its start.
+// killedBeforeItBegan is the outcome of a command that was killed before it started.
 var killedBeforeItBegan = outcome{
 	ending:    ending{status: 128 + int(syscall.SIGKILL), signal: syscall.SIGKILL, peak: unknown},
 	how:       howSignal,
@@ -96,7 +96,7 @@ var killedBeforeItBegan = outcome{
 	oomKills:  uint64(^uint32(0)),
 }
 
-// run runs a client's command to its end and reports it.
+// run runs a client's command until it exits, and sends EXIT or FAIL.
 func (e *execution) run(box *sandbox) {
 	e.output = e.stream.send
 	started, err := e.start(box)
@@ -114,7 +114,8 @@ func (e *execution) run(box *sandbox) {
 	e.stream.fail(err)
 }
 
-// finish feeds a command that runs and listens to it until its end.
+// finish passes input to a running command, waits for its exit and the rest of its output, and
+// returns the outcome.
 func (e *execution) finish(files pipes, input io.Reader) (outcome, error) {
 	if e.request.stdin {
 		go e.feed(files.stdin, input)
@@ -136,7 +137,7 @@ func (e *execution) finish(files pipes, input io.Reader) (outcome, error) {
 			o.how = howOutOfMemory
 		}
 	}
-	// A background child may hold the output open for ever: what is there now is read, no more.
+	// A background child may hold the output open for ever: read what is buffered now, then stop.
 	now := time.Now()
 	for _, f := range []*os.File{files.stdout, files.stderr} {
 		if f != nil {
@@ -238,7 +239,8 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 	return p, nil
 }
 
-// spawn leaves a tree that can be killed, whatever holds up the command's start.
+// spawn starts the command and waits until it runs or has failed. e.tree is set before the wait, so
+// that kill works while the start hangs.
 func (e *execution) spawn(l launch) error {
 	reaper, err := e.fork(l)
 	if err != nil || reaper == nil {
@@ -271,7 +273,7 @@ func (e *execution) fork(l launch) (*reaper, error) {
 	return reaper, nil
 }
 
-// newPipe returns our non-blocking end and the descriptor of theirs.
+// newPipe returns the agent's end, which is non-blocking, and the descriptor of the command's end.
 func newPipe(weRead bool) (ours *os.File, theirs int, err error) {
 	var fds [2]int
 	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
@@ -295,12 +297,13 @@ func dupFile(fd int) (*os.File, error) {
 	return os.NewFile(n, "terminal"), nil
 }
 
-// pumpBytes makes a record of 32 KiB: a socket and a pipe take it in one piece.
+// pumpBytes is the payload of a 32 KiB record, which a socket and a pipe take in one piece.
 const pumpBytes = 32<<10 - frameRoom
 
 var buffers = sync.Pool{New: func() any { return new([pumpBytes]byte) }}
 
-// pump sends one stream of output until its end, or what was left when the command exited.
+// pump sends one output stream until end of file. After the command's exit it sends only what is
+// buffered at that moment.
 func (e *execution) pump(k kind, f *os.File) {
 	defer e.readers.Done()
 	defer f.Close()
@@ -318,12 +321,12 @@ func (e *execution) pump(k kind, f *os.File) {
 			return
 		}
 		if err != nil {
-			return // end of file, or EIO: a terminal that nobody has open any more
+			return // end of file, or EIO from a terminal that no process has open
 		}
 	}
 }
 
-// discard reads on for a command that is being killed, so that it is not stuck in a write.
+// discard reads and drops output, so that a command that is being killed does not block in a write.
 func (e *execution) discard(f *os.File, buf []byte) {
 	for {
 		if _, err := f.Read(buf); err != nil {
@@ -335,7 +338,7 @@ func (e *execution) discard(f *os.File, buf []byte) {
 func (e *execution) drain(k kind, f *os.File, buf []byte) {
 	_ = f.SetReadDeadline(time.Time{})
 	if e.request.pty {
-		// A terminal's output reaches us a little after it was written.
+		// A terminal delivers output a little after the command wrote it.
 		_ = f.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		for total := 0; total < 1<<20; {
 			n, err := f.Read(buf)
@@ -358,7 +361,7 @@ func (e *execution) drain(k kind, f *os.File, buf []byte) {
 func (e *execution) feed(to *os.File, from io.Reader) {
 	defer to.Close()
 	if _, err := io.Copy(to, from); err == nil && e.request.pty {
-		_, _ = to.Write([]byte{4}) // what a terminal's user types to end the input
+		_, _ = to.Write([]byte{4}) // Ctrl-D, the terminal's end of input
 	}
 	_, _ = io.Copy(io.Discard, from)
 }
@@ -373,7 +376,8 @@ func (e *execution) resize(rows, cols uint16) {
 	}
 }
 
-// kill ends the whole tree; a command that has exited keeps its background children.
+// kill ends the command's whole process tree. It does nothing after the command has exited, so
+// background children keep running.
 func (e *execution) kill() {
 	e.mu.Lock()
 	t := e.tree

@@ -1,4 +1,4 @@
-// Files, touched as the sandbox's user on a thread that is nobody else.
+// File calls, which run on a thread with the rights of the sandbox's user.
 package main
 
 import (
@@ -23,8 +23,8 @@ const (
 	keepMode  = math.MaxUint32
 )
 
-// forbiddenProc tells whether an open descriptor is one of the agent's own /proc entries, which
-// the kernel lets the agent open whatever user the thread acts as.
+// forbiddenProc reports whether an open descriptor is one of the agent's own /proc entries. The kernel
+// lets every thread of the agent open these, whatever user the thread acts as.
 func forbiddenProc(fd int) bool {
 	var fs syscall.Statfs_t
 	if err := syscall.Fstatfs(fd, &fs); err != nil || fs.Type != procMagic {
@@ -45,11 +45,11 @@ func forbiddenProc(fd int) bool {
 	return false
 }
 
-// guard refuses a path that leads, links followed, into the agent's own /proc entries.
+// guard returns an error if a path resolves into the agent's own /proc entries, links followed.
 func guard(name string) error {
 	fd, err := syscall.Open(name, oPath|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return nil // the call itself will say why
+		return nil // the call itself will report this error
 	}
 	defer syscall.Close(fd)
 	if forbiddenProc(fd) {
@@ -58,7 +58,7 @@ func guard(name string) error {
 	return nil
 }
 
-// openRegular opens a file for reading, never waiting for a pipe's other end.
+// openRegular opens a regular file for reading. It never blocks on a named pipe.
 func openRegular(name string) (*os.File, os.FileInfo, error) {
 	if err := guard(name); err != nil {
 		return nil, nil, err
@@ -111,7 +111,7 @@ func readFile(s *stream, name string, limit uint64) error {
 	}
 }
 
-// writeFile replaces a file at once: a temporary file beside it takes its name when complete.
+// writeFile replaces a file atomically: it writes a temporary file in the same folder and renames it.
 func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error) {
 	if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
@@ -145,7 +145,7 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 		}
 	}()
 	if _, err = f.Write(head); err == nil {
-		// Not io.Copy: it would bypass this loop for splice, and take a large buffer.
+		// Plain io.Copy would try splice, and allocate its own buffer.
 		_, err = io.CopyBuffer(struct{ io.Writer }{f}, rest, make([]byte, chunkSize))
 	}
 	if err == nil {
@@ -164,7 +164,7 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 	return os.Rename(temporary, name)
 }
 
-// putInfo appends one FileInfo: path, type, size, mode, mtime in nanoseconds.
+// putInfo appends one FileInfo: path, type, size in bytes, mode, mtime in nanoseconds.
 func putInfo(out []byte, name string, st *syscall.Stat_t) []byte {
 	kinds := map[uint32]uint8{syscall.S_IFREG: 1, syscall.S_IFDIR: 2, syscall.S_IFLNK: 3}
 	out = putString(out, name)
@@ -182,7 +182,7 @@ func statPath(name string) ([]byte, error) {
 	return putInfo(nil, name, &st), nil
 }
 
-// listDir sends the entries as data, so that a large folder is not one large frame.
+// listDir sends a folder's entries as stream data, because a large folder may not fit in one frame.
 func listDir(s *stream, name string) error {
 	if err := guard(name); err != nil {
 		return err
@@ -196,7 +196,7 @@ func listDir(s *stream, name string) error {
 		full := path.Join(name, entry.Name())
 		var st syscall.Stat_t
 		if syscall.Lstat(full, &st) != nil {
-			continue // removed meanwhile
+			continue // removed in the meantime
 		}
 		out = putInfo(out, full, &st)
 		if len(out) >= chunkSize/2 {
@@ -219,7 +219,7 @@ func removePath(name string, recursive bool) error {
 	return os.Remove(name)
 }
 
-// residentOf is a process's resident memory in bytes.
+// residentOf returns a process's resident memory in bytes.
 func residentOf(pid int) uint64 {
 	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	if f := strings.Fields(string(data)); len(f) > 1 {

@@ -1,4 +1,4 @@
-// Flow control: what may be sent on a stream, and what was received and not yet used.
+// Flow control: send credit, the backlog of unacknowledged data, and the queue of received data.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 
 var errCancelled = errors.New("cancelled by the client")
 
-// A credit is how many bytes may still be sent; take blocks until there are some.
+// A credit is the number of bytes that may still be sent. take blocks while it is 0.
 type credit struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -56,8 +56,8 @@ func (c *credit) close() {
 	c.cond.Broadcast()
 }
 
-// A backlog is the newest of what was sent. Pieces are its own once they were added: large ones are
-// kept as they are, and small ones gathered, for they take more room than they have bytes.
+// A backlog holds the newest bytes sent. It owns the pieces that are added: it keeps large pieces as
+// they are and copies small ones together, because a small piece takes more memory than its bytes.
 type backlog struct {
 	pieces [][]byte
 	size   int
@@ -77,7 +77,7 @@ func (b *backlog) add(piece []byte) {
 	b.pieces = append(b.pieces, piece)
 }
 
-// forget drops so many of the oldest bytes.
+// forget drops the n oldest bytes.
 func (b *backlog) forget(n int) {
 	b.size -= n
 	for n > 0 && n >= len(b.pieces[0]) {
@@ -90,7 +90,7 @@ func (b *backlog) forget(n int) {
 	}
 }
 
-// An inbox queues what a client sent on a stream. Reading it grants the client more.
+// An inbox queues the data that a client sent on a stream. Reading from it grants the client more credit.
 type inbox struct {
 	mu       sync.Mutex
 	cond     *sync.Cond

@@ -1,4 +1,4 @@
-// The wire format: length-prefixed frames, and the fields inside them. See PROTOCOL.md.
+// The wire format: length-prefixed frames and the fields inside them. See PROTOCOL.md.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 	magic           = "SBXK"
 	headerSize      = 9
 	maxPayload      = 4 << 20
@@ -18,8 +18,8 @@ const (
 	maxWindow       = 8 << 20
 )
 
-// windows are what may be sent on a stream before more is granted: by the agent and by the client,
-// who chooses them for the way between the two.
+// windows are the initial credits of a stream in bytes: out for the agent, in for the client. The client
+// chooses both to suit the connection.
 type windows struct{ out, in int }
 
 func windowsFor(out, in uint32) windows {
@@ -53,7 +53,7 @@ type frame struct {
 	payload []byte
 }
 
-// A protocolError ends the connection; its text is sent to the peer in a bye frame.
+// A protocolError ends the connection. The peer gets its text in a BYE frame.
 type protocolError string
 
 func (e protocolError) Error() string { return "protocol error: " + string(e) }
@@ -81,10 +81,11 @@ func readFrame(r io.Reader) (frame, error) {
 	return f, nil
 }
 
-// frameRoom is what a frame's payload has before it: the link's record and the frame's header.
+// frameRoom is the room in bytes before a frame's payload, for the link's record and the frame's header.
 const frameRoom = recordSize + headerSize
 
-// newFrame returns a buffer with that room; seal fills in the header, sending it the record.
+// newFrame returns a buffer that begins with frameRoom bytes. seal fills in the frame's header, and
+// session.send the record's.
 func newFrame(capacity int) []byte { return make([]byte, frameRoom, frameRoom+capacity) }
 
 func seal(buf []byte, k kind, stream uint32) []byte {
@@ -99,7 +100,7 @@ func putString(buf []byte, s string) []byte {
 	return append(buf, s...)
 }
 
-// fields reads the fields of a payload; the first error sticks.
+// fields reads the fields of a payload. It keeps the first error; later reads return zero values.
 type fields struct {
 	rest []byte
 	err  error
@@ -170,7 +171,7 @@ func (f *fields) list() []string {
 	return out
 }
 
-// end reports the first error, or that something was left over.
+// end returns the first error, or an error if bytes are left over.
 func (f *fields) end() error {
 	if f.err == nil && len(f.rest) > 0 {
 		f.err = protocolError(fmt.Sprintf("%d bytes too many in a payload", len(f.rest)))

@@ -1,4 +1,4 @@
-// What the kernel counts for the whole sandbox, where the container shows its own control group.
+// Kernel counters of the whole sandbox, read from the container's control group where it is visible.
 package main
 
 import (
@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// A counter is one number of a control group's file, which is kept open.
+// A counter is one number in a file of a control group. The file is kept open.
 type counter struct {
 	path   string
-	prefix string // of the number's line; empty for a file that is one number
-	scale  uint64 // to nanoseconds, or 1
+	prefix string // of the line with the number; empty if the file is only a number
+	scale  uint64 // factor to nanoseconds, or 1
 	fd     int
 }
 
-// A group is what of it is visible: counters without a path are not.
+// A group holds a control group's counters. A counter without a path is not visible in the container.
 type group struct{ processor, throttled, oomKills counter }
 
-// ownGroup finds the counters that the container shows. An unprivileged command can neither
-// mount others there nor write to them.
+// ownGroup finds the visible counters of the container. An unprivileged command can neither write to
+// them nor mount other files over them.
 var ownGroup = sync.OnceValue(func() *group {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	groups, _ := os.ReadFile("/proc/self/cgroup")
@@ -67,7 +67,7 @@ func findGroup(mounts, groups string) (g group) {
 			if path, is := own[""]; !is || path != root {
 				continue
 			}
-			// A controller that has a hierarchy of its own counts there.
+			// A controller with its own version 1 hierarchy counts there, not here.
 			if _, split := own["cpuacct"]; !split {
 				g.processor = counter{path: at + "/cpu.stat", prefix: "usage_usec ", scale: 1000}
 			}
@@ -109,7 +109,7 @@ func (c *counter) read() (value uint64, ok bool) {
 	return 0, false
 }
 
-// since is how much it has grown from an earlier value; all ones where that is not known.
+// since returns the counter's growth from an earlier value, or all ones if that is unknown.
 func (c *counter) since(before uint64, known bool) uint64 {
 	now, ok := c.read()
 	if !ok || !known || now < before {
@@ -118,7 +118,7 @@ func (c *counter) since(before uint64, known bool) uint64 {
 	return now - before
 }
 
-// A moment is what two of a group's counters were at a command's start.
+// A moment holds the values of two of a group's counters at a command's start.
 type moment struct {
 	throttled, oomKills           uint64
 	knowsThrottled, knowsOOMKills bool

@@ -1,4 +1,4 @@
-// The guard of the agent's own limits: a command of the same user may not lower them.
+// A seccomp filter that keeps commands of the agent's user from lowering the agent's own limits.
 package main
 
 import (
@@ -10,13 +10,20 @@ import (
 	"unsafe"
 )
 
-// A callNumber is prlimit64's in one of the kernel's interfaces, whichever a command enters by.
+// A callNumber is a system call's number in one of the kernel's ABIs. A command may use any of them.
 type callNumber struct{ arch, number uint32 }
 
 var prlimitCalls = map[string][]callNumber{
 	"amd64": {{0xC000003E, 302}, {0xC000003E, 0x40000000 | 302}, {0x40000003, 340}},
 	"arm64": {{0xC00000B7, 261}, {0x40000028, 369}},
 }
+
+var ptraceCalls = map[string][]callNumber{
+	"amd64": {{0xC000003E, 101}, {0xC000003E, 0x40000000 | 521}, {0x40000003, 26}},
+	"arm64": {{0xC00000B7, 117}, {0x40000028, 26}},
+}
+
+const ptraceAttach, ptraceSeize = 16, 0x4206
 
 var seccompCall = map[string]uintptr{"amd64": 317, "arm64": 277}
 
@@ -41,7 +48,7 @@ type bpf struct {
 	value   uint32
 }
 
-// guardFilter refuses to touch the limits of the processes from `first` to `last`.
+// guardFilter builds a filter that denies changes to the limits of the processes from first to last.
 func guardFilter(calls []callNumber, first, last uint32) (program []bpf) {
 	for _, c := range calls {
 		program = append(program,
@@ -50,7 +57,7 @@ func guardFilter(calls []callNumber, first, last uint32) (program []bpf) {
 			bpf{bpfLoad, 0, 0, dataNumber},
 			bpf{bpfEqual, 0, 5, c.number},
 			bpf{bpfLoad, 0, 0, dataPid},
-			bpf{bpfEqual, 3, 0, 0}, // its own
+			bpf{bpfEqual, 3, 0, 0}, // pid 0, the caller itself
 			bpf{bpfAtLeast, 0, 2, first},
 			bpf{bpfGreater, 1, 0, last},
 			bpf{bpfReturn, 0, 0, seccompErrno | uint32(syscall.EPERM)},
@@ -59,13 +66,34 @@ func guardFilter(calls []callNumber, first, last uint32) (program []bpf) {
 	return append(program, bpf{bpfReturn, 0, 0, seccompAllow})
 }
 
-// guardLimits keeps commands from the agent's limits, for which Linux asks for no more than the
-// same user: with no open files, no address space or no processor time left for the agent, nothing
-// could be run any more, and it would look like the machine's doing. It is called when the agent
-// has all its threads, before its first command. A process that gets a number between theirs later
-// has its limits kept from others as well; from the sandbox's first processes' Linux keeps such
-// numbers free, as it begins above 300 again when it has used all.
-func guardLimits() error {
+// attachFilter builds the beginning of a filter, which denies attaching to a process with ptrace.
+// Another filter must follow.
+func attachFilter(calls []callNumber) (program []bpf) {
+	for _, c := range calls {
+		program = append(program,
+			bpf{bpfLoad, 0, 0, dataArch},
+			bpf{bpfEqual, 0, 6, c.arch},
+			bpf{bpfLoad, 0, 0, dataNumber},
+			bpf{bpfEqual, 0, 4, c.number},
+			bpf{bpfLoad, 0, 0, dataPid}, // the first argument, ptrace's request
+			bpf{bpfEqual, 1, 0, ptraceAttach},
+			bpf{bpfEqual, 0, 1, ptraceSeize},
+			bpf{bpfReturn, 0, 0, seccompErrno | uint32(syscall.EPERM)},
+		)
+	}
+	return program
+}
+
+// guardLimits keeps commands from changing the agent's limits, which Linux allows to any process of the
+// same user. An agent without open files, address space or processor time could run nothing, and the
+// failure would look like the machine's. Call it when the agent has all its threads, before its first
+// command. The filter protects the range of the threads' pids, and so also a process that later gets a
+// pid in between. Linux does not reuse pids up to 300, so this cannot happen to a sandbox's first processes.
+//
+// With daemon set, a vendor's daemon runs as the commands' user, and a command could stop it by attaching
+// as a debugger. The filter then denies attaching. A command may still trace its own children that ask
+// for it.
+func guardLimits(daemon bool) error {
 	first, last := self, self
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -77,6 +105,9 @@ func guardLimits() error {
 		}
 	}
 	filter := guardFilter(prlimitCalls[runtime.GOARCH], uint32(first), uint32(last))
+	if daemon {
+		filter = append(attachFilter(ptraceCalls[runtime.GOARCH]), filter...)
+	}
 	program := struct {
 		length uint16
 		at     unsafe.Pointer
@@ -84,7 +115,7 @@ func guardLimits() error {
 	thread, _, e := syscall.Syscall(seccompCall[runtime.GOARCH], setModeFilter, filterAllThreads,
 		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
-	// A kernel without filters, or without this system call, has none to ask.
+	// Ignore a kernel that has no filters or lacks this system call.
 	if e != 0 && e != syscall.ENOSYS && e != syscall.EINVAL {
 		return fmt.Errorf("seccomp: %w", e)
 	}

@@ -1,5 +1,5 @@
-// The link under the frames: a byte stream that may outlive the connections which carry it. Every
-// record says where in the stream it belongs, so what a broken connection lost is sent again.
+// The link under the frames: a byte stream that can outlive the connections that carry it. Every record
+// names its offset in the stream, so bytes that a broken connection lost are sent again.
 package main
 
 import (
@@ -28,18 +28,21 @@ const (
 	linkResumed = 1
 	linkUnknown = 2
 
-	// keepBytes is what is kept of unacknowledged data; above it a writer waits.
+	// keepBytes is how much unacknowledged data is kept; above it a writer waits.
 	keepBytes = 4 << 20
 	ackEvery  = 1 << 20
 	maxRecord = maxPayload + headerSize
 	maxGrace  = 10 * time.Minute
-	// deadAfter is how long a connection may be silent whose client may come back: it pings.
+	// deadAfter is how long a connection may be silent where breaks may go unnoticed. Clients ping.
 	deadAfter = 60 * time.Second
 
 	openingPatience = 10 * time.Second
 )
 
-// bootID tells this agent from another one that was started in its place.
+// silentBreaks is set if a break may go unnoticed, because connections lead through a vendor's network.
+var silentBreaks bool
+
+// bootID distinguishes this agent from one that was started in its place.
 var bootID = func() (id [16]byte) {
 	_, _ = rand.Read(id[:])
 	return id
@@ -93,29 +96,34 @@ func answer(verdict byte, received uint64) []byte {
 type carrier struct {
 	transport
 	in   *bufio.Reader
-	left int // bytes of the record that is being read
+	left int // unread bytes of the current record
+	old  int // how many of these, from the first, are duplicates: a proxy may send bytes again
 }
 
 func newCarrier(t transport) *carrier {
 	return &carrier{transport: t, in: bufio.NewReaderSize(t, chunkSize)}
 }
 
-// A session is what a client's frames travel over. With a grace it survives its connection for
-// that long; without one it ends with it, and nothing is kept.
+// A session carries a client's frames. With a grace it survives the loss of its connection for that
+// long. Without one it ends with its connection and keeps no data.
 type session struct {
 	grace time.Duration
+	// left reports whether the client is known to have gone, so that no grace applies; nil: never.
+	left func() bool
+	// settled is set when the owner's start is complete. Before that no grace applies.
+	settled bool
 
-	// writing is held while a record is written: records follow each other, and none is lost
-	// between two connections.
+	// writing is held while a record is written, so that records stay in order and none is lost
+	// between two connections. Take it before mu.
 	writing sync.Mutex
 
 	mu       sync.Mutex
 	cond     *sync.Cond
 	over     *carrier // nil while there is no connection
-	received uint64   // of the client's bytes, by the reader
-	acked    uint64   // of these, told to the client
+	received uint64   // the client's bytes that were read
+	acked    uint64   // how many of these were acknowledged
 	sent     uint64   // bytes written so far
-	kept     backlog  // the newest of them, which the client may not have
+	kept     backlog  // the newest of these, which the client may not have received
 	closed   bool
 	owing    bool // an acknowledgement is on its way
 	expiry   *time.Timer
@@ -127,9 +135,10 @@ func newSession(t transport, grace time.Duration) *session {
 	return s
 }
 
-// resume goes on over a new connection, with what the client has not received.
+// resume continues a session over a new connection, and sends again what the client has not received.
+// It returns false if the session is closed or no longer has the data.
 func (s *session) resume(t transport, o opening) bool {
-	s.drop(nil) // whoever writes to the old one holds the lock
+	s.drop(nil) // a writer that is blocked on the old connection holds the lock
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
@@ -160,7 +169,8 @@ func (s *session) resume(t transport, o opening) bool {
 	return true
 }
 
-// drop lets a broken connection go: `of`, or whichever there is. Without a grace that is the end.
+// drop closes a broken connection: of, or the current one if of is nil. Without a grace this closes
+// the session.
 func (s *session) drop(of *carrier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +179,7 @@ func (s *session) drop(of *carrier) {
 	}
 	_ = s.over.Close()
 	s.over = nil
-	if s.grace == 0 {
+	if s.grace == 0 || (s.left != nil && (!s.settled || s.left())) {
 		s.closed = true
 	} else if !s.closed {
 		s.expiry = time.AfterFunc(s.grace, func() { _ = s.Close() })
@@ -177,7 +187,23 @@ func (s *session) drop(of *carrier) {
 	s.cond.Broadcast()
 }
 
-// current waits for a connection; nil when the session is over.
+func (s *session) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settled = true
+}
+
+// forsake closes a session that has no connection, because no client will resume it.
+func (s *session) forsake() {
+	s.mu.Lock()
+	over := s.over
+	s.mu.Unlock()
+	if over == nil {
+		_ = s.Close()
+	}
+}
+
+// current waits for a connection and returns it, or nil when the session is closed.
 func (s *session) current() *carrier {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +213,7 @@ func (s *session) current() *carrier {
 	return s.over
 }
 
-// Read gives the client's bytes, each once and in order. There is one reader.
+// Read returns the client's bytes, each once and in order. Only one goroutine may call it.
 func (s *session) Read(p []byte) (int, error) {
 	for {
 		c := s.current()
@@ -200,7 +226,7 @@ func (s *session) Read(p []byte) (int, error) {
 			return n, err
 		}
 		if err != nil && s.grace == 0 {
-			return 0, err // it may still be written to
+			return 0, err // the other direction may still work
 		}
 		if err != nil {
 			s.drop(c)
@@ -208,10 +234,10 @@ func (s *session) Read(p []byte) (int, error) {
 	}
 }
 
-// readFrom reads on in the record that has begun, or the beginning of the next one. It returns 0
-// and no error where that carried no data.
+// readFrom continues the current record, or begins the next one. It returns 0 and no error if the
+// record carried no new data.
 func (s *session) readFrom(c *carrier, p []byte) (int, error) {
-	if s.grace > 0 {
+	if s.grace > 0 && silentBreaks {
 		_ = c.SetReadDeadline(time.Now().Add(deadAfter))
 	}
 	if c.left == 0 {
@@ -219,11 +245,17 @@ func (s *session) readFrom(c *carrier, p []byte) (int, error) {
 			return 0, err
 		}
 	}
+	if c.old > 0 {
+		n, err := c.in.Discard(c.old)
+		c.old -= n
+		c.left -= n
+		return 0, err
+	}
 	n, err := c.in.Read(p[:min(len(p), c.left)])
 	s.mu.Lock()
 	if s.over != c {
 		s.mu.Unlock()
-		return 0, nil // given up meanwhile: these bytes come again over the next one
+		return 0, nil // dropped in the meantime: the client sends these bytes again
 	}
 	c.left -= n
 	s.received += uint64(n)
@@ -233,7 +265,7 @@ func (s *session) readFrom(c *carrier, p []byte) (int, error) {
 		s.owe(c)
 	}
 	if n > 0 {
-		return n, nil // an error comes again
+		return n, nil // the next read returns the error again
 	}
 	return 0, err
 }
@@ -241,6 +273,10 @@ func (s *session) readFrom(c *carrier, p []byte) (int, error) {
 func (s *session) nextRecord(c *carrier) error {
 	var head [recordSize]byte
 	if _, err := io.ReadFull(c.in, head[:]); err != nil {
+		return err
+	}
+	if string(head[:len(linkMagic)]) == linkMagic {
+		_, err := c.in.Discard(openingSize - recordSize) // a duplicate of the opening, from a proxy
 		return err
 	}
 	offset, size := binary.BigEndian.Uint64(head[1:]), binary.BigEndian.Uint32(head[9:])
@@ -253,14 +289,16 @@ func (s *session) nextRecord(c *carrier) error {
 			return nil
 		case size > maxRecord:
 			return protocolError(fmt.Sprintf("a record of %d bytes, the limit is %d", size, maxRecord))
-		case offset != s.received:
+		case offset > s.received:
 			return protocolError(fmt.Sprintf("byte %d came where %d is due", offset, s.received))
 		}
 		c.left = int(size)
+		c.old = int(min(uint64(size), s.received-offset))
 		return nil
 	case recordAck:
 		return s.acknowledged(offset)
 	case recordPing:
+		s.settle()
 		s.owe(c)
 		return nil
 	case recordClose:
@@ -283,8 +321,8 @@ func (s *session) acknowledged(offset uint64) error {
 	return nil
 }
 
-// owe acknowledges what was received, soon. The reader never waits for a writer: the client's
-// might, and then nobody would read any more.
+// owe acknowledges received data from another goroutine. The reader must never wait for a writer: if
+// the client did the same, neither side would read any more.
 func (s *session) owe(c *carrier) {
 	s.mu.Lock()
 	already := s.owing
@@ -317,15 +355,15 @@ func record(buf []byte, kind byte, offset uint64, size int) []byte {
 	return binary.BigEndian.AppendUint32(buf, uint32(size))
 }
 
-// send writes a buffer that begins with room for a record's head, and is the session's from now on.
-// While there is no connection the bytes are only kept; when too many are, it waits.
+// send writes a buffer that begins with room for a record's head, and takes ownership of it. Without a
+// connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged.
 func (s *session) send(buf []byte) error {
 	data := buf[recordSize:]
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
 	for s.kept.size > keepBytes && !s.closed {
-		s.writing.Unlock() // for whoever resumes, and for acknowledgements
+		s.writing.Unlock() // resume and acknowledge need it
 		s.cond.Wait()
 		s.mu.Unlock()
 		s.writing.Lock()
@@ -351,7 +389,7 @@ func (s *session) send(buf []byte) error {
 	return nil
 }
 
-// bye writes last words, as far as the client still listens, and closes the session.
+// bye sends a last frame if the client still reads, and closes the session.
 func (s *session) bye(buf []byte) {
 	s.mu.Lock()
 	if s.over != nil {
@@ -386,8 +424,9 @@ type sessionTable struct {
 
 var sessions = sessionTable{by: map[[16]byte]*session{}}
 
-// open begins a session on a new connection, with at most this grace, or carries on one that lost
-// its own. It returns nil where there is nothing more to do.
+// open reads a new connection's opening. It either begins a session, with at most this grace, and
+// returns it, or resumes the session that the opening names and returns nil. It also returns nil if it
+// refuses the connection.
 func (t *sessionTable) open(c transport, most time.Duration) (s *session, done func()) {
 	_ = c.SetReadDeadline(time.Now().Add(openingPatience))
 	o, err := readOpening(c)
@@ -424,7 +463,7 @@ func (t *sessionTable) open(c transport, most time.Duration) (s *session, done f
 	}
 }
 
-// refuse says on a connection without a session why there will be none.
+// refuse sends a BYE with the reason on a connection that gets no session.
 func refuse(w io.Writer, why string) {
 	frame := seal(putString(newFrame(64), why), kBye, 0)
 	record(frame[:0], recordData, 0, len(frame)-recordSize)

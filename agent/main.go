@@ -1,5 +1,5 @@
-// The sandbox agent: PID 1 of a sandbox, which runs its commands for the client on its stdin
-// and stdout, and ends with that client or at its deadline. PROTOCOL.md describes the stream.
+// The sandbox agent: PID 1 of a sandbox. It runs commands for the client on its stdin and stdout, and
+// ends with that client or at its deadline. PROTOCOL.md describes the stream.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fatal ends an agent that cannot start; its owner hears why, like at any other end.
+// fatal ends an agent that cannot start. It sends its owner the reason, as at any other end.
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "sandbox agent:", err)
 	if self == 1 {
@@ -32,6 +32,7 @@ type options struct {
 	listenPath, owner      string
 	beside                 bool
 	caps                   uint64
+	openFiles              uint64
 }
 
 func parseOptions() (o options) {
@@ -39,7 +40,7 @@ func parseOptions() (o options) {
 	flag.Float64Var(&o.lease, "lease", 0, "seconds that the sandbox outlives its last client; 0: for ever")
 	flag.BoolVar(&o.detach, "detach", false, "do not end with the stream on stdin")
 	flag.StringVar(&o.user, "user", "", "user of commands and file calls: name or uid, :group optional")
-	flag.StringVar(&o.workdir, "workdir", "/workspace", "where commands start; created if missing")
+	flag.StringVar(&o.workdir, "workdir", "", "where commands start, made if missing; empty: /workspace, or where that cannot be made a folder of the user's")
 	flag.IntVar(&o.listenFD, "listen-fd", -1, "inherited listening socket for further clients")
 	flag.StringVar(&o.listenPath, "listen-path", "", "unix socket, abstract with @, for clients from outside")
 	flag.StringVar(&o.owner, "owner", "stdin", "where the owner comes from: stdin, or socket as others")
@@ -48,6 +49,7 @@ func parseOptions() (o options) {
 	flag.BoolVar(&o.noNetwork, "no-network", false, "remove all network interfaces but the loopback")
 	flag.StringVar(&o.dropEnv, "drop-env", "", "prefix of inherited variables that commands do not get")
 	flag.Uint64Var(&o.caps, "command-caps", 0, "mask of capabilities for commands of the agent's own user")
+	flag.Uint64Var(&o.openFiles, "open-files", 0, "limit of commands' open files; 0: as the agent was started")
 	flag.Parse()
 	return o
 }
@@ -56,7 +58,7 @@ func (o options) check() error {
 	switch {
 	case flag.NArg() > 0, o.beside == (self == 1):
 		return fmt.Errorf("it is started as a sandbox's first process, or with: connect PATH, or: link")
-	case !path.IsAbs(o.workdir):
+	case o.workdir != "" && !path.IsAbs(o.workdir):
 		return fmt.Errorf("workdir %q is not absolute", o.workdir)
 	case o.owner != "stdin" && o.owner != "socket":
 		return fmt.Errorf("owner %q is neither stdin nor socket", o.owner)
@@ -84,6 +86,7 @@ func main() {
 	if o.lifetime > 0 {
 		box.renew(seconds(o.lifetime))
 	}
+	silentBreaks = o.owner == "socket"
 	if err := box.listen(o); err != nil {
 		fatal(err)
 	}
@@ -95,20 +98,19 @@ func main() {
 		if err != nil {
 			fatal(err)
 		}
-		// What is on stdin cannot be connected again: the owner's link has no grace there.
-		if link, _ := sessions.open(owner, 0); link != nil {
+		if link, done := sessions.open(owner, maxGrace); link != nil {
 			box.attach(link, true)
+			done()
 		} else if !o.detach {
 			box.end("its owner went away")
 		}
 	}
-	select {} // its deadline ends it, or its lease
+	select {} // the deadline or the lease ends the process
 }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// listen lets clients in: by a socket that was inherited, or by one of its own. Its owner's lease
-// begins.
+// listen accepts clients on an inherited socket, on one of its own, or on both. It starts the lease.
 func (b *sandbox) listen(o options) error {
 	if o.listenFD >= 0 {
 		f := os.NewFile(uintptr(o.listenFD), "listener")
@@ -137,11 +139,11 @@ func (b *sandbox) listen(o options) error {
 }
 
 func setUp(o options) (*sandbox, error) {
-	runtime.GOMAXPROCS(1) // it waits for others nearly always: fewer threads, fewer wake-ups
+	runtime.GOMAXPROCS(1) // the agent mostly waits: use fewer threads and wake-ups
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
 	if o.beside {
-		// What root may do on a machine that is the sandbox's own is the vendor's to say.
+		// The vendor decides what root may do on a machine that is the sandbox's own.
 		has, err := getCaps()
 		if err != nil {
 			return nil, err
@@ -159,16 +161,14 @@ func setUp(o options) (*sandbox, error) {
 	}
 	box := &sandbox{
 		user:       id,
-		workdir:    path.Clean(o.workdir),
 		detach:     o.detach,
 		ownerCalls: o.owner == "socket",
 		lease:      seconds(o.lease),
 		drop:       o.dropEnv,
 		clients:    map[*conn]bool{},
 	}
-	if err := box.makeWorkdir(); err != nil {
-		return nil, err
-	}
+	places := box.workdirs(o.workdir)
+	noWorkdir := box.findWorkdir(places[:1], nil) // with the privileges that are dropped below
 	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("/dev/null: %w", err)
@@ -182,25 +182,35 @@ func setUp(o options) (*sandbox, error) {
 	}
 	shieldFromSignals()
 	reserveThreads()
+	if noWorkdir != nil {
+		asUser := func(work func()) error { return filesAs.run(id, work) }
+		if err := box.findWorkdir(places, asUser); err != nil {
+			return nil, err
+		}
+	}
 	queueNoSignals()
-	if err := guardLimits(); err != nil {
+	if err := limitCommands(o.openFiles); err != nil {
+		return nil, err
+	}
+	if err := guardLimits(o.beside && os.Getuid() != 0); err != nil {
 		return nil, err
 	}
 	return box, nil
 }
 
-// Those for files, that of the reset, and those that Go itself and waits in system calls need.
+// reservedThreads is one for each file thread, one for the reset, and 4 for the Go runtime and for
+// blocking system calls.
 const reservedThreads = maxFileThreads + 1 + 4
 
-// reserveThreads starts threads and leaves them to the runtime, which keeps idle ones for ever: it
-// ends the process if it cannot start one, which a fork bomb at the limit of processes would cause.
+// reserveThreads starts threads and leaves them to the Go runtime, which keeps idle threads for ever.
+// The runtime ends the process if it cannot start a thread, which a fork bomb could cause.
 func reserveThreads() {
 	var started, ended sync.WaitGroup
 	started.Add(reservedThreads)
 	ended.Add(reservedThreads)
 	for range reservedThreads {
 		go func() {
-			runtime.LockOSThread() // a thread of its own, until all are there
+			runtime.LockOSThread() // a separate thread for each, until all have started
 			blockSignals(quiet)
 			started.Done()
 			started.Wait()
@@ -211,7 +221,7 @@ func reserveThreads() {
 	ended.Wait()
 }
 
-// A duplex is the owner's stream: two descriptors, or one socket twice.
+// A duplex is the owner's stream: two descriptors, which may be the same socket.
 type duplex struct{ in, out *os.File }
 
 func (d duplex) Read(p []byte) (int, error)         { return d.in.Read(p) }
@@ -223,7 +233,8 @@ func (d duplex) Close() error {
 	return d.in.Close()
 }
 
-// ownerStream takes stdin and stdout away, so that nothing else reads or writes them.
+// ownerStream moves stdin and stdout to new descriptors and puts /dev/null in their place, so that
+// nothing else reads or writes the owner's stream.
 func ownerStream() (duplex, error) {
 	var d duplex
 	for fd, f := range []**os.File{&d.in, &d.out} {
@@ -252,7 +263,7 @@ func (b *sandbox) accept(l net.Listener, welcome func(*net.UnixConn) bool) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			time.Sleep(100 * time.Millisecond) // out of descriptors, perhaps
+			time.Sleep(100 * time.Millisecond) // perhaps the process is out of descriptors
 			continue
 		}
 		if u, ok := c.(*net.UnixConn); ok && welcome(u) {

@@ -1,4 +1,4 @@
-// The main command: started with the sandbox, its newest output kept, its exit waited for.
+// The main command, which starts with the sandbox: its newest output and its exit status are kept.
 package main
 
 import (
@@ -16,7 +16,7 @@ type mainCommand struct {
 	status  int
 }
 
-// start fails if the command cannot be started: then there is no sandbox either.
+// start starts the main command. If this fails, the sandbox fails to start, too.
 func (m *mainCommand) start(b *sandbox, argv []string) error {
 	e := &execution{request: execRequest{argv: argv}, output: m.append}
 	files, err := e.start(b)
@@ -57,7 +57,7 @@ func (m *mainCommand) logs() []byte {
 	return append([]byte(nil), m.log...)
 }
 
-// wait returns the exit status; ok is false when there is no main command.
+// wait waits for the main command and returns its exit status; ok is false if there is no main command.
 func (m *mainCommand) wait(cancelled <-chan struct{}) (status int, ok bool, err error) {
 	m.mu.Lock()
 	started, done := m.started, m.done

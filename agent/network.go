@@ -1,4 +1,4 @@
-// The network of a sandbox that has none: its interfaces are removed, while the agent still may.
+// Removal of network interfaces, for a sandbox without a network.
 package main
 
 import (
@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// removeInterfaces removes every network interface but the loopback, or takes it down where it
-// cannot be removed. It needs CAP_NET_ADMIN, which the agent drops afterwards.
+// removeInterfaces removes every network interface except the loopback, or takes it down if it cannot
+// be removed. It needs CAP_NET_ADMIN, which the agent drops afterwards.
 func removeInterfaces() error {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -29,7 +29,8 @@ func removeInterfaces() error {
 	return nil
 }
 
-// setLink sends one message about an interface; `clear` are flags to take from it.
+// setLink sends one netlink message about an interface and returns the kernel's error. clear is a mask
+// of the interface's flags to clear.
 func setLink(kind uint16, index int, clear uint32) error {
 	s, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, syscall.NETLINK_ROUTE)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Processes: starting commands with no privileges, and reaping everything that ends in the sandbox.
+// Processes: start of commands without privileges, and reaping of every process that ends in the sandbox.
 package main
 
 import (
@@ -15,18 +15,18 @@ import (
 	"sandboxkit/agent/early"
 )
 
-// children are the reapers that the agent started, and what became its own because one of them was
-// killed. Its lock is held while a reaper is started, while ended processes are reaped and while
+// children are the agent's child processes: the reapers that it started, and orphans of reapers that
+// were killed. The lock is held while a reaper is started, while ended processes are reaped and while
 // the process table is scanned for a kill, so that none of the three sees another half done.
 type children struct {
 	mu       sync.Mutex
 	last     uint64
 	byID     map[uint64]*reaper
 	byPid    map[int]*reaper
-	orphaned map[int]*reaper // by the main process, which outlived its reaper
+	orphaned map[int]*reaper // by the pid of the main process, which outlived its reaper
 	idle     []*reaperState
 	wake     int
-	caps     uint64 // what commands of the agent's own user may have: nothing, as a rule
+	caps     uint64 // capabilities of commands of the agent's own user: usually none
 }
 
 var procs = children{
@@ -55,8 +55,8 @@ func (c *children) start(caps uint64) error {
 	return nil
 }
 
-// listen reads which reapers have something to tell: numbers alone, as what they tell of lies in
-// memory that only they write.
+// listen reads the ids of reapers that have news from a pipe, and looks at their states. The pipe
+// carries ids only: the states are in shared memory that only the reapers write.
 func (c *children) listen(told io.Reader) {
 	var ids [512]byte
 	for {
@@ -91,21 +91,22 @@ func (c *children) reap() {
 		switch {
 		case status.Stopped():
 			if r != nil || forks.is(pid) {
-				// By a command of the same user: it would only make its end look late.
+				// A command of the same user stopped it. Continue it, or its exit would be seen late.
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
 		case r != nil:
 			c.reaperEnded(r, status.Exited())
 		case forks.is(pid):
-			forks.gone.Store(true) // its socket tells who waits
+			forks.killed.Store(status.Signaled() && status.Signal() == syscall.SIGKILL)
+			forks.gone.Store(true) // waiters learn it from the socket
 		default:
 			c.orphanEnded(pid, endingOf(status, &used))
 		}
 	}
 }
 
-// reaperEnded is called with the lock. One that ended by itself has no processes left; the others'
-// have become the agent's.
+// reaperEnded handles a reaper's exit. Hold the lock. A reaper that exited by itself has no processes
+// left; the processes of one that was killed are now the agent's children.
 func (c *children) reaperEnded(r *reaper, cleanly bool) {
 	delete(c.byPid, r.pid)
 	delete(c.byID, r.state.id)
@@ -121,7 +122,7 @@ func (c *children) reaperEnded(r *reaper, cleanly bool) {
 	case r.exited || r.state.main == 0:
 		c.release(r)
 	case r.state.ends[0].pid == r.state.main:
-		// It was killed between the end of its wait and its saying so.
+		// The reaper was killed after its wait returned and before it reported the exit.
 		r.finish(r.state.ending())
 		c.release(r)
 	case r.early != nil:
@@ -141,12 +142,12 @@ func (c *children) orphanEnded(pid int, e ending) {
 	}
 	for _, r := range c.byPid {
 		if int(r.state.main) == pid && !r.state.exited {
-			r.early = &e // its reaper is dead as well, which is heard of next
+			r.early = &e // its reaper is dead, too, and is reaped next
 		}
 	}
 }
 
-// release gives a reaper's memory to the next one.
+// release makes an ended reaper's memory available to the next one.
 func (c *children) release(r *reaper) {
 	if !r.gone {
 		return
@@ -155,16 +156,16 @@ func (c *children) release(r *reaper) {
 	r.state = nil
 }
 
-// An ending is how a process ended, and what it used.
+// An ending is a process's exit status and resource usage.
 type ending struct {
 	status    int // 128 + n for signal n
 	signal    syscall.Signal
 	processor uint64 // nanoseconds
 	peak      uint64 // resident bytes
-	// failed is not 0 where its reaper was killed before it could tell that the start failed.
+	// failed is not 0 if the start failed, and the reaper was killed before it could report that.
 	failed syscall.Errno
 	step   int32
-	lost   error // a job's, whose interpreter cannot tell how it ended, or why it did not start
+	lost   error // for a job: why its exit status is unknown, or why it did not start
 }
 
 func endingOf(status syscall.WaitStatus, used *syscall.Rusage) ending {
@@ -182,7 +183,7 @@ func usedBy(used *syscall.Rusage) ending {
 		peak:      uint64(used.Maxrss) << 10,
 	}
 	var own syscall.Rusage
-	// Linux lets a program inherit the peak of the memory that it was started from: the agent's.
+	// On Linux a program inherits the peak memory of the process that it was forked from, the agent.
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil || used.Maxrss <= own.Maxrss {
 		e.peak = unknown
 	}
@@ -198,10 +199,10 @@ func (s *reaperState) ending() ending {
 	return e
 }
 
-// A reaper is the parent of one command's processes, orphans included. Its fields but the channels
-// are guarded by the lock of all.
+// A reaper is the parent of one command's processes, orphans included. children.mu guards its fields
+// except the channels.
 type reaper struct {
-	state *reaperState // nil once all is known and the memory has been given away
+	state *reaperState // nil once the outcome is known and the memory is released
 	pid   int
 	main  int // 0 until it has begun
 	kept  []any
@@ -214,10 +215,10 @@ type reaper struct {
 	exit    chan ending
 	early   *ending
 	gone    bool // it has ended
-	lost    bool // by a kill: its processes have become the agent's, or it could adopt none at all
+	lost    bool // it was killed, or could not become a subreaper: its orphans are the agent's
 }
 
-// look takes notice of what the reaper has written down.
+// look reads the state that the reaper has written, and acts on changes.
 func (r *reaper) look() {
 	if r.state.begun && !r.begun {
 		r.begin()
@@ -232,7 +233,7 @@ func (r *reaper) begin() {
 	r.main, r.failed, r.step = int(r.state.main), r.state.errno, r.state.step
 	r.lost = r.lost || !r.state.subreaper
 	if r.state.begun {
-		r.kept = nil // else the command may be before its exec still
+		r.kept = nil // otherwise the command may not have called exec yet
 	}
 	close(r.started)
 }
@@ -253,7 +254,7 @@ type launch struct {
 	tty  bool
 }
 
-// spawn starts a command's reaper, which starts the command.
+// spawn starts a command's reaper, which starts the command. It does not wait for the command's start.
 func (c *children) spawn(l launch) (*reaper, error) {
 	r := &reaper{started: make(chan struct{}), exit: make(chan ending, 1)}
 	s, err := c.newState()
@@ -283,12 +284,12 @@ func (c *children) spawn(l launch) (*reaper, error) {
 	return r, nil
 }
 
-// begins returns when the command runs, or has failed to start.
+// begins waits until the command runs or has failed to start, and returns the reason for a failure.
 func (r *reaper) begins(l launch) error {
 	<-r.started
 	if !l.id.isAgent() {
-		// At a change of user Linux gives the memory that the agent shares with it the dumpability
-		// of set-user-id programs, which is an administrator's choice.
+		// The command shares the agent's memory until its exec. Its change of user sets the memory's
+		// dumpable flag to fs.suid_dumpable, the administrator's choice. Clear it again.
 		syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	}
 	if r.failed != 0 {
@@ -314,7 +315,7 @@ func (c *children) newState() (*reaperState, error) {
 	return (*reaperState)(unsafe.Pointer(&region[0])), nil
 }
 
-// prepare writes down what the command is. The reaper keeps alive what that points to.
+// prepare fills in the state's description of the command. r.kept keeps alive what it points to.
 func (r *reaper) prepare(s *reaperState, l launch) error {
 	path, err := syscall.BytePtrFromString(l.path)
 	if err != nil {
@@ -333,7 +334,7 @@ func (r *reaper) prepare(s *reaperState, l launch) error {
 		return err
 	}
 	groups := append([]uint32{}, l.id.groups...)
-	groups = append(groups, 0) // so that there is an address
+	groups = append(groups, 0) // for an address even without groups
 	r.kept = []any{path, cwd, argv, envv, groups}
 	r.state = s
 	s.path, s.cwd = uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(cwd))
@@ -354,8 +355,8 @@ var closesRanges = sync.OnceValue(func() bool {
 	return e == 0
 })
 
-// lastDescriptor is needed where Linux is older than close_range (5.9). What other goroutines open
-// meanwhile is a few more.
+// lastDescriptor returns an upper bound of the open descriptors, or 0 if Linux has close_range (5.9).
+// The bound leaves room for descriptors that other goroutines open in the meantime.
 func lastDescriptor() uintptr {
 	if closesRanges() {
 		return 0
@@ -370,22 +371,22 @@ func lastDescriptor() uintptr {
 	return uintptr(last + 64)
 }
 
-// used tells whether any command was started.
+// used reports whether any command was started.
 func (c *children) used() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last > 0
 }
 
-// living are the reapers that have not ended.
+// living returns the reapers that have not ended, by pid.
 func (c *children) living() map[int]*reaper {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.byPid)
 }
 
-// others tells the main processes of all commands but one's that have not exited, and whether there
-// is no such command, be it one that has no process yet.
+// others returns the main processes of all unfinished commands except one. none reports whether there
+// is no such command; a command that has no process yet counts.
 func (c *children) others(but *reaper) (mains map[int]bool, none bool) {
 	mains, none = map[int]bool{}, true
 	for _, all := range []map[int]*reaper{c.byPid, c.orphaned} {

@@ -57,7 +57,7 @@ func TestTheLimitOfOpenFilesIsReadBeforeGoRaisesIt(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {
 		t.Fatal(err)
 	}
-	// go test starts this process with what it was started with itself.
+	// go test passes its own limits on to this process.
 	if early.OpenFiles[1] != now.Max || early.OpenFiles[0] > now.Max || early.OpenFiles[0] == 0 {
 		t.Errorf("%v %+v", early.OpenFiles, now)
 	}

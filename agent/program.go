@@ -1,4 +1,4 @@
-// Which file a command is, and why it could not be started.
+// Lookup of a command's program file, and the errors of a failed start.
 package main
 
 import (
@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// A startError says why a command was not started. Its number is Linux's; 0 where what was asked
-// for is wrong in itself, as is a user whom the sandbox does not have.
+// A startError says why a command was not started. errno is 0 if the request itself is wrong, for
+// example if it names a user that the sandbox does not have.
 type startError struct {
 	text  string
 	errno syscall.Errno
@@ -25,7 +25,7 @@ func cannotExecute(program string, e error) *startError {
 	return &startError{fmt.Sprintf("cannot execute %s: %v", program, e), errnoOf(e)}
 }
 
-// explain names what failed by the step of the start that it failed in.
+// explain returns the error for the step at which a command's start failed.
 func explain(step int32, errno syscall.Errno, program, cwd string) *startError {
 	switch step {
 	case stepCwd:
@@ -44,11 +44,12 @@ func explain(step int32, errno syscall.Errno, program, cwd string) *startError {
 	return &startError{fmt.Sprintf("cannot start another process: %v", errno), errno}
 }
 
-// findProgram looks argv[0] up as execvp does, as the command's user, in the command's PATH.
+// findProgram looks up argv[0] as execvp does, with the rights of the command's user and in the
+// command's PATH.
 func findProgram(id identity, name, cwd string, env []string) (path string, err error) {
 	as := filesAs.run
 	if id.isAgent() {
-		// What is only looked at needs no other thread: two switches less for a command.
+		// A lookup as the agent's own user needs no other thread, which saves two context switches.
 		as = func(_ identity, job func()) error { job(); return nil }
 	}
 	if failed := as(id, func() { path, err = lookUp(name, cwd, env) }); failed != nil {

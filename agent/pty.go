@@ -1,4 +1,4 @@
-// Terminals for commands that ask for one.
+// Pseudo-terminals for commands that request one.
 package main
 
 import (
@@ -16,8 +16,8 @@ func ioctl(fd, request, arg uintptr) error {
 	return nil
 }
 
-// openPty returns the non-blocking master and the slave. devpts gives the slave to the user
-// whose thread calls this.
+// openPty opens a pseudo-terminal and returns its master, which is non-blocking, and its slave. The
+// slave belongs to the user that the calling thread acts as.
 func openPty(rows, cols uint16) (master, slave int, err error) {
 	master, err = syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -50,7 +50,7 @@ func resize(master int, rows, cols uint16) error {
 	return ioctl(uintptr(master), syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&size)))
 }
 
-// readable is how many bytes a read of a pipe or terminal would give now.
+// readable returns how many bytes can be read from a pipe or terminal without blocking.
 func readable(f *os.File) int {
 	var n int32
 	raw, err := f.SyscallConn()

@@ -1,5 +1,5 @@
-// The interpreter: a Python that is started before any job, and forked for each. What it is told
-// and tells is in PROTOCOL.md; its own half is in_sandbox/interpreter.py.
+// The interpreter: a Python process that starts before any job and is forked for each one. PROTOCOL.md
+// describes its messages; in_sandbox/interpreter.py is the other side.
 package main
 
 import (
@@ -22,7 +22,9 @@ const (
 	importPatience = 120 * time.Second
 	pongPatience   = 5 * time.Second
 	pongPiece      = 100 * time.Millisecond
-	// The first bytes of a job's file are for why it could not be started.
+	// endPatience is how long the interpreter may take to exit after it has closed its socket.
+	endPatience = time.Second
+	// answerBytes is the room at the start of a job's file for the reason of a failed start.
 	answerBytes = 16
 )
 
@@ -31,27 +33,29 @@ var (
 	ioprioCall = map[string]uintptr{"amd64": 252, "arm64": 31}
 )
 
-// interpreter is the one of the sandbox, which may have none.
+// interpreter is the state of the sandbox's interpreter, which may not exist.
 type interpreter struct {
 	pid      atomic.Int64 // 0: there is none
 	starting atomic.Bool
 	gone     atomic.Bool // it has ended
-	heard    chan string // what it says while no job runs
+	killed   atomic.Bool // by SIGKILL; it blocks all other signals
+	exposed  bool        // commands run as its user by default, so they can kill it
+	heard    chan string // its messages while no job runs
 	socket   *os.File
 	facts    map[string]string
 
 	mu    sync.Mutex
 	job   *job
-	lost  error  // why there can be no job any more
-	spare bool   // it was asked to fork ahead of the next job
-	asked uint64 // and no such fork started before
+	lost  error  // why no more jobs can run
+	spare bool   // a spare fork for the next job was requested
+	asked uint64 // the spare fork started at this time or later
 }
 
 var forks = interpreter{heard: make(chan string, 4)}
 
 func (f *interpreter) is(pid int) bool { return pid != 0 && f.pid.Load() == int64(pid) }
 
-// pids are the interpreter's processes, which a reset spares.
+// pids returns the interpreter's processes, which a reset must not kill.
 func (f *interpreter) pids() map[int]bool {
 	if pid := int(f.pid.Load()); pid != 0 && !f.gone.Load() {
 		return map[int]bool{pid: true}
@@ -59,9 +63,9 @@ func (f *interpreter) pids() map[int]bool {
 	return map[int]bool{}
 }
 
-// startInterpreter starts `program` on the server `source`, with the modules `preload` imported and
-// then the code `setup` run. Once only, and before any command: afterwards what it reads at its
-// start could be a command's work.
+// startInterpreter starts program with the server code source, which imports the modules in preload
+// and then runs the code setup. It may be called only once, and before any command: a command could
+// change the files that the interpreter reads at its start.
 func (b *sandbox) startInterpreter(program string, preload []string, source, setup string) error {
 	if procs.used() || forks.starting.Swap(true) {
 		return &startError{"an interpreter is started once, and before any command", syscall.EBUSY}
@@ -78,6 +82,7 @@ func (b *sandbox) startInterpreter(program string, preload []string, source, set
 	if !path.IsAbs(file) {
 		file = path.Join(b.workdir, file)
 	}
+	forks.exposed = id.isAgent()
 	if err := forks.start(b, file, program, source, env, append([]string{setup}, preload...)); err != nil {
 		forks.end()
 		return err
@@ -107,13 +112,13 @@ func (f *interpreter) start(b *sandbox, file, program, source string, env, modul
 	}
 	_ = syscall.SetNonblock(pair[0], true)
 	f.socket = os.NewFile(uintptr(pair[0]), "interpreter")
-	// A user's PATH may lead elsewhere than the agent's rights do: the name is given apart.
+	// Pass the program's name, too: the user's PATH may resolve it to another file than the agent's.
 	argv := []string{file, "-I", "-c", source, program}
 	for _, number := range []uint64{startMask, queuedSignals[0], queuedSignals[1],
 		early.OpenFiles[0], early.OpenFiles[1]} {
 		argv = append(argv, fmt.Sprint(int64(number)))
 	}
-	procs.mu.Lock() // so that its end is not taken for an orphan's
+	procs.mu.Lock() // so that reap does not take its exit for an orphan's
 	pid, err := syscall.ForkExec(file, argv, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   env,
@@ -139,7 +144,7 @@ func (f *interpreter) start(b *sandbox, file, program, source string, env, modul
 	select {
 	case said = <-f.heard:
 	case <-time.After(importPatience):
-		said = "failed it was not ready within " + importPatience.String()
+		return &startError{program + " was not ready within " + importPatience.String(), syscall.ETIMEDOUT}
 	}
 	what, rest, _ := strings.Cut(said, " ")
 	switch what {
@@ -159,7 +164,7 @@ func (f *interpreter) start(b *sandbox, file, program, source string, env, modul
 		lastLine(errors)), syscall.EINVAL}
 }
 
-// end is for one that could not be started.
+// end kills and reaps an interpreter that failed to start.
 func (f *interpreter) end() {
 	if pid := int(f.pid.Load()); pid != 0 {
 		for !f.gone.Load() {
@@ -183,7 +188,8 @@ func lastLine(f *os.File) string {
 	return ": " + strings.ToValidUTF8(lines[len(lines)-1], "?")
 }
 
-// memoryFile returns one with texts in it, which no NUL is in, after the room for an answer.
+// memoryFile returns a memory file with room for an answer, then the texts, separated by NUL bytes.
+// It returns an error if a text contains a NUL byte.
 func memoryFile(texts []string) (*os.File, error) {
 	size := answerBytes
 	for _, text := range texts {
@@ -209,7 +215,7 @@ func memoryFile(texts []string) (*os.File, error) {
 	return f, nil
 }
 
-// ask returns its answer to a message, while no job runs.
+// ask sends the interpreter a message and returns its answer. Call it only while no job runs.
 func (f *interpreter) ask(message string) (string, error) {
 	for len(f.heard) > 0 {
 		<-f.heard
@@ -217,7 +223,7 @@ func (f *interpreter) ask(message string) (string, error) {
 	if err := f.send(message); err != nil {
 		return "", fmt.Errorf("the interpreter cannot be asked: %w", err)
 	}
-	// In pieces: time in which this machine stood still is not counted.
+	// Wait in short pieces, so that a pause of the machine does not use up the patience.
 	for range pongPatience / pongPiece {
 		select {
 		case said := <-f.heard:
@@ -228,17 +234,17 @@ func (f *interpreter) ask(message string) (string, error) {
 	return "", errors.New("the interpreter does not answer")
 }
 
-// forkAhead has a fork made for the next job, where there is an interpreter.
+// forkAhead requests a spare fork for the next job, if there is an interpreter.
 func (f *interpreter) forkAhead() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pid.Load() != 0 && f.lost == nil && !f.spare {
 		f.spare, f.asked = true, startTime()
-		_ = f.send("spare") // who cannot be told has ended, which the next job is told
+		_ = f.send("spare") // if this fails, the interpreter has ended, and the next job reports it
 	}
 }
 
-// dropSpare ends a fork that no job was there for.
+// dropSpare ends a spare fork that no job has used.
 func (f *interpreter) dropSpare() []string {
 	f.mu.Lock()
 	had := f.spare && !f.gone.Load()
@@ -271,7 +277,7 @@ func (f *interpreter) send(message string, files ...int) error {
 	return errors.Join(failed, err)
 }
 
-// listen hears what the interpreter says, until it ends.
+// listen reads the interpreter's messages until the interpreter ends.
 func (f *interpreter) listen() {
 	var buf [4096]byte
 	for {
@@ -298,18 +304,19 @@ func (f *interpreter) hear(message string) {
 	}
 }
 
-// bereave ends the job of an interpreter that has ended: how, nobody can say any more.
+// bereave handles the end of the interpreter. It kills the current job and reports its exit as unknown.
 func (f *interpreter) bereave() {
-	for pid := int(f.pid.Load()); pid != 0 && !f.gone.Load(); time.Sleep(time.Millisecond) {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	struck := false
+	for until := time.Now().Add(endPatience); f.pid.Load() != 0 && !f.gone.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			struck = true
+			_ = syscall.Kill(int(f.pid.Load()), syscall.SIGKILL)
+		}
 		procs.reap()
 	}
 	f.mu.Lock()
 	j := f.job
-	f.lost = &startError{"the sandbox's interpreter has ended", syscall.EOWNERDEAD}
-	if j != nil {
-		f.lost = j.bereft()
-	}
+	f.lost = f.whyEnded(j, struck)
 	lost := f.lost
 	f.mu.Unlock()
 	select {
@@ -320,4 +327,25 @@ func (f *interpreter) bereave() {
 		j.kill()
 		j.exit <- ending{lost: lost, peak: unknown}
 	}
+}
+
+// whyEnded returns the reason why the interpreter ended, with or without a job. EOWNERDEAD means that
+// code in the sandbox caused it. That is certain only if the interpreter was killed: by a process of its
+// own user, or by the kernel when the sandbox ran out of memory. An interpreter that exits by itself may
+// have met a limit that it shares with other sandboxes.
+func (f *interpreter) whyEnded(j *job, struck bool) error {
+	var kills uint64
+	if j != nil {
+		kills = ownGroup().oomKills.since(j.began.oomKills, j.began.knowsOOMKills)
+	}
+	switch {
+	case struck || !f.killed.Load():
+		return &startError{"the sandbox's interpreter has ended by itself", syscall.ENOTRECOVERABLE}
+	case kills != 0 && kills != unknown:
+		return &startError{"the sandbox's interpreter was killed: out of memory", syscall.EOWNERDEAD}
+	case j != nil && j.launch.id.isAgent(), j == nil && f.exposed:
+		return &startError{"the sandbox's interpreter was killed by what ran in the sandbox",
+			syscall.EOWNERDEAD}
+	}
+	return &startError{"the sandbox's interpreter was killed", syscall.ENOTRECOVERABLE}
 }

@@ -1,4 +1,4 @@
-// What a job could have changed in the interpreter, and whether it did.
+// Detection of changes that a job has made to the interpreter process.
 package main
 
 import (
@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// factLines are those of /proc/PID/status that no time changes.
+// factLines are the fields of /proc/PID/status that do not change over time.
 var factLines = []string{"Umask", "TracerPid", "Uid", "Gid", "Groups", "Threads", "SigPnd",
 	"ShdPnd", "SigBlk", "SigIgn", "SigCgt", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb",
 	"NoNewPrivs", "Seccomp", "Seccomp_filters", "Cpus_allowed", "Mems_allowed"}
 
-// factsOf describes a process by name: its limits, its priorities, its signals and rights.
+// factsOf returns a process's limits, priorities, signals and rights by name.
 func factsOf(pid int) map[string]string {
 	facts := map[string]string{}
 	folder := "/proc/" + strconv.Itoa(pid) + "/"
@@ -49,8 +49,8 @@ func factsOf(pid int) map[string]string {
 	return facts
 }
 
-// changed tells what is not as it was when the interpreter had started, in one sentence each. It is
-// called while no job runs and what jobs left behind is dead.
+// changed returns one sentence for each difference from the interpreter's state after its start. Call
+// it while no job runs and all processes of earlier jobs are dead.
 func (f *interpreter) changed() (findings []string) {
 	pid := int(f.pid.Load())
 	if pid == 0 {

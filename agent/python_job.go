@@ -1,12 +1,14 @@
-// One job: code in a fork of the interpreter, and the processes that it starts.
+// One job: code that runs in a fork of the interpreter, and the processes that it starts.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -14,14 +16,14 @@ func addressOf(b *byte) unsafe.Pointer { return unsafe.Pointer(b) }
 
 type job struct {
 	launch launch
-	start  uint64 // no process of it started before
+	start  uint64 // no process of the job started before this time
 	began  moment
 	file   *os.File
-	over   atomic.Bool // its main process has ended, or nobody can tell any more
+	over   atomic.Bool // its main process has ended, or its end can no longer be observed
 	exit   chan ending
 }
 
-// begin has the interpreter forked. The job's stdin, stdout and stderr are those of the launch.
+// begin asks the interpreter to fork for a job, with the launch's stdin, stdout and stderr.
 func (f *interpreter) begin(l launch, code string, start uint64, began moment) (*job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,17 +61,35 @@ func (f *interpreter) begin(l launch, code string, start uint64, began moment) (
 	if err := f.send(message, int(file.Fd()), int(l.fds[0]), int(l.fds[1]), int(l.fds[2])); err != nil {
 		f.job = nil
 		file.Close()
-		if f.lost == nil {
-			f.lost = &startError{"the sandbox's interpreter has ended", syscall.EOWNERDEAD}
-		}
-		return nil, f.lost
+		return nil, f.unreachable(err)
 	}
 	return j, nil
 }
 
+// unreachable returns the reason why a job could not be passed to the interpreter. Hold the lock. After
+// a broken connection it waits until the interpreter is reaped. No job can cause any other error, such
+// as too many descriptors in flight, because jobs have lower limits than the agent.
+func (f *interpreter) unreachable(err error) error {
+	if f.lost != nil {
+		return f.lost
+	}
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		for range endPatience / time.Millisecond {
+			if procs.reap(); f.gone.Load() {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		f.lost = f.whyEnded(nil, false)
+		return f.lost
+	}
+	return &startError{"the sandbox's interpreter cannot be given a job: " + err.Error(),
+		syscall.ENOTRECOVERABLE}
+}
+
 func (j *job) ended() <-chan ending { return j.exit }
 
-// release lets the next job begin.
+// release frees the interpreter for the next job.
 func (j *job) release() {
 	forks.mu.Lock()
 	defer forks.mu.Unlock()
@@ -104,7 +124,7 @@ func number(text string) (n int64) {
 	return n
 }
 
-// notStarted is what the fork wrote down when it could not become the job.
+// notStarted returns the error that the fork wrote to its file when it could not start the job, or nil.
 func (j *job) notStarted() error {
 	var answer [answerBytes]byte
 	n, _ := j.file.ReadAt(answer[:], 0)
@@ -117,20 +137,6 @@ func (j *job) notStarted() error {
 	}
 	return explain(int32(number(words[0])), syscall.Errno(number(words[1])), j.launch.argv[0],
 		j.launch.cwd)
-}
-
-// bereft says why the interpreter ended under the job: only a process of its own user can end it,
-// or the kernel where the sandbox is out of memory.
-func (j *job) bereft() error {
-	kills := ownGroup().oomKills.since(j.began.oomKills, j.began.knowsOOMKills)
-	switch {
-	case kills != 0 && kills != unknown:
-		return &startError{"the sandbox's interpreter was killed: out of memory", syscall.EOWNERDEAD}
-	case j.launch.id.isAgent():
-		return &startError{"the sandbox's interpreter was ended by what ran in the sandbox",
-			syscall.EOWNERDEAD}
-	}
-	return &startError{"the sandbox's interpreter has ended", syscall.ENOTRECOVERABLE}
 }
 
 func (j *job) kill() { strikeUntil(j.strike) }
@@ -152,8 +158,8 @@ func (j *job) strike(known map[int]uint64) (gone bool) {
 	}
 }
 
-// members picks the job's processes from the table: those below the interpreter that are not older
-// than the job, and what is below these. An interpreter that was killed leaves them to the agent.
+// members picks the job's processes from the table: the interpreter's children that are not older than
+// the job, and their descendants. If the interpreter was killed, they are the agent's children.
 func (j *job) members(table []processStat, known map[int]uint64, mains map[int]bool) []processStat {
 	const mine, others, undecided = 1, 2, 3
 	byPid := make(map[int]*processStat, len(table))
@@ -166,7 +172,7 @@ func (j *job) members(table []processStat, known map[int]uint64, mains map[int]b
 		if side, done := found[p.pid]; done {
 			return side
 		}
-		found[p.pid] = undecided // the table is no snapshot: a number used again may close a circle
+		found[p.pid] = undecided // the table is no snapshot: a reused pid may close a circle
 		side := others
 		above := byPid[p.ppid]
 		switch {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A job's processes among those of others: `ppid` and `start` decide.
+// A job's processes are told from others by their parents and start times.
 func TestMembersOfAJob(t *testing.T) {
 	const server, other = 20, 90
 	table := []processStat{

@@ -74,7 +74,7 @@ type reaperState struct {
 	usages [2]syscall.Rusage
 
 	inCommand bool
-	all, mask uint64 // of signals: every one, and those of the agent's thread
+	all, mask uint64     // of signals: every one, and those of the agent's thread
 	caps      [2]capData // what the command may have, or needs to become another user
 	nocaps    [2]capData
 	capHeader capHeader

@@ -1,4 +1,4 @@
-// The reset: between two jobs the sandbox becomes what it was before its first command.
+// The reset, which restores the sandbox between two jobs to its state before the first command.
 package main
 
 import (
@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// For how long what was killed, or is on its way out of the kernel, is waited for.
+	// resetPatience is how long a reset waits for killed processes and dying kernel objects to go.
 	resetPatience = 5 * time.Second
-	// And at most, where a machine that has others to serve makes each look take longer.
+	// resetLimit bounds the wait on a busy machine, where each check takes longer.
 	resetLimit = 30 * time.Second
 )
 
-// resettable is said of an agent beside others on a machine that is the sandbox's own.
+// resettable is set for an agent beside others if the machine is the sandbox's own.
 var resettable bool
 
-// jobs is what a reset knows of the sandbox. Its lock is not held while a reset works.
+// jobs is the state of a sandbox's resets. mu is not held while a reset works: under excludes others.
 type jobs struct {
 	mu sync.Mutex
-	// under says that a reset is at work, or has left something: nothing may start meanwhile.
+	// under is set while a reset works, and for good if one has failed. Nothing may start then.
 	under bool
-	// uids are those of jobs to come; nil where the sandbox has one for all.
+	// uids are the identities of the next jobs; nil if all jobs share one user.
 	uids *identities
-	// refused is why the sandbox cannot be reset, for good.
+	// refused holds the reasons why the sandbox can never be reset again.
 	refused []string
 
 	taken   bool
@@ -40,8 +40,8 @@ type jobs struct {
 	self    ownState
 }
 
-// reset answers with a list of what is left that it could not remove, and what the sandbox has used
-// so far; the first call only takes down what there is.
+// reset resets the sandbox. It returns a list of everything that it could not remove, and the
+// sandbox's usage so far. The first call removes nothing: it takes the inventory.
 func (b *sandbox) reset(own *stream) ([]byte, error) {
 	if self != 1 && !resettable {
 		return nil, fmt.Errorf("not the sandbox's first process, so what is on its machine is "+
@@ -74,7 +74,7 @@ func (b *sandbox) reset(own *stream) ([]byte, error) {
 	if len(left) == 0 {
 		left = b.othersOpen(own)
 	}
-	used := stats()[12:] // from the processor time on
+	used := stats()[12:] // the fields from the processor time on
 	j.mu.Lock()
 	j.taken, j.refused, j.under = true, left, len(left) > 0
 	j.mu.Unlock()
@@ -88,8 +88,8 @@ func (b *sandbox) reset(own *stream) ([]byte, error) {
 	return append(answer, used...), nil
 }
 
-// refuse says why nothing may start: a reset is at work, or has found what it cannot remove, or it
-// is to run as a user that no reset knows of.
+// refuse returns an error if nothing may start: a reset is at work or has failed, or the request names
+// a user, and a reset cannot clean up after that user.
 func (j *jobs) refuse(user string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -104,8 +104,9 @@ func (j *jobs) refuse(user string) error {
 	return nil
 }
 
-// until tries again, ever less often, until nothing is left or patience ends. Pauses count for as
-// long as they were meant to be: a machine that stands still for seconds does not take them away.
+// until calls try with growing pauses until nothing is left or resetPatience ends, and returns what is
+// left. It counts the intended length of each pause, so that a machine that pauses for seconds does not
+// use up the patience.
 func until(try func() []string) []string {
 	begun, waited := time.Now(), time.Duration(0)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
@@ -118,8 +119,8 @@ func until(try func() []string) []string {
 	}
 }
 
-// othersOpen waits for the requests of all clients but the reset itself to have ended. New ones
-// are refused.
+// othersOpen waits until no request but the reset itself is open, and returns those that are left.
+// New requests are refused in the meantime.
 func (b *sandbox) othersOpen(own *stream) []string {
 	return until(func() (left []string) {
 		b.mu.Lock()
@@ -141,14 +142,14 @@ func (b *sandbox) othersOpen(own *stream) []string {
 	})
 }
 
-// clean removes what a job has left, and says what would not go.
+// clean removes everything that a job has left, and returns what it could not remove.
 func (b *sandbox) clean() (left []string) {
 	j := &b.jobs
 	if left = forks.dropSpare(); len(left) > 0 {
 		return left
 	}
 	if left = b.endProcesses(); len(left) > 0 {
-		return left // what runs on could undo all else
+		return left // a running process could undo the rest
 	}
 	if left = j.sockets.inFlight(); len(left) > 0 {
 		return left
@@ -173,12 +174,13 @@ func (b *sandbox) clean() (left []string) {
 		d.restore()
 	}
 	if work.entries < maxRemovals-manyRemovals || j.objects.shrink() {
-		debug.FreeOSMemory() // the next job has what the names of so much took
+		debug.FreeOSMemory() // return the memory of so many names to the next job
 	}
 	return append(left, renewNull(b.null)...)
 }
 
-// verify looks at everything that a job could have changed, and removes nothing.
+// verify checks everything that a job could have changed, and returns the differences. It removes
+// nothing.
 func (b *sandbox) verify() (left []string) {
 	j := &b.jobs
 	left = append(left, b.processesLeft()...)
@@ -194,7 +196,7 @@ func (b *sandbox) verify() (left []string) {
 	return append(left, forks.changed()...)
 }
 
-// nextJob gives what comes next an identity that nothing before it had, and the workdir.
+// nextJob gives the next job an identity that no earlier job had, and the workdir.
 func (b *sandbox) nextJob() []string {
 	j := &b.jobs
 	if j.uids == nil {
@@ -211,7 +213,7 @@ func (b *sandbox) nextJob() []string {
 	return nil
 }
 
-// remakeWorkdir makes the workdir again where it is in a place that was emptied.
+// remakeWorkdir creates the workdir again if it was in a place that was emptied.
 func (b *sandbox) remakeWorkdir() []string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(b.workdir, &st); err == nil {
@@ -223,8 +225,8 @@ func (b *sandbox) remakeWorkdir() []string {
 	return nil
 }
 
-// renewNull replaces the open file that is every command's stdin: flags and locks of an open file
-// are shared by all who have it.
+// renewNull reopens /dev/null, every command's stdin. All commands share one open file description, and
+// with it the flags and locks that a job has set.
 func renewNull(fd uintptr) []string {
 	fresh, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err == nil {

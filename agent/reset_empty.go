@@ -1,5 +1,5 @@
-// Emptying a place: everything in it that was not there before any job is removed, as the job's user
-// and never through a link.
+// Emptying a place: removal of everything that was not there before the first job. It runs as the job's
+// user and never follows a link.
 package main
 
 import (
@@ -12,14 +12,14 @@ import (
 
 const (
 	maxRemovals = 200_000
-	// So many that their names take memory which matters.
+	// manyRemovals is a number of removals whose names take a relevant amount of memory.
 	manyRemovals = 5_000
 	maxDepth     = 256
-	// On a busy machine.
+	// removalPatience allows for a busy machine.
 	removalPatience = 5 * time.Second
 )
 
-// A removal is what emptying all places may cost.
+// A removal is the budget of time and entries for emptying all places.
 type removal struct {
 	end     time.Time
 	entries int
@@ -30,7 +30,7 @@ func (r *removal) spent() bool {
 	return r.entries < 0 || (r.entries%64 == 0 && time.Now().After(r.end))
 }
 
-// empty removes everything that was not there, as the job's user.
+// empty removes everything that was not there before the first job. Call it as the job's user.
 func (p *place) empty(r *removal) []string {
 	if p.watched || p.regular {
 		return nil
@@ -95,7 +95,7 @@ func (p *place) remove(r *removal, fd int, in, name string, depth int) []string 
 func (p *place) emptyBelow(r *removal, fd int, name, full string, depth int) []string {
 	const how = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK |
 		syscall.O_CLOEXEC
-	// It is a folder, and nobody is left to replace it by a link.
+	// This follows no link: the entry is a folder, and no process is left that could replace it.
 	_ = syscall.Fchmodat(fd, name, 0o700, 0)
 	folder, err := syscall.Openat(fd, name, how, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-// The inventory: what a job will be able to change in the sandbox, found before the first one.
+// The inventory of everything that a job will be able to change, taken before the first job.
 package main
 
 import (
@@ -18,7 +18,7 @@ const (
 	atNoFollow   = 0x100
 )
 
-// Kernel interfaces, in which nothing is stored but by their owners, whom no job is one of.
+// kernelMounts are kernel interfaces. Only their owners can store anything there, and no job is an owner.
 var kernelMounts = strings.Fields(`proc sysfs cgroup cgroup2 devpts debugfs tracefs securityfs bpf
 	pstore configfs fusectl binfmt_misc nsfs rpc_pipefs efivarfs selinuxfs autofs`)
 
@@ -46,7 +46,7 @@ func mounts(data string) (found []mount) {
 	return found
 }
 
-// unescaped undoes the octal numbers by which spaces and the like are written there.
+// unescaped decodes the octal escapes that mountinfo uses for spaces and the like.
 func unescaped(name string) string {
 	var out []byte
 	for i := 0; i < len(name); i++ {
@@ -62,7 +62,7 @@ func unescaped(name string) string {
 	return string(out)
 }
 
-// A survey looks for what one user, or each of a range, may change.
+// A survey finds everything that one user, or any user of a range, may change.
 type survey struct {
 	id      identity
 	uids    *identities
@@ -83,7 +83,7 @@ func (s *survey) mayWrite(st *syscall.Stat_t) bool {
 	}
 	switch {
 	case s.isJob(st.Uid):
-		return true // it may change the mode
+		return true // the owner may change the mode
 	case st.Gid == s.id.gid || slices.Contains(s.id.groups, st.Gid):
 		return st.Mode&0o020 != 0
 	}
@@ -96,7 +96,7 @@ func (s *survey) refuse(format string, args ...any) {
 	}
 }
 
-// takeInventory answers with why the sandbox cannot be reset.
+// takeInventory records the sandbox's state, and returns the reasons why it cannot be reset, if any.
 func (b *sandbox) takeInventory() []string {
 	j := &b.jobs
 	var err error
@@ -138,7 +138,7 @@ func (b *sandbox) takeInventory() []string {
 
 func (s *survey) all() {
 	seen := map[string]bool{}
-	for _, m := range slices.Backward(s.mounts) { // the last one at a path is what is seen there
+	for _, m := range slices.Backward(s.mounts) { // the last mount at a path is the visible one
 		if seen[m.path] {
 			continue
 		}
@@ -159,8 +159,7 @@ func (s *survey) all() {
 	}
 }
 
-// covered tells whether something is mounted over a folder above a mount, so that it cannot be
-// reached.
+// covered reports whether a mount cannot be reached, because another one lies over a folder above it.
 func (s *survey) covered(m mount) bool {
 	fd, err := syscall.Open(m.path, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -177,7 +176,7 @@ func (s *survey) covered(m mount) bool {
 	return false
 }
 
-// proc is the kernel's, but where a job's user owns the namespaces that it shows.
+// proc checks /proc. It belongs to the kernel, except where a job's user owns the namespaces it shows.
 func (s *survey) proc(m mount) {
 	var st syscall.Stat_t
 	if m.readOnly || m.path != "/proc" {
@@ -220,7 +219,7 @@ func (s *survey) place(name string, st *syscall.Stat_t) *place {
 	return p
 }
 
-// walk looks at a folder or file and all below it on the same mount. `loose` says that a job can
+// walk inspects a folder or file and everything below it on the same mount. loose means that a job can
 // remove it.
 func (s *survey) walk(name string, st *syscall.Stat_t, loose bool) {
 	if s.walked++; s.walked > maxWalked || time.Now().After(s.end) {
@@ -233,14 +232,14 @@ func (s *survey) walk(name string, st *syscall.Stat_t, loose bool) {
 		if !leadsTo(name, s.workdir) {
 			s.refuse("%s is there before its first job, and a job could remove it", quoted(name))
 		}
-		return // it is made again
+		return // the workdir is made again
 	}
 	may := s.mayWrite(st)
 	switch kind := st.Mode & syscall.S_IFMT; {
 	case kind == syscall.S_IFDIR:
 	case kind == syscall.S_IFLNK, kind == syscall.S_IFSOCK && !s.isJob(st.Uid),
 		kind == syscall.S_IFCHR && !s.isJob(st.Uid):
-		return // a device or a server keeps what it likes, and is the sandbox's maker's
+		return // links store nothing; the sandbox's maker answers for devices and servers
 	case kind == syscall.S_IFREG && may && st.Size <= placeBuffer:
 		s.place(name, st)
 		return
@@ -285,5 +284,5 @@ func (s *survey) walk(name string, st *syscall.Stat_t, loose bool) {
 	}
 }
 
-// leadsTo tells whether a path is the other one or above it.
+// leadsTo reports whether name is the path to, or a folder above it.
 func leadsTo(name, to string) bool { return name == to || strings.HasPrefix(to, name+"/") }

@@ -1,5 +1,5 @@
-// The processes of a job: all but the agent, its reapers, the interpreter, and what came in from
-// outside.
+// The processes of a job: all except the agent, its reapers, the interpreter, and processes that entered
+// the sandbox from outside.
 package main
 
 import (
@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// strangers lists what a job has left, zombies included: they have names. It is called with the lock
-// of all children.
+// strangers lists the processes that a job has left, zombies included, because their names can carry
+// data. outside reports whether other processes are there, too. Hold children.mu.
 func (b *sandbox) strangers(spared map[int]bool) (found []processStat, outside bool) {
 	if self != 1 && b.jobs.uids == nil {
 		for _, p := range processTable(procs.byPid) {
@@ -44,7 +44,7 @@ func (b *sandbox) strangers(spared map[int]bool) (found []processStat, outside b
 		switch {
 		case !ok && syscall.Kill(pid, 0) == syscall.ESRCH: // it has ended
 		case ok && s.ppid == 0 && len(b.ofJob([]int{pid})) == 0:
-			outside = true // what entered from outside has no parent in here
+			outside = true // a process that entered from outside has no parent in this namespace
 		default:
 			s.pid = pid
 			found = append(found, s)
@@ -62,8 +62,8 @@ func namesIn(folder string) ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// ofJob picks the processes of the job's user, where that one is nobody else's: those that it may
-// signal.
+// ofJob picks the processes that the job's user may signal. It returns none if jobs have no user of
+// their own.
 func (b *sandbox) ofJob(pids []int) (mine []int) {
 	if b.jobs.uids != nil && len(pids) > 0 {
 		b.jobs.actor.as(b.as(), func() []string {
@@ -78,7 +78,7 @@ func (b *sandbox) ofJob(pids []int) (mine []int) {
 	return mine
 }
 
-// processesLeft names what runs, or has ended and is waited for by nobody.
+// processesLeft names the processes and zombies that a job has left.
 func (b *sandbox) processesLeft() []string {
 	return until(func() (left []string) {
 		procs.reap()
@@ -103,13 +103,13 @@ func described(pid int) string {
 	return fmt.Sprintf("%d, %q", pid, name)
 }
 
-// endProcesses kills them, and returns when they are gone.
+// endProcesses kills the job's processes and waits until they are gone. It returns those that are left.
 func (b *sandbox) endProcesses() []string {
 	known := map[int]uint64{}
 	return until(func() (left []string) {
 		if b.jobs.uids != nil {
 			b.jobs.actor.as(b.as(), func() []string {
-				// Atomic: nothing can fork out of it.
+				// One signal to all of the user's processes is atomic: no fork can escape it.
 				_ = syscall.Kill(-1, syscall.SIGKILL)
 				return nil
 			})
@@ -134,8 +134,8 @@ func (b *sandbox) endProcesses() []string {
 	})
 }
 
-// strike kills what it finds, or stops it for as long as there is more than the last time: then
-// nothing can fork away. It is called with the lock of all children.
+// strike kills the processes found. As long as some are new, it stops them instead, so that none can
+// escape by a fork. Hold children.mu.
 func strike(found []processStat, known map[int]uint64, others bool) {
 	fresh, alive := 0, 0
 	for _, p := range found {

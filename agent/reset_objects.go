@@ -1,4 +1,4 @@
-// What outlives processes in the kernel: System V's objects, message queues, keys, sockets.
+// Kernel objects that outlive their processes: System V objects, message queues and keys.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// callNumbers of what package syscall does not name on both architectures.
+// moreCalls are numbers of system calls that package syscall does not name on both architectures.
 type moreCalls struct{ shmctl, semctl, msgctl, shmget, mqOpen, mqUnlink, keyctl uintptr }
 
 var calls = map[string]moreCalls{
@@ -21,7 +21,7 @@ var calls = map[string]moreCalls{
 	"arm64": {shmctl: 195, semctl: 191, msgctl: 187, shmget: 194, mqOpen: 180, mqUnlink: 181, keyctl: 219},
 }[goarch]
 
-// kernelObjects knows of a sandbox's objects of System V, which /proc/sysvipc lists, and keys.
+// kernelObjects describes a sandbox's System V objects, which /proc/sysvipc lists, and its keyrings.
 type kernelObjects struct {
 	lists []objectList
 	keys  bool // there are keyrings, which jobs may use
@@ -35,7 +35,7 @@ type objectList struct {
 	buffer []byte
 }
 
-// read returns what is valid until the next call.
+// read returns the list's current text, which is valid until the next call.
 func (l *objectList) read() []byte {
 	l.buffer = slices.Grow(l.buffer[:0], 1<<10)
 	for {
@@ -49,7 +49,8 @@ func (l *objectList) read() []byte {
 	}
 }
 
-// findKernelObjects says why they could not be removed, where that is so.
+// findKernelObjects records the kernel objects before the first job. refused holds the reasons why
+// such objects could not be removed later.
 func findKernelObjects(all []mount, j *jobs, id identity) (k kernelObjects, refused []string) {
 	for _, kind := range []struct {
 		name   string
@@ -80,7 +81,7 @@ func findKernelObjects(all []mount, j *jobs, id identity) (k kernelObjects, refu
 	return k, refused
 }
 
-// mayOpenQueue tries to make a POSIX message queue.
+// mayOpenQueue reports whether the calling thread may create a POSIX message queue.
 func mayOpenQueue() bool {
 	name, _ := syscall.BytePtrFromString(fmt.Sprintf("sandboxkit-%d", os.Getpid()))
 	fd, _, e := syscall.RawSyscall6(calls.mqOpen, uintptr(unsafe.Pointer(name)),
@@ -93,7 +94,8 @@ func mayOpenQueue() bool {
 	return true
 }
 
-// remove runs as the job's user. What cannot be removed is found later.
+// remove removes the job's kernel objects. Call it as the job's user. Later, left finds any objects that
+// could not be removed.
 func (k *kernelObjects) remove() (left []string) {
 	for i := range k.lists {
 		l := &k.lists[i]
@@ -110,7 +112,7 @@ func (k *kernelObjects) remove() (left []string) {
 	}
 	if k.keys {
 		const clear = 7
-		for _, ring := range []int{-4, -5} { // the user's, and its session's
+		for _, ring := range []int{-4, -5} { // the user's keyring and its session keyring
 			_, _, e := syscall.RawSyscall(calls.keyctl, clear, uintptr(ring), 0)
 			if e != 0 && e != syscall.ENOKEY {
 				left = append(left, "a keyring: "+e.Error())
@@ -129,7 +131,7 @@ func removeObject(call uintptr, id int) {
 	}
 }
 
-// ids are the second column's.
+// ids returns the object ids of a list: its second column.
 func ids(list []byte) map[int]bool {
 	found := map[int]bool{}
 	for _, line := range strings.Split(string(list), "\n") {
@@ -156,7 +158,7 @@ func (k *kernelObjects) left() (left []string) {
 	return left
 }
 
-// shrink gives up the room that long lists took, and tells whether there were any.
+// shrink frees the buffers of long lists, and reports whether there were any.
 func (k *kernelObjects) shrink() (had bool) {
 	for i := range k.lists {
 		if l := &k.lists[i]; cap(l.buffer) > 64<<10 {

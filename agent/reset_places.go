@@ -1,4 +1,4 @@
-// Writable places: each folder that a job can change, made what it was and emptied.
+// Writable places: the folders and small files that a job can change, and how they are restored.
 package main
 
 import (
@@ -23,19 +23,19 @@ const (
 	atCwd    = -0x64
 )
 
-// A place is a folder, or a small file, that jobs may write to or whose owner they are.
+// A place is a folder or a small file that jobs may write to or own.
 type place struct {
 	path   string
 	fd     int
-	like   syscall.Stat_t // what it was
+	like   syscall.Stat_t // its attributes at the inventory
 	xattrs map[string]string
 	flags  uint64
-	kept   map[string]bool // what was there, and no job can remove
-	remade string          // what leads to the workdir, and is made again
-	// regular: it is a file, and that was in it.
+	kept   map[string]bool // entries at the inventory that no job can remove
+	remade string          // the entry that leads to the workdir, and is made again
+	// regular marks a file; content is what it held at the inventory.
 	regular bool
 	content []byte
-	// watched: the kernel removes what is in it, a terminal when it is closed.
+	// watched marks a folder whose entries the kernel removes: terminals, when they are closed.
 	watched bool
 	buffer  []byte
 }
@@ -47,7 +47,7 @@ func newPlace(name string, regular bool) (*place, error) {
 	}
 	fd, err := syscall.Open(name, how|noAtime, 0)
 	if err == syscall.EPERM {
-		fd, err = syscall.Open(name, how, 0) // somebody else's
+		fd, err = syscall.Open(name, how, 0) // only a file's owner may use O_NOATIME
 	}
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
@@ -63,7 +63,7 @@ func newPlace(name string, regular bool) (*place, error) {
 	return p, nil
 }
 
-// read returns what a file holds, at most a buffer of it, and valid until the buffer is used again.
+// read returns a file's content, at most placeBuffer bytes. It is valid until the buffer's next use.
 func (p *place) read() []byte {
 	if !p.regular {
 		return nil
@@ -84,8 +84,8 @@ func flagsOf(fd int) (flags uint64) {
 	return flags
 }
 
-// attributes are a folder's extended ones, its access control lists among them. Of one that is too
-// long for the buffer the value is not told: no place has such.
+// attributes returns the extended attributes, which include access control lists. A value that is too
+// long for the buffer reads as empty; no place has one at the inventory.
 func (p *place) attributes() map[string]string {
 	n, _, e := syscall.RawSyscall(syscall.SYS_FLISTXATTR, uintptr(p.fd),
 		uintptr(unsafe.Pointer(&p.buffer[0])), uintptr(len(p.buffer)))
@@ -113,7 +113,7 @@ func setXattr(fd int, name string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	data := append(slices.Clone(value), 0) // so that there is an address
+	data := append(slices.Clone(value), 0) // for an address even if value is empty
 	_, _, e := syscall.RawSyscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(key)),
 		uintptr(unsafe.Pointer(&data[0])), uintptr(len(value)), 0, 0)
 	if e != 0 {
@@ -128,7 +128,8 @@ func removeXattr(fd int, name string) {
 	}
 }
 
-// restore gives the folder itself its attributes back; what it cannot, left will find.
+// restore resets a folder's own attributes, or a file's attributes and content. Later, left finds any
+// that it could not reset.
 func (p *place) restore() []string {
 	var now syscall.Stat_t
 	if err := syscall.Fstat(p.fd, &now); err != nil {
@@ -163,14 +164,15 @@ func (p *place) restore() []string {
 	return nil
 }
 
-// restoreTimes is the last thing that is done to it. Only its owner may.
+// restoreTimes resets a place's times. Call it last, after all other changes. Only the owner may do so.
 func (p *place) restoreTimes() {
 	times := [2]syscall.Timespec{p.like.Atim, p.like.Mtim}
 	syscall.RawSyscall6(syscall.SYS_UTIMENSAT, uintptr(p.fd), 0, uintptr(unsafe.Pointer(&times[0])),
 		0, 0, 0)
 }
 
-// left says in what the folder is not what it was, times apart, and what is in it.
+// left returns the differences between a place and its state at the inventory, except times: its
+// attributes, its content, and new entries.
 func (p *place) left() (left []string) {
 	var now syscall.Stat_t
 	if err := syscall.Fstat(p.fd, &now); err != nil {
@@ -210,7 +212,7 @@ func (p *place) left() (left []string) {
 	return append(left, find()...)
 }
 
-// names lists the first of a folder's entries: as many as the buffer holds.
+// names lists a folder's entries. It stops after maxRemovals of them.
 func (p *place) names(fd int, buffer []byte) ([]string, error) {
 	if _, err := syscall.Seek(fd, 0, 0); err != nil {
 		return nil, err
@@ -231,7 +233,7 @@ func (p *place) names(fd int, buffer []byte) ([]string, error) {
 	}
 }
 
-// A device is a file that keeps nothing but its attributes, which a job owns.
+// A device is a file that a job owns and that stores nothing but its attributes.
 type device struct {
 	path string
 	like syscall.Stat_t

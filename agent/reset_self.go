@@ -1,4 +1,4 @@
-// What a job of the agent's own user could change of the agent: limits, priorities, processors.
+// Detection of changes to the agent by a job of its own user: limits, priorities, CPU affinity.
 package main
 
 import (
@@ -25,7 +25,7 @@ var scheduler = map[string]schedulerCalls{
 	"arm64": {getAttr: 275, getAffinity: 123, ioprioGet: 31},
 }[goarch]
 
-// A schedule is how a thread is let run.
+// A schedule is a thread's scheduling state: attributes, CPU affinity and I/O priority.
 type schedule struct {
 	attributes [schedAttrBytes]byte
 	affinity   [128]byte
@@ -42,7 +42,7 @@ func scheduleOf(thread int) (s schedule) {
 	return s
 }
 
-// ownState is the agent's at the inventory. All its threads have the same.
+// ownState is the agent's own state at the inventory. All its threads have the same schedule.
 type ownState struct {
 	limits [limitCount][2]uint64
 	like   schedule
@@ -58,8 +58,8 @@ func limitsNow() (limits [limitCount][2]uint64) {
 
 func ownStateNow() ownState { return ownState{limitsNow(), scheduleOf(self)} }
 
-// ownChanged replaces the threads that acted as a job, where one is not what it was: that user may
-// say how they are scheduled.
+// ownChanged returns changes of the agent's state. If jobs have users of their own, it first replaces
+// the threads that acted as a job, because the job's user may have changed their scheduling.
 func (j *jobs) ownChanged() []string {
 	left := j.self.changed()
 	if len(left) == 0 || j.uids == nil {

@@ -1,4 +1,4 @@
-// Sockets that outlive their processes: connections that linger, and those that were sent.
+// Sockets that outlive their processes: lingering connections, and sockets in flight inside others.
 package main
 
 import (
@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// socketCounts are the kernel's, of a network namespace.
+// socketCounts are the kernel's counts of sockets in the network namespace.
 type socketCounts struct {
 	files  []int
 	counts map[string]int
-	unix   objectList // of them all, read when there are more than before
-	labels objectList // of IPv6 flows, which last for as long as who took one wishes
+	unix   objectList // all Unix sockets, read only when the count has grown
+	labels objectList // IPv6 flow labels, which last as long as their creator asked
 }
 
-// counted are those of a namespace alone; others in these files are the machine's.
+// counted are the numbers that count one namespace only; the others in these files count the machine.
 var counted = map[string][]string{
 	"TCP": {"inuse", "tw"}, "UDP": {"inuse"}, "UDPLITE": {"inuse"}, "RAW": {"inuse"},
 	"FRAG": {"inuse"}, "TCP6": {"inuse"}, "UDP6": {"inuse"}, "UDPLITE6": {"inuse"},
@@ -58,10 +58,10 @@ func (s *socketCounts) read() map[string]int {
 	return found
 }
 
-// left waits for those that the kernel is about to remove.
+// left returns the sockets that a job has left, after waiting for those that the kernel is removing.
 func (s *socketCounts) left() []string {
 	if self != 1 {
-		return nil // the machine has other users of its network
+		return nil // other programs of the machine use its network, too
 	}
 	return until(func() (left []string) {
 		if !bytes.Equal(s.labels.read(), s.labels.before) {
@@ -75,7 +75,7 @@ func (s *socketCounts) left() []string {
 				if strange := s.strangeUnix(); strange > 0 {
 					left = append(left, fmt.Sprintf("%d unix sockets", strange))
 				} else {
-					s.counts[name] = count // the agent's own, of more clients
+					s.counts[name] = count // the agent's own sockets: it has more clients now
 				}
 			default:
 				left = append(left, fmt.Sprintf("%d sockets: %s", count-s.counts[name], name))
@@ -85,8 +85,8 @@ func (s *socketCounts) left() []string {
 	})
 }
 
-// inFlight finds sockets that outlived all processes of the job: they hold each other, and files with
-// locks and space perhaps. When the kernel would be done with those cannot be seen.
+// inFlight returns Unix sockets that outlived all processes of the job. They hold each other, and may
+// hold files with locks and disk space. No interface shows when the kernel has released those.
 func (s *socketCounts) inFlight() []string {
 	if self != 1 || s.read()["sockets used"] <= s.counts["sockets used"] {
 		return nil
@@ -97,7 +97,7 @@ func (s *socketCounts) inFlight() []string {
 	return nil
 }
 
-// strangeUnix counts those that the agent does not hold.
+// strangeUnix counts the Unix sockets that the agent does not hold.
 func (s *socketCounts) strangeUnix() (count int) {
 	own := map[string]bool{}
 	names, _ := os.ReadDir("/proc/self/fd")
@@ -108,7 +108,7 @@ func (s *socketCounts) strangeUnix() (count int) {
 		}
 	}
 	for i, line := range strings.Split(string(s.unix.read()), "\n") {
-		// Num RefCount Protocol Flags Type St Inode Path: one that nobody has accepted has no inode.
+		// Num RefCount Protocol Flags Type St Inode Path: an unaccepted connection has inode 0.
 		if f := strings.Fields(line); i > 0 && len(f) > 6 && !own[f[6]] {
 			count++
 		}

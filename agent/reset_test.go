@@ -95,7 +95,7 @@ func TestAPlacesOwnAttributesComeBack(t *testing.T) {
 	if err := os.Chmod(p.path, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	_ = setXattr(p.fd, "user.mark", []byte("1")) // where there are any
+	_ = setXattr(p.fd, "user.mark", []byte("1")) // if the file system has any
 	_ = os.Chtimes(p.path, time.Unix(5, 0), time.Unix(5, 0))
 	if len(p.left()) == 0 {
 		t.Fatal("nothing is seen of a changed mode")

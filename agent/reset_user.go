@@ -1,4 +1,4 @@
-// Whom jobs run as: one identity after another, each for one job.
+// The users of jobs: each job gets an identity of its own.
 package main
 
 import (
@@ -13,23 +13,22 @@ import (
 	"unsafe"
 )
 
-// identities are the uids and gids of jobs, which nothing else in the sandbox has.
+// identities is the range of uids and gids of jobs, which nothing else in the sandbox uses.
 type identities struct {
-	first, last uint32 // uids that are not below or above these
+	first, last uint32 // the range of uids, both ends included
 	at          uint32
 	known       map[uint32]bool
 }
 
 const (
 	jobsASandbox = 1 << 16
-	firstBigUID  = 1 << 20 // what accounts, services and subordinate ranges seldom have
+	firstBigUID  = 1 << 20 // accounts, services and subordinate ranges seldom go beyond this
 	lastBigUID   = 1<<31 - 1<<17
 	firstUID     = 20_000
 	lastUID      = 60_000
 )
 
-// newIdentities finds a range of numbers that this process may become: nil where it can become
-// nobody else.
+// newIdentities finds a range of ids that this process may change to. It returns nil if there is none.
 func newIdentities() *identities {
 	has, err := getCaps()
 	const needed = 1<<capSetuid | 1<<capSetgid
@@ -61,7 +60,8 @@ func newIdentities() *identities {
 	return n
 }
 
-// mapped tells whether a user namespace has all numbers of a range. Without a map it has all.
+// mapped returns a function that reports whether a user namespace maps all ids of a range. A missing
+// map file means that it maps all ids.
 func mapped(path string) func(first, last uint64) bool {
 	data, err := os.ReadFile(path)
 	return func(first, last uint64) bool {
@@ -93,9 +93,9 @@ func (n *identities) next(home string) (identity, error) {
 	return identity{}, fmt.Errorf("its user numbers are used up: it has had %d jobs", n.last-n.first+1)
 }
 
-// An actor is a thread that becomes a job's user, really and not only for files, and itself again:
-// its saved ids stay. So a signal to all reaches that job's processes and nothing else. It has no
-// effective capability meanwhile.
+// An actor is a thread that changes its real and effective ids to a job's user, without effective
+// capabilities, and back. As that user, a signal to all processes reaches only the job's. Its saved ids
+// stay, so that it can change back.
 type actor struct {
 	thread *thread
 	gid    uint32
@@ -116,7 +116,7 @@ func newActor() (*actor, error) {
 	return a, err
 }
 
-// as does something as a user, and says what went wrong with that.
+// as calls job on the actor's thread as a user. It returns the job's result, and errors of the change.
 func (a *actor) as(id identity, job func() []string) (left []string) {
 	if id.isAgent() {
 		return job()
@@ -142,8 +142,8 @@ func (a *actor) become(id identity) error {
 	if e == nil {
 		e = setIDs(syscall.SYS_SETRESUID, id.uid)
 	}
-	// A change of them makes the process as dumpable as the administrator lets set-user-id
-	// programs be.
+	// A change of ids sets the process's dumpable flag to fs.suid_dumpable, the administrator's
+	// choice. Clear it again.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	if e == nil {
 		e = lowerThreadCaps(false)
@@ -175,7 +175,7 @@ func (a *actor) back() error {
 	return nil
 }
 
-// setIDs sets the calling thread's real and effective id, and keeps the saved one.
+// setIDs sets the calling thread's real and effective ids, and keeps the saved one.
 func setIDs(call uintptr, id uint32) error {
 	const keep = ^uintptr(0)
 	if _, _, e := syscall.RawSyscall(call, uintptr(id), uintptr(id), keep); e != 0 {
@@ -193,7 +193,7 @@ func threadIDs() (real, effective uint32) {
 
 const accessACL = "system.posix_acl_access"
 
-// accessFor is an access control list that lets in the owner and one user.
+// accessFor returns a POSIX access control list that lets in the owner and one user.
 func accessFor(uid uint32) []byte {
 	const none = ^uint32(0)
 	out := binary.LittleEndian.AppendUint32(nil, 2)
@@ -208,7 +208,7 @@ func accessFor(uid uint32) []byte {
 	return out
 }
 
-// ownWorkdir takes the workdir from the user that it was made for, so that it can be given to others.
+// ownWorkdir makes the agent's user the owner of the workdir, so that each job can get access in turn.
 func (b *sandbox) ownWorkdir() error {
 	var st syscall.Stat_t
 	if err := syscall.Stat(b.workdir, &st); err != nil {
@@ -223,8 +223,8 @@ func (b *sandbox) ownWorkdir() error {
 	return syscall.Chmod(b.workdir, 0o1777)
 }
 
-// giveWorkdir lets one user into the workdir; where its file system has no such lists, every user,
-// as nobody else has a process then.
+// giveWorkdir gives one user access to the workdir. If the file system has no access control lists, it
+// gives access to every user: no other user has a process then.
 func (b *sandbox) giveWorkdir(id identity) error {
 	for _, p := range b.jobs.places {
 		if p.path != b.workdir {

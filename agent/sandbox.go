@@ -1,9 +1,10 @@
-// The sandbox as a whole: its user and environment, its commands, its clients and its end.
+// The sandbox as a whole: its user, environment, clients, lifetime and end.
 package main
 
 import (
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -15,12 +16,12 @@ import (
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 type sandbox struct {
-	user    identity // with the lock, once there are clients: see as
+	user    identity // guarded by mu once there are clients: use as and become
 	workdir string
 	detach  bool
-	// ownerCalls says that the owner comes as any other client does, by the socket.
+	// ownerCalls is set if the owner connects to the socket, like any other client.
 	ownerCalls bool
-	// lease is how long the sandbox lives without a client; 0: for ever.
+	// lease is how long the sandbox lives without a client; 0 means for ever.
 	lease time.Duration
 	drop  string // prefix of the agent's own variables that commands do not get
 	null  uintptr
@@ -32,13 +33,16 @@ type sandbox struct {
 	configured bool
 	env        []string
 	clients    map[*conn]bool
+	owner      *session // the session on stdin, if there is one
+	beside     int      // further open connections of the owner's process
+	hadBeside  bool
 	deadline   *time.Timer
 	expiry     *time.Timer // of the lease
-	// ended is set before anything is killed, so that no client takes that for an exit.
+	// ended is set before commands are killed, so that no client sees their exits.
 	ended atomic.Bool
 }
 
-// configure takes the owner's environment and main command; the first time is the only one.
+// configure sets the owner's environment and starts the main command. A second call is an error.
 func (b *sandbox) configure(env, command []string) error {
 	b.mu.Lock()
 	again := b.configured
@@ -56,7 +60,7 @@ func (b *sandbox) configure(env, command []string) error {
 	return nil
 }
 
-// as is whom commands and file calls run as.
+// as returns the identity that commands and file calls run as.
 func (b *sandbox) as() identity {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,8 +73,9 @@ func (b *sandbox) become(id identity) {
 	b.user = id
 }
 
-// environment is what a command of `user` gets: the agent's own variables, the user's, those
-// of the sandbox, its own.
+// environment returns a command's identity and variables. It merges the agent's variables, the user's,
+// the sandbox's and the command's own; later ones win. As the agent's own user, the agent's variables
+// override the user's.
 func (b *sandbox) environment(user string, extra []string) (identity, []string, error) {
 	if err := b.jobs.refuse(user); err != nil {
 		return identity{}, nil, err
@@ -109,7 +114,7 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	return id, env, nil
 }
 
-// inherited are the variables that the agent itself was started with.
+// inherited returns the variables that the agent was started with, without those to drop.
 func (b *sandbox) inherited() []string {
 	if b.drop == "" {
 		return os.Environ()
@@ -119,18 +124,61 @@ func (b *sandbox) inherited() []string {
 	})
 }
 
-// makeWorkdir creates the folder where commands start, owned by the user that they run as.
+// defaultWorkdir is where commands start by default.
+const defaultWorkdir = "/workspace"
+
+// workdirs returns candidates for the workdir, the best first: only the requested folder, or the default
+// and its replacements for users who cannot create it.
+func (b *sandbox) workdirs(asked string) []string {
+	if asked != "" {
+		return []string{path.Clean(asked)}
+	}
+	home := b.user.home
+	if own := os.Getenv("HOME"); b.user.isAgent() && own != "" {
+		home = own
+	}
+	places := []string{defaultWorkdir}
+	if path.IsAbs(home) {
+		places = append(places, path.Join(home, "workspace"))
+	}
+	return append(places, "/tmp/workspace")
+}
+
+// findWorkdir sets b.workdir to the first of the places that it can create. It tries as the agent, which
+// gives the folder to the sandbox's user, and then through asUser, as that user.
+func (b *sandbox) findWorkdir(places []string, asUser func(func()) error) error {
+	var first error
+	for _, b.workdir = range places {
+		err := b.makeWorkdir()
+		if err != nil && asUser != nil {
+			if failed := asUser(func() { err = makeFolder(b.workdir) }); failed != nil {
+				return failed
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = fmt.Errorf("workdir %s cannot be made for user %s: %w", b.workdir, b.user.name, err)
+		}
+	}
+	return first
+}
+
+// makeWorkdir creates the workdir if it is missing, owned by the sandbox's user.
 func (b *sandbox) makeWorkdir() error {
-	if _, err := os.Stat(b.workdir); err == nil {
-		return nil
+	if _, err := os.Stat(b.workdir); err != nil {
+		if err := makeFolder(b.workdir); err != nil || b.user.isAgent() {
+			return err
+		}
+		return os.Chown(b.workdir, int(b.user.uid), int(b.user.gid))
 	}
-	if err := os.MkdirAll(b.workdir, 0o755); err != nil {
-		return fmt.Errorf("workdir: %w", err)
-	}
-	if b.user.isAgent() {
-		return nil
-	}
-	return os.Chown(b.workdir, int(b.user.uid), int(b.user.gid))
+	return makeFolder(b.workdir)
+}
+
+// makeFolder creates a folder and its parents. It leaves existing folders as they are.
+func makeFolder(name string) error {
+	return os.MkdirAll(name, 0o755)
 }
 
 func (b *sandbox) renew(after time.Duration) {
@@ -142,7 +190,7 @@ func (b *sandbox) renew(after time.Duration) {
 	b.deadline = time.AfterFunc(after, func() { b.end("lifetime") })
 }
 
-// renewLease is called with the lock whenever a client came or went.
+// renewLease restarts the lease. Call it with the lock held whenever a client came or went.
 func (b *sandbox) renewLease() {
 	if b.expiry != nil {
 		b.expiry.Stop()
@@ -160,11 +208,14 @@ func (b *sandbox) renewLease() {
 	}
 }
 
-// attach serves a client until it leaves. The owner's leaving ends the sandbox.
+// attach serves a client until it leaves. When the owner leaves, the sandbox ends, unless it is detached.
 func (b *sandbox) attach(link *session, owner bool) {
 	c := &conn{sandbox: b, link: link, streams: map[uint32]*stream{}}
 	b.mu.Lock()
 	b.clients[c] = true
+	if owner {
+		b.owner, link.left = link, b.ownerLeft
+	}
 	b.renewLease()
 	b.mu.Unlock()
 	c.serve(owner)
@@ -177,7 +228,36 @@ func (b *sandbox) attach(link *session, owner bool) {
 	}
 }
 
-// end tells every client why, and takes the whole sandbox down with it. It does not return.
+// besideOwner counts a connection that ends with the owner's process. Call the returned function when
+// the connection ends. When the last such connection has ended, the owner's process is gone: if its
+// stream is broken, too, the session is closed without a grace.
+func (b *sandbox) besideOwner() func() {
+	b.mu.Lock()
+	b.beside++
+	b.hadBeside = true
+	owner := b.owner
+	b.mu.Unlock()
+	if owner != nil {
+		owner.settle()
+	}
+	return func() {
+		b.mu.Lock()
+		b.beside--
+		b.mu.Unlock()
+		if owner != nil && b.ownerLeft() {
+			owner.forsake()
+		}
+	}
+}
+
+func (b *sandbox) ownerLeft() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hadBeside && b.beside == 0
+}
+
+// end ends the sandbox: it kills all commands, sends every client the reason and exits. It does not
+// return.
 func (b *sandbox) end(reason string) {
 	b.mu.Lock()
 	if b.ended.Swap(true) {
@@ -192,7 +272,7 @@ func (b *sandbox) end(reason string) {
 	time.AfterFunc(2*time.Second, func() { os.Exit(0) })
 	if !b.ownerCalls {
 		killAll()
-	} // else what leads to its clients would be killed before it could tell them
+	} // else the programs that lead to its clients would be killed before the BYE
 	var told sync.WaitGroup
 	for _, c := range clients {
 		told.Add(1)
@@ -209,7 +289,7 @@ func (b *sandbox) end(reason string) {
 	os.Exit(0)
 }
 
-// killAll ends whatever the agent has started.
+// killAll kills every process that the agent has started.
 func killAll() {
 	if self == 1 {
 		_ = syscall.Kill(-1, syscall.SIGKILL)

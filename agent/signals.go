@@ -1,4 +1,4 @@
-// Signals: as PID 1 the agent must not be stopped by its own commands, not even by root's.
+// Signals: commands, even root's, must not be able to stop or kill the agent, which is PID 1.
 package main
 
 import (
@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// Signals whose default action dumps core. The Go runtime dies of some of them, depending on
-// what the sender wrote into them, so they get their default action, which Linux does not
-// take in a namespace's first process.
+// coreSignals are the signals whose default action dumps core. The Go runtime dies of some of them,
+// depending on what the sender wrote into them. So they get their default action, which Linux does
+// not take for a namespace's first process.
 var coreSignals = []syscall.Signal{
 	syscall.SIGQUIT, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS,
 	syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGSYS,
@@ -20,7 +20,7 @@ var coreSignals = []syscall.Signal{
 // ignoreSignalPC is the address of a handler that returns at once, in ignore_*.s.
 var ignoreSignalPC uint64
 
-// The kernel's struct sigaction: handler, flags, restorer, mask.
+// A sigaction is the kernel's struct sigaction: handler, flags, restorer, mask.
 type sigaction [4]uint64
 
 func rtSigaction(number syscall.Signal, set, get *sigaction) {
@@ -28,18 +28,17 @@ func rtSigaction(number syscall.Signal, set, get *sigaction) {
 		uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), 8, 0, 0)
 }
 
-// shieldFromSignals makes every signal but SIGKILL and SIGSTOP, which cannot come from inside,
-// do nothing. The others get a handler: their default action does take a first process down,
-// when they arrive while one of its threads has them blocked and another has not. Ignoring
-// them would be inherited by commands.
+// shieldFromSignals makes every signal do nothing, except SIGKILL and SIGSTOP, which cannot come from
+// inside. All but coreSignals get an empty handler. Their default action would kill even a first process,
+// if one of its threads blocks the signal and another does not. SIG_IGN would be inherited by commands.
 func shieldFromSignals() {
 	var ignore sigaction
-	rtSigaction(syscall.SIGURG, nil, &ignore) // for its flags, and the way back
+	rtSigaction(syscall.SIGURG, nil, &ignore) // for its flags and its restorer
 	ignore[0] = ignoreSignalPC
 	for number := syscall.Signal(1); number <= 64; number++ {
 		switch {
 		case number == syscall.SIGCHLD, number == syscall.SIGURG:
-			// The reaper's, and the runtime's own for its scheduler.
+			// SIGCHLD is for reaping; the Go scheduler uses SIGURG.
 		case slices.Contains(coreSignals, number):
 			rtSigaction(number, &sigaction{}, nil)
 		default:
@@ -48,8 +47,8 @@ func shieldFromSignals() {
 	}
 }
 
-// quiet are the signals that need no handling in the agent. They are blocked in its threads: a
-// command may send them faster than they can be handled, and would hold up who gets them.
+// quiet are the signals that the agent need not handle. Its threads block them, because a command may
+// send them faster than a thread can handle them, and so hold up that thread.
 var quiet = func() (mask uint64) {
 	for number := syscall.Signal(1); number <= 64; number++ {
 		if number != syscall.SIGCHLD && number != syscall.SIGURG &&
@@ -60,21 +59,22 @@ var quiet = func() (mask uint64) {
 	return mask
 }()
 
-// serves tells a sandbox's agent from what only leads to it.
+// serves is true in a sandbox's agent, and false in a program that only connects to one.
 var serves = len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-")
 
-// startMask is the signals that the agent was started with as blocked, and its commands are. It is
-// read and changed where Go is certain to be on a process's first thread, which Linux prefers.
+// startMask is the set of signals that were blocked when the agent started. Commands start with the same
+// set. It is read and changed during initialisation, where Go is certain to be on the process's first
+// thread, which Linux prefers for signals.
 var startMask = func() uint64 {
 	if !serves {
 		return 0
 	}
-	// By this one Go has all threads make a system call, as it must until there are no privileges.
+	// Go uses this signal for system calls on all threads, which dropPrivileges needs.
 	const allThreads = 33
 	return blockSignals(quiet &^ (1 << (allThreads - 1)))
 }()
 
-// blockSignals is for the calling thread, and returns what was blocked there before.
+// blockSignals blocks more signals in the calling thread, and returns the set that was blocked before.
 func blockSignals(more uint64) (before uint64) {
 	const add = 0
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, add, uintptr(unsafe.Pointer(&more)),
@@ -84,15 +84,18 @@ func blockSignals(more uint64) (before uint64) {
 
 const rlimitSigpending = 11
 
-// queuedSignals is how many real-time signals may be queued for a command: what the agent had.
+// queuedSignals is the limit of queued signals and timers of commands: see limits.go.
 var queuedSignals [2]uint64
 
-// queueNoSignals lets a flood of real-time signals cost nothing. Those that are blocked would be
-// queued, and the queue is the user's, everywhere on the machine: it would be full for the next
-// agent, which needs such a signal at its start. Without a queue each is pending once.
+// queueNoSignals sets the agent's limit of queued signals to 0, so that a flood of real-time signals costs
+// nothing. Otherwise Linux would queue the blocked ones. Their number is limited per user of the machine,
+// and a full queue would stop the next agent, which needs such a signal at its start. Without a queue
+// each signal is pending at most once.
 func queueNoSignals() {
 	syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, rlimitSigpending, 0,
 		uintptr(unsafe.Pointer(&queuedSignals)), 0, 0)
+	queuedSignals = [2]uint64{min(queuedSignals[0], mostQueuedSignals),
+		min(queuedSignals[1], mostQueuedSignals)}
 	none := [2]uint64{0, queuedSignals[1]}
 	syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, rlimitSigpending,
 		uintptr(unsafe.Pointer(&none)), 0, 0, 0)

@@ -1,4 +1,4 @@
-// Killing one command's whole process tree, whatever its members did to leave it.
+// Killing of one command's whole process tree, whatever its members did to leave it.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 type processStat struct {
 	pid, ppid, session int
 	start              uint64
-	ticks              uint64 // of processor time, its own and that of the children it waited for
+	ticks              uint64 // CPU time of the process and of children that it waited for
 	pages              uint64 // resident
 	threads            int
-	ordinary           bool // wants a full share of a processor
+	ordinary           bool // wants a full share of a CPU, see isOrdinary
 	dead               bool
 }
 
-// parseStat reads /proc/PID/stat, whose second field is a name that may hold anything.
+// parseStat parses /proc/PID/stat. Its second field is a name, which may contain any bytes.
 func parseStat(data []byte) (processStat, bool) {
 	open, shut := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	if open < 1 || shut < open {
@@ -45,7 +45,7 @@ func parseStat(data []byte) (processStat, bool) {
 		s.pages, _ = strconv.ParseUint(f[21], 10, 64)
 		s.ordinary = isOrdinary(f[16], f[38])
 	}
-	// A zombie with threads left is a process whose first thread ended before the others.
+	// A zombie that has threads left still runs: only its first thread has ended.
 	s.dead = f[0] == "X" || (f[0] == "Z" && f[17] == "1")
 	return s, s.pid > 0
 }
@@ -58,11 +58,11 @@ func readStat(pid int) (processStat, bool) {
 	return parseStat(data)
 }
 
-// self is the agent: the sandbox's first process, unless it was put into a sandbox that has its own.
+// self is the agent's pid. It is 1 unless the agent runs beside a first process that is not its own.
 var self = os.Getpid()
 
-// processTable lists every living process of the sandbox but the agent and its reapers: all that
-// are there where it is the first one, and else those below it.
+// processTable lists every living process of the sandbox except the agent and its reapers. If the agent is
+// the first process, these are all processes; otherwise they are its descendants.
 func processTable(reapers map[int]*reaper) []processStat {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -86,8 +86,8 @@ func processTable(reapers map[int]*reaper) []processStat {
 	return table
 }
 
-// below picks the processes whose parents' parents lead to `top` or one of its reapers. It is a
-// subreaper: what falls out of a tree falls to it.
+// below picks the descendants of top and of its reapers. top is a subreaper, so orphans of its descendants
+// stay below it.
 func below(top int, table []processStat, reapers map[int]*reaper) []processStat {
 	parents := make(map[int]int, len(table))
 	for _, p := range table {
@@ -96,7 +96,7 @@ func below(top int, table []processStat, reapers map[int]*reaper) []processStat 
 	var out []processStat
 	for _, p := range table {
 		at := p.ppid
-		// The table is no snapshot: a number used again may close a circle.
+		// The table is no snapshot: a reused pid may close a circle.
 		for range table {
 			above, known := parents[at]
 			if !known {
@@ -111,7 +111,8 @@ func below(top int, table []processStat, reapers map[int]*reaper) []processStat 
 	return out
 }
 
-// uidOf is a process's real uid: without privileges it is its command's, for good.
+// uidOf returns a process's real uid. Without privileges a process cannot change it, so it is the uid of
+// its command.
 func uidOf(pid int) uint32 {
 	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if _, after, ok := bytes.Cut(data, []byte("\nUid:")); ok {
@@ -123,8 +124,8 @@ func uidOf(pid int) uint32 {
 	return ^uint32(0)
 }
 
-// startTime is the time that a process which starts now gets in its stat: clock ticks, of which
-// Linux shows 100 a second everywhere, since the machine's boot.
+// startTime returns the start time that /proc/PID/stat would show for a process that starts now: clock
+// ticks of 10 ms, which is the unit on every Linux, since the machine's boot.
 func startTime() uint64 {
 	const clockBoottime = 7
 	var now syscall.Timespec
@@ -133,12 +134,12 @@ func startTime() uint64 {
 	return uint64(now.Nano()) / 10_000_000
 }
 
-// A tree is one command's processes: whatever is below its reaper. Where that was killed, or the
-// kernel has no subreapers, it is also every orphan of the command's user that is younger than the
-// command and below no other command's reaper or main process: in doubt it is the command's.
+// A tree is the set of one command's processes: all descendants of its reaper. If the reaper was killed, or
+// the kernel has no subreapers, the tree includes every orphan of the command's user that is not older than
+// the command and not below another command's reaper or main process. In doubt it is the command's.
 type tree struct {
 	reaper *reaper
-	start  uint64 // no member started before
+	start  uint64 // no member started before this time
 	uid    uint32
 	uidOf  func(pid int) uint32
 }
@@ -147,8 +148,8 @@ func (t *tree) ended() <-chan ending { return t.reaper.exit }
 
 func (t *tree) release() {}
 
-// members picks the command's processes from the table, `ours` being the living reapers and `mains`
-// the main processes of other commands.
+// members picks the command's processes from the table. ours are the living reapers, and mains the main
+// processes of other commands.
 func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*reaper,
 	mains map[int]bool) []processStat {
 	const mine, others, undecided = 1, 2, 3
@@ -162,7 +163,7 @@ func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*
 		if side, done := found[p.pid]; done {
 			return side
 		}
-		found[p.pid] = undecided // the table is no snapshot: a number used again may close a circle
+		found[p.pid] = undecided // the table is no snapshot: a reused pid may close a circle
 		side := undecided
 		above := byPid[p.ppid]
 		switch r := ours[p.ppid]; {
@@ -191,8 +192,8 @@ func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*
 
 func (t *tree) kill() { strikeUntil(t.strike) }
 
-// strikeUntil returns when no member is left: a strike stops what it finds until a scan finds
-// nothing new, so that nothing forks away, and then kills all of it.
+// strikeUntil calls strike until no member is left. A strike stops members until a scan finds no new one,
+// so that none can escape by a fork, and then kills all of them.
 func strikeUntil(strike func(known map[int]uint64) (gone bool)) {
 	known := map[int]uint64{}
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
@@ -209,7 +210,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 	defer procs.mu.Unlock()
 	for {
 		if t.reaper.gone && !t.reaper.lost {
-			return true // it ends when it has no children: no scan is as sure
+			return true // the reaper exits when it has no children left, which is surer than a scan
 		}
 		table := processTable(procs.byPid)
 		mains, alone := procs.others(t.reaper)
@@ -218,7 +219,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 			return t.reaper.gone && t.reaper.exited
 		}
 		if self == 1 && alone && len(members) == len(table) {
-			// Atomic: nothing can fork out of it. All but the agent belongs to the command.
+			// Every other process is the command's. One signal to all is atomic: no fork can escape it.
 			_ = syscall.Kill(-1, syscall.SIGKILL)
 			return false
 		}
@@ -229,7 +230,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 	}
 }
 
-// stopNew stops those that are not known yet, and tells whether there were any.
+// stopNew stops the members that are not known yet, and reports whether there were any.
 func stopNew(members []processStat, known map[int]uint64) (any bool) {
 	for _, p := range members {
 		if known[p.pid] != p.start {

@@ -34,21 +34,21 @@ func pidsOf(members []processStat) (pids []int) {
 }
 
 var aTable = []processStat{
-	{pid: 10, ppid: 9, start: 5},   // the command, below its reaper
-	{pid: 11, ppid: 10, start: 6},  // its child
-	{pid: 12, ppid: 11, start: 7},  // its child's child
-	{pid: 13, ppid: 9, start: 7},   // an orphan of it
-	{pid: 20, ppid: 19, start: 6},  // another command
-	{pid: 21, ppid: 20, start: 8},  // its child
-	{pid: 22, ppid: 19, start: 8},  // its orphan
-	{pid: 30, ppid: 0, start: 9},   // from outside
-	{pid: 31, ppid: 30, start: 9},  // its child
-	{pid: 40, ppid: self, start: 4},   // an orphan from before
-	{pid: 41, ppid: self, start: 5},   // an orphan whose reaper is dead
-	{pid: 42, ppid: 41, start: 10}, // its child
-	{pid: 50, ppid: self, start: 6},   // a third command, whose reaper is dead
-	{pid: 51, ppid: 50, start: 6},  // its child
-	{pid: 60, ppid: 59, start: 9},  // one whose parent has vanished meanwhile
+	{pid: 10, ppid: 9, start: 5},    // the command, below its reaper
+	{pid: 11, ppid: 10, start: 6},   // its child
+	{pid: 12, ppid: 11, start: 7},   // its child's child
+	{pid: 13, ppid: 9, start: 7},    // an orphan of it
+	{pid: 20, ppid: 19, start: 6},   // another command
+	{pid: 21, ppid: 20, start: 8},   // its child
+	{pid: 22, ppid: 19, start: 8},   // its orphan
+	{pid: 30, ppid: 0, start: 9},    // from outside
+	{pid: 31, ppid: 30, start: 9},   // its child
+	{pid: 40, ppid: self, start: 4}, // an orphan from before
+	{pid: 41, ppid: self, start: 5}, // an orphan whose reaper is dead
+	{pid: 42, ppid: 41, start: 10},  // its child
+	{pid: 50, ppid: self, start: 6}, // a third command, whose reaper is dead
+	{pid: 51, ppid: 50, start: 6},   // its child
+	{pid: 60, ppid: 59, start: 9},   // one whose parent has vanished meanwhile
 }
 
 func TestMembersAreWhateverIsBelowTheReaper(t *testing.T) {

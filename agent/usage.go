@@ -1,4 +1,4 @@
-// What a sandbox uses: processes, memory, processor time, and its wait for a processor.
+// A sandbox's usage: processes, memory, CPU time, and time spent waiting for a CPU.
 package main
 
 import (
@@ -12,23 +12,24 @@ import (
 )
 
 const (
-	// Linux shows times in /proc/PID/stat in ticks, of which there are 100 a second everywhere.
+	// nanosPerTick is the unit of times in /proc/PID/stat, which is 10 ms on every Linux.
 	nanosPerTick = 10_000_000
 	unknown      = ^uint64(0)
 	schedOther   = "0"
 	schedBatch   = "3"
 )
 
-// stats counts the living processes, the agent included and its reapers, which share its memory,
-// not; their resident memory in bytes, the processor time of all but the agent and that of the
-// agent, and the time starved of a processor.
+// stats returns the number of living processes, their resident memory in bytes, the CPU time of all
+// processes but the agent, the CPU time of the agent, whether the CPU time is exact, and the time spent
+// waiting for a CPU. Times are in nanoseconds. The count includes the agent, but not its reapers, which
+// share the agent's memory.
 func stats() []byte {
 	reaped, own := processorTimes(syscall.RUSAGE_CHILDREN), processorTimes(syscall.RUSAGE_SELF)
 	reapers := procs.living()
 	table := processTable(reapers)
 	processes, resident, used := 1, residentOf(self), reaped
 	for pid := range reapers {
-		// The times of what it has waited for.
+		// A reaper's ticks include the children that it has waited for.
 		if p, ok := readStat(pid); ok && !p.dead {
 			used += p.ticks * nanosPerTick
 		}
@@ -40,7 +41,7 @@ func stats() []byte {
 	}
 	starved := waits.sample(table, time.Now())
 	exact := byte(0)
-	// Where others run beside it, its group counts them, too.
+	// The control group of an agent beside others counts other programs, too.
 	if total, ok := ownGroup().processor.read(); ok && self == 1 {
 		used, exact = total-min(own, total), 1
 	}
@@ -62,9 +63,9 @@ type threadKey struct {
 	start uint64
 }
 
-// waitTimes adds up how long the sandbox was starved of a processor: from one sample to the next
-// as long as the thread that waited longest. It is too little where threads come and go between
-// samples, and more than what others took by no more than the processor time of the sandbox.
+// waitTimes adds up how long the sandbox waited for a CPU. Between two samples it counts the wait of the
+// thread that waited longest. It counts too little if threads come and go between samples. It exceeds
+// the time that others took by at most the sandbox's own CPU time.
 type waitTimes struct {
 	mu    sync.Mutex
 	last  time.Time
@@ -97,7 +98,7 @@ func (w *waitTimes) sample(table []processStat, now time.Time) uint64 {
 	return w.total
 }
 
-// threadsOf describes each of a process's threads as if it were a process.
+// threadsOf returns a process's threads, each described like a process.
 func threadsOf(p processStat, folder string) []processStat {
 	threads := []processStat{p}
 	if p.threads < 2 {
@@ -120,7 +121,7 @@ func threadsOf(p processStat, folder string) []processStat {
 func (w *waitTimes) add(found map[threadKey]uint64, now time.Time) {
 	most := uint64(0)
 	for key, wait := range found {
-		// Less than before: the number was used again in the same tick.
+		// A wait that is shorter than before means that the thread id was reused within one tick.
 		if before := w.seen[key]; wait > before {
 			most = max(most, wait-before)
 		}
@@ -129,7 +130,7 @@ func (w *waitTimes) add(found map[threadKey]uint64, now time.Time) {
 	w.seen, w.last = found, now
 }
 
-// waitOf reads how many nanoseconds a thread was ready to run and did not.
+// waitOf returns how many nanoseconds a thread was ready to run but did not run.
 func waitOf(folder string) (nanos uint64, ok bool) {
 	data, err := os.ReadFile(folder + "/schedstat")
 	if err != nil {
@@ -143,17 +144,17 @@ func waitOf(folder string) (nanos uint64, ok bool) {
 	return nanos, err == nil
 }
 
-// ownNice is what the sandbox was started with: its owner may run at a lower priority itself.
+// ownNice is the nice value that the sandbox was started with. Its owner may run at a lower priority.
 var ownNice = func() int {
 	priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
 		return 0
 	}
-	return 20 - priority // the system call's own way to avoid negative numbers
+	return 20 - priority // the system call returns 20 - nice to avoid negative numbers
 }()
 
-// isOrdinary tells whether a thread wants its full share: one that made itself nicer than the sandbox
-// is, or idle, waits by its own choice, and without privileges it cannot take that back.
+// isOrdinary reports whether a thread wants its full share of a CPU. A thread that made itself nicer than
+// the sandbox, or idle, waits by its own choice. Without privileges it cannot undo that.
 func isOrdinary(nice, policy string) bool {
 	n, err := strconv.Atoi(nice)
 	return err == nil && n <= ownNice && (policy == schedOther || policy == schedBatch)

@@ -23,7 +23,7 @@ func TestStarvedIsTheWaitOfTheMostWaitingThreadFromSampleToSample(t *testing.T) 
 	if w.total != second/2+3*second/4 {
 		t.Fatal(w.total)
 	}
-	// It cannot have waited longer than the time that has passed, whatever one thread says.
+	// The wait never exceeds the elapsed time, whatever a thread reports.
 	w.add(map[threadKey]uint64{c: 100 * second}, start.Add(3*time.Second))
 	if w.total != second/2+3*second/4+second {
 		t.Fatal(w.total)

@@ -1,4 +1,4 @@
-// Users: whom a command runs as, from the sandbox's own /etc/passwd and /etc/group.
+// Users: lookup of a command's identity in the sandbox's own /etc/passwd and /etc/group.
 package main
 
 import (
@@ -23,7 +23,7 @@ func (id identity) isAgent() bool { return id.uid == uint32(os.Getuid()) }
 
 func (id identity) key() string { return fmt.Sprint(id.uid, id.gid, id.groups) }
 
-// lookupUser finds "name", "uid" or "name-or-uid:group"; "" is the agent's own user.
+// lookupUser returns the identity for "name", "uid" or "name-or-uid:group"; "" is the agent's own user.
 func lookupUser(spec string) (identity, error) {
 	user, group, hasGroup := strings.Cut(spec, ":")
 	own := user == ""
@@ -57,7 +57,7 @@ func lookupUser(spec string) (identity, error) {
 		}
 	}
 	if own || id.isAgent() {
-		// Nothing is switched, so these are the groups it has.
+		// Such a command keeps the agent's ids and groups.
 		id.gid = uint32(os.Getgid())
 		return id, nil
 	}
@@ -95,7 +95,8 @@ func lookupUser(spec string) (identity, error) {
 	return id, nil
 }
 
-// accountLines reads a file that the sandboxed program may have replaced by anything.
+// accountLines returns a file's lines. A command may have replaced the file, so it reads only a regular
+// file, and at most 1 MiB.
 func accountLines(path string) []string {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {

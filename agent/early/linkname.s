@@ -1,1 +1,1 @@
-// A function without a body, whose code is linked from elsewhere, needs an assembly file.
+// Go allows a function without a body, which is linked from elsewhere, only in a package with assembly.

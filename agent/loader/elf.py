@@ -1,4 +1,4 @@
-"""The smallest program: one function of a larger one, which needs nothing but its own code."""
+"""Extraction of one self-contained function of a program into a minimal executable."""
 
 import struct
 
@@ -15,9 +15,9 @@ _SYMBOLS = 2
 
 
 def only(program: bytes, name: str) -> bytes:
-    """A static executable (ELF, 64 bits) of the function `name` of `program` alone.
+    """Return a static 64-bit ELF executable that holds only the function `name` of `program`.
 
-    Raises ValueError where there is no such function.
+    Raises ValueError if there is no such function.
     """
     header = _HEADER.unpack_from(program)
     first, size, count = header[6], header[11], header[12]

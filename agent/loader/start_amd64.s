@@ -20,7 +20,7 @@ TEXT main·start(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 
 	MOVQ	$71, R14
 	LEAQ	1(SP), DI
-	MOVQ	$1, SI // closed by the exec
+	MOVQ	$1, SI // MFD_CLOEXEC
 	MOVQ	$memfd_create, AX
 	SYSCALL
 	TESTQ	AX, AX
@@ -34,7 +34,7 @@ part:
 	XORQ	DX, DX
 	MOVQ	$open, AX
 	SYSCALL
-	CMPQ	AX, $-2 // there are no more
+	CMPQ	AX, $-2 // ENOENT: there are no more parts
 	JEQ	run
 	TESTQ	AX, AX
 	JLT	fail
@@ -58,7 +58,7 @@ copy:
 run:
 	MOVQ	$73, R14
 	MOVQ	R12, DI
-	MOVQ	$0111, SI // who cannot read a program cannot trace it either
+	MOVQ	$0111, SI // an unreadable program's process cannot be traced
 	MOVQ	$fchmod, AX
 	SYSCALL
 	MOVQ	R12, DI
@@ -66,7 +66,7 @@ run:
 	LEAQ	8(R15), DX
 	MOVQ	0(R15), AX
 	LEAQ	16(R15)(AX*8), R10
-	MOVQ	$0x1000, R8 // the file itself
+	MOVQ	$0x1000, R8 // AT_EMPTY_PATH: the file itself
 	MOVQ	$execveat, AX
 	SYSCALL
 fail:

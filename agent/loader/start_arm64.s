@@ -21,7 +21,7 @@ TEXT main·start(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 	MOVD	$71, R20
 	MOVD	RSP, R0
 	ADD	$1, R0
-	MOVD	$1, R1 // closed by the exec
+	MOVD	$1, R1 // MFD_CLOEXEC
 	MOVD	$memfd_create, R8
 	SVC
 	TBNZ	$63, R0, fail
@@ -36,7 +36,7 @@ part:
 	MOVD	$0, R3
 	MOVD	$openat, R8
 	SVC
-	CMN	$2, R0 // there are no more
+	CMN	$2, R0 // ENOENT: there are no more parts
 	BEQ	run
 	TBNZ	$63, R0, fail
 	MOVD	R0, R22
@@ -60,7 +60,7 @@ copy:
 run:
 	MOVD	$73, R20
 	MOVD	R21, R0
-	MOVD	$0111, R1 // who cannot read a program cannot trace it either
+	MOVD	$0111, R1 // an unreadable program's process cannot be traced
 	MOVD	$fchmod, R8
 	SVC
 	MOVD	R21, R0
@@ -69,7 +69,7 @@ run:
 	MOVD	0(R19), R3
 	ADD	R3<<3, R19, R3
 	ADD	$16, R3
-	MOVD	$0x1000, R4 // the file itself
+	MOVD	$0x1000, R4 // AT_EMPTY_PATH: the file itself
 	MOVD	$execveat, R8
 	SVC
 fail:
