@@ -1,4 +1,4 @@
-"""Where the agent's binary lies."""
+"""Paths of the agent's binary, in its three forms."""
 
 import platform
 from pathlib import Path
@@ -16,7 +16,9 @@ _ARCHITECTURES = {
 
 
 def path(arch: str | None = None) -> Path:
-    """The static Linux binary for `arch` (as uname, Docker or Go name it), default this machine's.
+    """Return the path of the static Linux agent for `arch`; the default is this machine's.
+
+    `arch` may be the name that uname, Docker or Go uses.
 
     Raises ConfigurationError for another architecture, or where the package was not built.
     """
@@ -24,14 +26,14 @@ def path(arch: str | None = None) -> Path:
 
 
 def packed(arch: str | None = None) -> Path:
-    """The same, compressed with gzip."""
+    """Return the path of the agent for `arch`, compressed with gzip. Raises as `path` does."""
     return _built("agent-linux-{}.gz", arch)
 
 
 def loader(arch: str | None = None) -> Path:
-    """A program of less than 1 KiB that becomes the agent whose parts lie beside it.
+    """Return the path of a program of less than 1 KiB that joins the agent's parts and executes it.
 
-    Its parts are the files /.sandboxkit/p0, p1 and so on.
+    The parts are the files /.sandboxkit/p0, p1 and so on.
     """
     return _built("loader-linux-{}", arch)
 

@@ -1,6 +1,7 @@
 """A connection to one sandbox's agent: commands, file calls and their streams over it."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Self
@@ -18,22 +19,26 @@ from sandboxkit.providers._agent.frames import (
     ProtocolError,
     Windows,
 )
+from sandboxkit.providers._agent.heartbeat import SILENT_AFTER, STARVED_AFTER, Heartbeat
 from sandboxkit.providers._agent.link import BROKEN, Link, LostSessionError, Reopen
-from sandboxkit.providers._agent.pulse import SILENT_AFTER, STARVED_AFTER, Pulse
 
 __all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError", "SilentError"]
 
 _QUEUE_BYTES = 1 << 20
-_KILL_PATIENCE = 30.0
-"""Seconds for an agent that is heard of to end a command's tree, if nothing holds it up."""
+_KILL_PATIENCE = 2.0
+"""Seconds in which a silent agent that is not starved must kill a command's process tree."""
+_LONG_KILL_PATIENCE = 30.0
+"""Seconds in which an agent that answers, or one behind a network, must kill a command's process tree.
+The tree may have many processes; one that takes longer counts as a failure."""
+_LOOK = 1.0
 _BEGIN_PATIENCE = 60.0
-"""Seconds for an agent that has just been started to say its first word."""
+"""Seconds in which a newly started agent must send WELCOME."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
 
 class ConnectionEndedError(Exception):
-    """The agent's stream ended; `reason` is what it said last, "" for nothing."""
+    """The agent's stream ended; `reason` is the agent's last message, "" if there was none."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason or "the agent's stream ended")
@@ -41,7 +46,7 @@ class ConnectionEndedError(Exception):
 
 
 class SilentError(Exception):
-    """The agent was not heard of for so long that a request is given up; it may come back."""
+    """The agent was silent for so long that a request failed; the agent may come back."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or f"no sign of life for {SILENT_AFTER:g} s")
@@ -56,14 +61,14 @@ class CallError(Exception):
 
 
 class AgentStream:
-    """One request in progress: what the agent sent for it, and what it may still be sent."""
+    """One request in progress: its received frames and its flow control in both directions."""
 
     def __init__(self, client: "AgentClient", number: int) -> None:
         self.number = number
         self.finished = False
         self.abandoned = False
         self.silent = False
-        """Whether the agent fell silent meanwhile: the request was given up, and is to be killed."""
+        """Whether the request failed because the agent fell silent; it must then be killed."""
         self._client = client
         self._frames: deque[Frame] = deque()
         self._arrived = asyncio.Event()
@@ -72,7 +77,7 @@ class AgentStream:
         self._consumed = 0
 
     def deliver(self, frame: Frame) -> None:
-        """Take a frame from the connection; called by it only."""
+        """Queue a received frame or apply its credit; called by the connection only."""
         if frame.kind == Kind.CREDIT:
             self._room += Fields(frame.payload).u32()
             self._more_room.set()
@@ -86,12 +91,12 @@ class AgentStream:
         self._arrived.set()
 
     def connection_ended(self) -> None:
-        """Wake whoever waits; called by the connection only."""
+        """Wake all waiters, whose calls then raise; called by the connection only."""
         self._arrived.set()
         self._more_room.set()
 
     def fall_silent(self) -> None:
-        """Give the request up; called by the connection only."""
+        """Fail the request with SilentError; called by the connection only."""
         self.silent = True
         self._arrived.set()
         self._more_room.set()
@@ -103,7 +108,7 @@ class AgentStream:
             raise SilentError
 
     async def receive(self) -> Frame:
-        """The next frame. Raises ConnectionEndedError, SilentError, and CallError for a refusal."""
+        """Wait for the next frame. Raises ConnectionEndedError, SilentError, or CallError for a refusal."""
         while not self._frames:
             self._check()
             self._arrived.clear()
@@ -115,7 +120,7 @@ class AgentStream:
         return frame
 
     async def consumed(self, size: int) -> None:
-        """Let the agent send as much again as the receiver has dealt with."""
+        """Grant the agent credit for `size` bytes that the receiver has processed."""
         self._consumed += size
         if self._consumed >= self._client.windows.from_agent // 2 and not self.finished:
             credit = self._consumed.to_bytes(4, "big")
@@ -123,7 +128,7 @@ class AgentStream:
             await self._client.send(frames.encode(Kind.CREDIT, self.number, credit))
 
     async def send(self, data: bytes) -> None:
-        """Send data as the agent has room for it; dropped when the request is over."""
+        """Send data as far as the agent grants credit; data is dropped once the request is over."""
         view = memoryview(data)
         while view and not self.finished:
             while self._room == 0:
@@ -142,14 +147,14 @@ class AgentStream:
         await self._client.send(frames.encode(Kind.EOF, self.number))
 
     async def control(self, kind: Kind, payload: bytes = b"") -> None:
-        """Send a frame that is not data."""
+        """Send a control frame, which needs no credit."""
         await self._client.send(frames.encode(kind, self.number, payload))
 
     async def abandon(self) -> None:
-        """Stop the request, and return when it has: a command's whole tree is dead then.
+        """Kill the request and wait until it has ended; a command's whole process tree is then dead.
 
-        Raises SilentError where that cannot be known. One that was given up before gets its kill
-        when the agent comes back.
+        Raises SilentError when the agent does not confirm it in time. For a request that failed
+        through silence the kill is only queued, until the agent comes back.
         """
         if self.finished or self._client.ended is not None:
             return
@@ -158,11 +163,12 @@ class AgentStream:
         self._client.post(frames.encode(Kind.KILL, self.number))
         if self.silent:
             return
-        waited = 0.0
         with anyio.CancelScope(shield=True):
-            while waited == 0 or (waited < STARVED_AFTER and self._client.starved()):
-                waited += _KILL_PATIENCE
-                with anyio.move_on_after(_KILL_PATIENCE):
+            waited = 0.0
+            while waited < self._client.kill_patience():
+                self._client.ask()
+                waited += _LOOK
+                with anyio.move_on_after(_LOOK):
                     while not self.finished and self._client.ended is None:
                         if self.silent:
                             raise SilentError
@@ -178,19 +184,21 @@ class AgentClient:
     def __init__(self, link: Link, windows: Windows, starved: Callable[[], bool]) -> None:
         self.windows, self.starved = windows, starved
         self.ended: str | None = None
-        """None while connected; then the agent's last words, or ""."""
+        """None while connected; then the agent's last message, or ""."""
         self.why_ended: SandboxError | None = None
-        """Why the link could not be carried on, if the backend said it."""
+        """The backend's error that explains why the link could not be resumed, if there is one."""
         self.boot = b""
-        """Tells this agent from one that was started in its place."""
+        """Identifies this run of the agent: a restarted agent has another value."""
+        self.workdir = ""
+        """The default working directory of commands."""
         self._link = link
-        self._pulse = Pulse(link, self._waits, self._wake, self._fall_silent, starved)
+        self._pulse = Heartbeat(link, self._waits, self._wake, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
         self._next_number = 1
         self._outgoing: deque[bytes] = deque()
         self._queued_bytes = 0
         self._idle = False
-        """Whether the writing task waits, with nothing before what comes next."""
+        """Whether the writing task waits with an empty queue."""
         self._pending = asyncio.Event()
         self._written = anyio.Event()
         self._welcomed = anyio.Event()
@@ -205,19 +213,21 @@ class AgentClient:
         patience: float = _BEGIN_PATIENCE,
         grace: float = 0.0,
         reopen: Reopen | None = None,
+        fall_silent: bool = True,
         windows: Windows = frames.NEAR,
         starved: Callable[[], bool] = lambda: False,
     ) -> Self:
-        """Shake hands over `stream`, which is closed if that fails.
+        """Connect over `stream`, which is closed if the handshake fails.
 
-        With `reopen`, which opens another stream to the same agent, a broken one is replaced for
-        `grace` seconds, and nothing of it is noticed here.
-        `windows` are those that `hello` names.
-        `starved` tells of a silent agent whether it waits for a processor.
+        `reopen` opens another stream to the same agent. With it, a broken stream is replaced for up
+        to `grace` seconds, transparently for requests. With `fall_silent` a stream on which nothing
+        arrives is replaced, too. `windows` must be those that `hello` names.
+        `starved` says whether a silent agent is held up on its machine, and so gets more time.
         Raises ConnectionEndedError when the agent refuses or is not there, SilentError when it
         says nothing for `patience` seconds.
         """
-        self = cls(Link(stream, grace=grace, reopen=reopen), windows, starved)
+        link = Link(stream, grace=grace, reopen=reopen, fall_silent=fall_silent)
+        self = cls(link, windows, starved)
         # A connection outlives the call that made it, so no task group of that call can hold
         # these two tasks.
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
@@ -229,13 +239,36 @@ class AgentClient:
                 raise SilentError(f"no first word for {patience:g} s")
             if self.ended is not None:
                 raise ConnectionEndedError(self.ended)
-            if self._link.grace:
+            if self._link.falls_silent:
                 self._pulse.watch()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
             raise
         return self
+
+    async def connected(self, seconds: float) -> bool:
+        """Wait up to `seconds` while a broken connection is replaced; return whether it has ended."""
+        with anyio.move_on_after(seconds) as waited:
+            await self._link.connected()
+        return not waited.cancelled_caught
+
+    def settle(self) -> None:
+        """Tell the agent that the start is complete; from now on the owner's link has its grace."""
+        self.ask()
+
+    def ask(self) -> None:
+        """Send the agent a ping soon."""
+        self._pulse.due = True
+        self._wake()
+
+    async def leave(self) -> bool:
+        """Tell the agent that this client disconnects for good. Returns False if it cannot be sent."""
+        try:
+            await self._link.leave()
+        except BROKEN:
+            return False
+        return True
 
     async def aclose(self) -> None:
         """End both tasks and close the stream. Idempotent."""
@@ -245,26 +278,28 @@ class AgentClient:
         for task in others:
             task.cancel()
         with anyio.CancelScope(shield=True):
-            # Closed only when nobody waits for it any more: the event loop would still hold its
+            # Wait for both tasks before the close: the event loop would otherwise keep the
             # descriptor's number, and never watch the next file that gets this number.
-            if others:
-                await asyncio.wait(others)
-            await self._link.aclose()
+            try:
+                if others:
+                    await asyncio.wait(others)
+            finally:  # a task may be cancelled in spite of the scope
+                await self._link.aclose()
 
     def post(self, data: bytes) -> None:
-        """Send bytes at once where nothing is before them, or queue them without waiting for room."""
+        """Send bytes at once if the queue is empty; otherwise queue them without back-pressure."""
         if self._idle and not self._outgoing:
             try:
                 if self._link.send_now(data):
                     return
             except BROKEN:
-                pass  # whoever reads or writes next says so
+                pass  # the next read or write reports it
         self._outgoing.append(data)
         self._queued_bytes += len(data)
         self._pending.set()
 
     async def send(self, data: bytes) -> None:
-        """Queue bytes, waiting while too much is queued. Raises ConnectionEndedError."""
+        """Queue bytes, and wait while the queue is full. Raises ConnectionEndedError."""
         while self._queued_bytes > _QUEUE_BYTES and self.ended is None:
             await self._written.wait()
         if self.ended is not None:
@@ -272,7 +307,7 @@ class AgentClient:
         self.post(data)
 
     def open(self, kind: Kind, payload: bytes) -> AgentStream:
-        """Begin a request. Raises ConnectionEndedError, and ValueError if it is too large."""
+        """Begin a request. Raises ConnectionEndedError, or ValueError if the payload is too large."""
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
         if len(payload) > frames.MAX_PAYLOAD:
@@ -288,8 +323,15 @@ class AgentClient:
         self._pulse.watch()
         return stream
 
+    def kill_patience(self) -> float:
+        """Return how long (s) to wait for a kill, given the agent's present state."""
+        if self.starved():
+            return STARVED_AFTER
+        answers = time.monotonic() - self._link.heard < _KILL_PATIENCE
+        return _LONG_KILL_PATIENCE if answers or self._link.falls_silent else _KILL_PATIENCE
+
     def _waits(self) -> bool:
-        """Whether somebody waits for the agent."""
+        """Whether any request that has not failed waits for the agent."""
         return any(not stream.silent for stream in self._streams.values())
 
     def _wake(self) -> None:
@@ -322,7 +364,7 @@ class AgentClient:
                     elif frame.kind == Kind.WELCOME:
                         fields = Fields(frame.payload)
                         fields.u32()
-                        self.boot = fields.rest()
+                        self.boot, self.workdir = fields.fixed(16), fields.text()
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
                         if frame.kind in _FINAL:
@@ -343,7 +385,7 @@ class AgentClient:
 
     async def _write(self) -> None:
         try:
-            await self._link.open()
+            self._link.open()
             while self.ended is None:
                 if self._pulse.due:
                     self._pulse.due = False
@@ -364,10 +406,10 @@ class AgentClient:
                 written, self._written = self._written, anyio.Event()
                 written.set()
         except BROKEN:
-            # The reading side ends the connection, after the agent's last words.
+            # The reading task ends the connection, once it has read the agent's last message.
             pass
         except Exception as error:
-            # Else its callers would wait for an agent that was never asked.
+            # Otherwise callers would wait for requests that were never sent.
             self.why_ended = SandboxError(f"the connection failed: {error!r}")
             self._end("")
             raise

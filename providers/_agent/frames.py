@@ -18,7 +18,7 @@ __all__ = [
     "Windows",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAGIC = b"SBXK"
 MAX_PAYLOAD = 4 << 20
 CHUNK_BYTES = 64 << 10
@@ -29,7 +29,7 @@ _INFO = struct.Struct(">BQIq")
 
 
 class Windows(NamedTuple):
-    """What may be sent on one stream before more is granted, in bytes; an agent takes 64 KiB to
+    """Initial flow-control windows (bytes) of one stream, by direction; an agent takes 64 KiB to
     8 MiB."""
 
     from_agent: int = 1 << 20
@@ -38,11 +38,11 @@ class Windows(NamedTuple):
 
 NEAR = Windows()
 FAR = Windows(from_agent=4 << 20, to_agent=2 << 20)
-"""Where an answer takes its time: a window is what can be on its way."""
+"""Windows for a long round trip: a window bounds the bytes in flight, and so the throughput."""
 
 
 class Kind(IntEnum):
-    """Frame types; those from WELCOME on, and CREDIT, come from the agent."""
+    """Frame types. The agent sends CREDIT and the types from WELCOME on."""
 
     HELLO = 1
     EXEC = 2
@@ -77,18 +77,18 @@ class Frame(NamedTuple):
 
 
 def encode(kind: Kind, stream: int, payload: bytes = b"") -> bytes:
-    """One frame, ready to send."""
+    """Encode one frame."""
     return _HEADER.pack(len(payload), kind, stream) + payload
 
 
 def string(value: str | bytes) -> bytes:
-    """A field of text, or bytes, of any length."""
+    """Encode a text or byte field of any length."""
     data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
     return _U32.pack(len(data)) + data
 
 
 def strings(values: Iterable[str]) -> bytes:
-    """A field of several texts."""
+    """Encode a field with a list of texts."""
     items = [string(value) for value in values]
     return _U32.pack(len(items)) + b"".join(items)
 
@@ -111,35 +111,39 @@ class Fields:
         return data
 
     def u32(self) -> int:
-        """An unsigned 32-bit number."""
+        """Read an unsigned 32-bit number."""
         return int.from_bytes(self._take(4), "big")
 
+    def fixed(self, size: int) -> bytes:
+        """Read exactly `size` bytes."""
+        return self._take(size)
+
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Read all remaining bytes."""
         return self._take(len(self._payload) - self._at)
 
     def text(self) -> str:
-        """A text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
+        """Read a text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
         return self._take(self.u32()).decode("utf-8", "surrogateescape")
 
     def texts(self) -> list[str]:
-        """Several texts."""
+        """Read a list of texts."""
         return [self.text() for _ in range(self.u32())]
 
     def info(self) -> tuple[int, int, int, int]:
-        """What follows the path of a file's description: type, size, mode, mtime in ns."""
+        """Read the rest of a file's description, after its path: type, size, mode, mtime in ns."""
         kind, size, mode, mtime = _INFO.unpack(self._take(_INFO.size))
         return kind, size, mode, mtime
 
 
 class FrameDecoder:
-    """Turns a byte stream, cut anywhere, into frames."""
+    """Decodes a byte stream, received in arbitrary chunks, into frames."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        """What has come of a frame that is not complete."""
+        """The chunks of an incomplete frame."""
         self._size, self._due = 0, _HEADER.size
-        """How much that is, and how much is to be there before it is looked at again."""
+        """Bytes in those chunks, and the number needed before decoding can continue."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes. Raises ProtocolError on a malformed one."""

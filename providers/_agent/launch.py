@@ -1,4 +1,4 @@
-"""How an agent is started: its command line, and the configuration it gets as its first frame."""
+"""An agent's command line, and the configuration that its first frame carries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +8,21 @@ from sandboxkit.types import SandboxSpec
 __all__ = ["DEFAULT_WORKDIR", "AgentConfig", "agent_flags", "config_of"]
 
 DEFAULT_WORKDIR = "/workspace"
+"""The default working directory. Where it cannot be made the agent uses a folder of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What the owner tells a new agent; it is not on the command line, where `ps` shows it."""
+    """The owner's configuration for a new agent. It is not on the command line, which `ps` shows."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the agent's own environment for every command; secrets included."""
+    """Variables added to the agent's own environment for every command, including secrets."""
     command: tuple[str, ...] = ()
-    """The main command, started at once; empty for none."""
+    """argv of the main command, which starts at once; empty for none."""
 
 
 def config_of(spec: SandboxSpec) -> AgentConfig:
-    """The configuration that `spec` asks for."""
+    """Return the configuration for `spec`."""
     return AgentConfig(env={**spec.env, **spec.secrets}, command=spec.command or ())
 
 
@@ -36,21 +37,24 @@ def agent_flags(
     no_network: bool = False,
     drop_env: str = "",
     command_caps: int = 0,
+    open_files: int | None = None,
 ) -> list[str]:
-    """The agent's arguments after its own path.
+    """Return the agent's command-line arguments.
 
     `user` overrides `spec.user` (the docker provider passes the image's). `listen_fd` is an
     inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
     agent makes, or an abstract one when it begins with "@"; only processes that entered the
     sandbox from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
-    With `owner_by_socket` nobody is on its stdin: the first client that brings a configuration is
-    the owner. With a `lease` it ends the sandbox when it had no client for so many seconds; a
-    client whose stream broke is one for its grace. `no_network` removes all interfaces but the
-    loopback, for which it needs CAP_NET_ADMIN. Inherited variables that begin with `drop_env` are
-    no command's.
-    `command_caps` is a mask of capabilities that the agent was given for root's commands.
+    With `owner_by_socket` the agent ignores its stdin: the first client that sends a configuration
+    becomes the owner. With a `lease` the agent ends the sandbox after that many seconds without a
+    client; a client whose stream broke counts during its grace. `no_network` removes all interfaces
+    but the loopback, which needs CAP_NET_ADMIN. Commands do not inherit variables whose names begin
+    with `drop_env`.
+    `command_caps` is a mask of capabilities that root's commands keep.
+    `open_files` is the file limit of a command. It is below the agent's own, so that the agent can
+    pass descriptors however many other processes of its user have in flight.
     """
-    flags = [f"--workdir={spec.workdir or DEFAULT_WORKDIR}"]
+    flags = [] if spec.workdir is None else [f"--workdir={spec.workdir}"]
     if user or spec.user:
         flags.append(f"--user={user or spec.user}")
     if spec.lifetime is not None:
@@ -61,6 +65,8 @@ def agent_flags(
         flags.append(f"--listen-fd={listen_fd}")
     if command_caps:
         flags.append(f"--command-caps={command_caps}")
+    if open_files is not None:
+        flags.append(f"--open-files={open_files}")
     if owner_by_socket:
         flags.append("--owner=socket")
     if lease is not None:

@@ -1,7 +1,7 @@
-"""The link under the frames: a byte stream to an agent that may outlive its connections.
+"""The link layer under the frames: a byte stream to an agent that survives broken connections.
 
-agent/PROTOCOL.md describes its records. Each says where in the stream it belongs, so what a broken
-connection lost is sent again over the next one, and nothing arrives twice.
+agent/PROTOCOL.md describes its records. Each record carries its stream offset, so data lost with a
+connection is retransmitted over the next one, and duplicates are dropped.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from sandboxkit.providers._agent.unix import UnixStream
 __all__ = ["BROKEN", "Link", "LostSessionError", "Reopen"]
 
 BROKEN = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
-"""What a stream raises that does not carry any more."""
+"""The exceptions that a broken or closed stream raises."""
 
 Reopen = Callable[[], Awaitable[ByteStream]]
 
@@ -35,55 +35,68 @@ _RECEIVE_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20
 _AT_ONCE = 16 << 10
 _KEEP_BYTES = 4 << 20
-"""Unacknowledged bytes that are kept; above it a sender waits."""
+"""Maximum number of unacknowledged bytes that are kept; a sender waits above it."""
 _ACK_BYTES = 5 << 19
-"""Received bytes that are acknowledged at the latest; with whatever is sent, those that there are."""
+"""Number of received bytes after which an ACK is due. Any DATA that is sent carries an ACK earlier."""
 _ANSWER_SECONDS = 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class LostSessionError(Exception):
-    """The agent does not know the session any more: its grace was over, or it is another agent."""
+    """The agent no longer knows the session: the grace period expired, or another agent answered."""
 
 
 class Link:
-    """One session with an agent, over `stream` and, while `grace` seconds allow it, over others.
+    """One session with an agent, over `stream` and over its replacements.
 
-    Without a grace it ends with its stream. One task receives, and one sends.
+    A broken stream is replaced for up to `grace` seconds; without a grace the session ends with its
+    stream. One task receives, and one sends. `fall_silent` says that streams may break without an
+    error, see `Heartbeat`.
     """
 
     def __init__(
-        self, stream: ByteStream, *, grace: float = 0.0, reopen: Reopen | None = None
+        self,
+        stream: ByteStream,
+        *,
+        grace: float = 0.0,
+        reopen: Reopen | None = None,
+        fall_silent: bool = True,
     ) -> None:
         self.heard = time.monotonic()
-        """When the agent was last heard of."""
+        """The monotonic time at which the last bytes from the agent arrived."""
         self.grace = grace if reopen is not None else 0.0
+        self.falls_silent = self.grace > 0 and fall_silent
         self._reopen = reopen
         self._id = secrets.token_bytes(16)
         self._stream: ByteStream | None = stream
-        self._answered = self._closed = False
+        self._answered = self._closed = self._leaving = False
+        self._begin = b""
+        """The unsent opening. It goes out with the first data: some vendors charge a round trip a call."""
         self._buffer = b""
-        """What has come of a record's head, or of the agent's answer."""
+        """An incomplete record header, or an incomplete answer of the agent."""
         self._left = 0
-        """Bytes that are still due of a record whose head has come."""
+        """Number of bytes still missing of the current record's payload."""
+        self._old = 0
+        """Number of bytes at the front of `_left` that are duplicates, which a proxy may send again."""
         self._received = self._acknowledged = self._sent = 0
         self._kept = bytearray()
         self._room = anyio.Event()
+        self._back = anyio.Event()
+        """Set when a broken connection has been replaced, or the link is closed."""
         self._writing = anyio.Lock(fast_acquire=True)
         self._receiver: asyncio.Task[object] | None = None
-        """Who waits for a stream, which `give_up` wakes."""
+        """The task that waits in a stream's `receive`; `give_up` wakes it."""
         self._given_up = False
 
-    async def open(self) -> None:
-        """Begin the session; the agent's answer comes before the first thing received."""
-        assert self._stream is not None
-        await self._stream.send(self._opening(resume=False))
+    def open(self) -> None:
+        """Send the session's opening with the next data. `receive` handles the agent's answer."""
+        self._begin = self._opening(resume=False)
 
     async def receive(self) -> bytes:
-        """The next bytes, each once and in order.
+        """Return the next bytes of the stream, in order and without duplicates.
 
-        Raises one of BROKEN at the session's end, LostSessionError where it could not be carried on,
-        or a SandboxError that says why, and ProtocolError for what is not a link's.
+        Raises one of BROKEN at the session's end, LostSessionError or a SandboxError when it could
+        not be resumed, and ProtocolError for a malformed record.
         """
         while True:
             stream = self._stream
@@ -91,10 +104,10 @@ class Link:
                 raise anyio.ClosedResourceError
             try:
                 if self._buffer and (data := self._take(b"")):
-                    return data  # what came behind an answer
+                    return data  # it arrived together with an answer
                 chunk = await self._chunk(stream)
             except BROKEN:
-                if not self.grace or self._closed or not self._answered:
+                if not self.grace or self._closed or self._leaving or not self._answered:
                     raise
                 await self._resume(stream)
                 continue
@@ -105,7 +118,7 @@ class Link:
     async def _chunk(self, stream: ByteStream) -> bytes:
         if not self.grace:
             return await stream.receive(_RECEIVE_BYTES)
-        # A cancel scope says the same, and costs as much as the rest of a piece's way.
+        # A cancel scope would do the same, but doubles the cost of receiving a piece.
         self._given_up, self._receiver = False, asyncio.current_task()
         try:
             return await stream.receive(_RECEIVE_BYTES)
@@ -117,9 +130,9 @@ class Link:
             self._receiver = None
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. With a grace, a broken connection is no error: they are kept.
+        """Send bytes. With a grace, a broken connection is no error: the bytes are kept and resent.
 
-        All that sends is one task; only a resumption writes beside it.
+        Only one task may send; a resumption may write at the same time.
         """
         if not self.grace and len(data) <= _PIECE_BYTES:
             record = RECORD.pack(DATA, self._sent, len(data)) + data
@@ -142,9 +155,9 @@ class Link:
                 await self._room.wait()
 
     def send_now(self, data: bytes) -> bool:
-        """Send bytes without a task's switch, where that cannot wait; while nobody else sends.
+        """Send bytes without a task switch; return False, having sent nothing, where that might block.
 
-        Raises one of BROKEN.
+        Must not be called while another task sends. Raises one of BROKEN.
         """
         stream = self._stream
         if self.grace or len(data) > _AT_ONCE or not isinstance(stream, UnixStream):
@@ -156,33 +169,55 @@ class Link:
 
     @property
     def owes(self) -> bool:
-        """Whether `acknowledge` is due. Its caller is not who receives: that one never waits."""
+        """Whether `acknowledge` is due. The sending task calls it: the receiver must never block."""
         return self.grace > 0 and self._received - self._acknowledged >= _ACK_BYTES
 
     async def acknowledge(self) -> None:
-        """Let the agent forget what was received."""
+        """Acknowledge all received bytes, so that the agent can drop its copy."""
         async with self._writing:
             self._acknowledged = self._received
             await self._write(RECORD.pack(ACK, self._received, 0))
 
+    @property
+    def is_between(self) -> bool:
+        """Whether a broken connection is being replaced."""
+        return self._stream is None and not self._closed
+
+    async def connected(self) -> None:
+        """Wait while a broken connection is being replaced."""
+        while self.is_between:
+            await self._back.wait()
+
     async def ping(self) -> None:
-        """Ask the agent for a sign of life, which moves `heard`."""
+        """Send a PING; the agent's answer updates `heard`."""
         async with self._writing:
             await self._write(RECORD.pack(PING, self._received, 0))
 
+    async def leave(self) -> None:
+        """Send CLOSE to end the session; `receive` still returns what the agent sends until then.
+
+        Raises one of BROKEN when there is no connection to send it on.
+        """
+        self._leaving = True
+        if self.is_between:
+            raise anyio.BrokenResourceError
+        async with self._writing:
+            await self._write(RECORD.pack(CLOSE, self._sent, 0))
+
     def give_up(self) -> None:
-        """Take the present connection for broken: nothing is heard on it."""
+        """Treat the current connection as broken, because nothing arrives on it."""
         if self._receiver is not None and not self._given_up:
             self._given_up = True
             self._receiver.cancel()
 
     async def aclose(self) -> None:
-        """Leave; the agent ends what the session had in progress. Idempotent."""
+        """End the session; the agent cancels its requests in progress. Idempotent."""
         stream, self._stream = self._stream, None
         if self._closed:
             return
         self._closed = True
         self._room.set()
+        self._back.set()
         if stream is None:
             return
         with anyio.CancelScope(shield=True):
@@ -191,7 +226,7 @@ class Link:
                     try:
                         await stream.send(RECORD.pack(CLOSE, self._sent, 0))
                     except (*BROKEN, anyio.BusyResourceError):
-                        pass  # its end of file says it as well, once the grace is over
+                        pass  # the agent also ends the session at EOF, once the grace is over
             await anyio.aclose_forcefully(stream)
 
     def _opening(self, *, resume: bool) -> bytes:
@@ -199,23 +234,24 @@ class Link:
         return OPENING.pack(MAGIC, PROTOCOL_VERSION, self._id, resume, milliseconds, self._received)
 
     async def _write(self, record: bytes) -> None:
-        """Write while `_writing` is held: no record may come between the halves of another."""
+        """Write one record; the caller holds `_writing`, so records never interleave."""
         stream = self._stream
         if stream is None:
             if self._closed:
                 raise anyio.ClosedResourceError
-            return  # between two connections
+            return  # the connection is being replaced, and `_reconnect` resends
+        begin, self._begin = self._begin, b""
         try:
-            await stream.send(record)
+            await stream.send(begin + record if begin else record)
         except BROKEN:
             if not self.grace:
                 raise
-            # No more over this one, which would leave a gap; the receiver makes another.
+            # A later record on this connection would leave a gap; the receiver opens another one.
             await anyio.aclose_forcefully(stream)
 
     def _take(self, chunk: bytes) -> bytes:
-        """The data in what has come, of whole records or not."""
-        if self._left and len(chunk) <= self._left:
+        """Return the payload bytes in `chunk`, which may begin and end within a record."""
+        if self._left and not self._old and len(chunk) <= self._left:
             self._left -= len(chunk)
             self._received += len(chunk)
             return chunk
@@ -228,6 +264,11 @@ class Link:
             self._check(data[: ANSWER.size])
             at = ANSWER.size
         while True:
+            if self._old:
+                skipped = min(self._old, len(data) - at)
+                at += skipped
+                self._old -= skipped
+                self._left -= skipped
             if self._left:
                 part = data[at : at + self._left]
                 parts.append(part)
@@ -236,12 +277,17 @@ class Link:
                 self._received += len(part)
             if len(data) - at < RECORD.size:
                 break
+            if data.startswith(MAGIC, at):  # a proxy has repeated the answer to the opening
+                if len(data) - at < ANSWER.size:
+                    break
+                at += ANSWER.size
+                continue
             kind, offset, size = RECORD.unpack_from(data, at)
             at += RECORD.size
             if kind == DATA:
-                if offset != self._received:
+                if offset > self._received:
                     raise ProtocolError(f"byte {offset} came where {self._received} is due")
-                self._left = size
+                self._left, self._old = size, min(size, self._received - offset)
             elif kind == ACK:
                 self._forget(offset)
             else:
@@ -250,7 +296,7 @@ class Link:
         return b"".join(parts)
 
     def _check(self, answer: bytes) -> int:
-        """What the agent has received, from its answer to an opening."""
+        """Check the agent's answer to an opening; return the offset up to which it has received."""
         magic, version, verdict, received = ANSWER.unpack(answer)
         if magic != MAGIC:
             raise ProtocolError(f"{answer!r} is no agent's answer")
@@ -262,7 +308,7 @@ class Link:
         return int(received)
 
     def _forget(self, offset: int) -> None:
-        """The agent has everything before `offset`."""
+        """Drop the kept bytes before `offset`, which the agent has acknowledged."""
         if offset > self._sent:
             raise ProtocolError(f"{offset} bytes acknowledged of {self._sent}")
         missing = self._sent - offset
@@ -271,11 +317,13 @@ class Link:
             self._room.set()
 
     async def _resume(self, broken: ByteStream) -> None:
-        """Carry the session on over another connection, or raise why that cannot be."""
+        """Resume the session over another connection; raise the last error when the grace is over."""
         with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(broken)  # first, or a writer would hold the lock for ever
+            await anyio.aclose_forcefully(
+                broken
+            )  # first, or a blocked writer would hold the lock for ever
         async with self._writing:
-            self._stream = None
+            self._stream, self._back = None, anyio.Event()
         since, pause = time.monotonic(), _FIRST_PAUSE
         while True:
             try:
@@ -285,7 +333,7 @@ class Link:
                 lasting = isinstance(error, SandboxNotFoundError) or (
                     isinstance(error, SandboxError) and not error.retryable
                 )
-                if self.heard > since:  # it went some way: the agent waits anew
+                if self.heard > since:  # the agent answered, so its grace starts again
                     since, pause = self.heard, _FIRST_PAUSE
                 if lasting or self._closed or time.monotonic() > since + self.grace:
                     raise
@@ -298,7 +346,7 @@ class Link:
         try:
             with anyio.fail_after(_ANSWER_SECONDS):
                 stream = await self._reopen()
-                self._buffer, self._left = b"", 0
+                self._buffer, self._left, self._old = b"", 0, 0
                 await stream.send(self._opening(resume=True))
                 while len(self._buffer) < ANSWER.size:
                     self._buffer += await stream.receive(_RECEIVE_BYTES)
@@ -308,7 +356,7 @@ class Link:
                 self._forget(received)
                 self._acknowledged = self._received
                 async with self._writing:
-                    # What was sent and did not arrive goes before anything new.
+                    # Retransmit what the agent has not received before anything new.
                     first = self._sent - len(self._kept)
                     for at in range(0, len(self._kept), _PIECE_BYTES):
                         piece = bytes(self._kept[at : at + _PIECE_BYTES])
@@ -316,6 +364,7 @@ class Link:
                     if self._closed:
                         raise anyio.ClosedResourceError
                     self._stream = stream
+                    self._back.set()
         except BaseException:
             if stream is not None:
                 with anyio.CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""The provider half that every agent-based backend shares: commands, files, lifetime, logs."""
+"""The half of a provider that all agent-based backends share: commands, files, lifetime, logs."""
 
 import asyncio
 import errno
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
@@ -32,50 +32,83 @@ from sandboxkit.providers._agent.client import (
     SilentError,
 )
 from sandboxkit.providers._agent.frames import NEAR, Windows
+from sandboxkit.providers._agent.instance import Instance, SoFar
 from sandboxkit.providers._agent.launch import AgentConfig
-from sandboxkit.providers._agent.pulse import Progress
 from sandboxkit.types import Command, Exit, FileInfo, Interpreter, SandboxState, Usage
 
 __all__ = ["AgentProvider"]
 
 _CONNECT_PATIENCE = 8.0
-"""Seconds for a further connection to a sandbox that runs, its agent's first word included."""
+"""Seconds to connect to a running sandbox, including the agent's WELCOME."""
+_RETURN_PATIENCE = 4.0
+"""Seconds that a call waits for a broken connection to be replaced before it is sent."""
 _END_PATIENCE = 2.0
-"""Seconds after the end of its agent's stream within which a backend knows that a sandbox ended."""
+"""Seconds after the end of an agent's stream within which the backend reports its sandbox as ended."""
+
+InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
-@dataclass(frozen=True, slots=True)
-class _SoFar:
-    """Seconds that a sandbox used since its start: `starved` is None where it is not known."""
-
-    processor: float
-    starved: float | None
-
-
-class AgentProvider(Provider):
+class AgentProvider(Provider, Generic[InstanceT]):
     """`Provider` minus `create`, `list`, `delete` and `_connect`, which a subclass implements.
 
     A subclass's `create` starts `BINARY *agent_flags(spec, ...)` as PID 1 of the sandbox,
     gets the byte stream to its stdin and stdout (its stderr is for fatal errors only), calls
     `await self._attach(id, stream, config_of(spec))` and returns the id. If it fails or is
     cancelled afterwards, it calls `await self._forget(id)` and removes the sandbox.
-    Its `delete` calls `await self._forget(id)` and then ends the sandbox.
-    A subclass with an `__init__` of its own calls `super().__init__()`.
+    Its `delete` ends the sandbox within `async with self._deletion(id)`.
+    All its state for a sandbox is in that sandbox's `Instance`.
     """
 
-    def __init__(self) -> None:
-        self._clients: dict[str, AgentClient] = {}
-        self._lifelines: dict[str, AgentClient] = {}
-        """Owners' connections: those that `_prefer` has relieved of requests, too."""
-        self._boots: dict[str, bytes] = {}
-        self._connecting: dict[str, asyncio.Task[AgentClient]] = {}
-        self._progress: dict[str, Progress] = {}
-        self._before: dict[str, _SoFar] = {}
-        """What each sandbox had used when it was last reset."""
+    def __init__(self, kind: type[InstanceT]) -> None:
+        """`kind` is the subclass's `Instance` type; its only required argument is the id."""
+        self._kind = kind
+        self._instances: dict[str, InstanceT] = {}
+        """Sandboxes by id: its own until their deletion, and others that it has connected to until it
+        learns that they have ended."""
+
+    def _known(self, sandbox_id: str) -> InstanceT:
+        """Return a sandbox's instance, or a fresh one that is not stored."""
+        return self._instances.get(sandbox_id) or self._kind(sandbox_id)
+
+    def _instance(self, sandbox_id: str) -> InstanceT:
+        """Return a sandbox's instance, and store a fresh one if there was none; `_forget` drops it."""
+        return self._instances.setdefault(sandbox_id, self._known(sandbox_id))
+
+    async def _forget(self, sandbox_id: str) -> None:
+        """Drop a sandbox's instance and close its connections, which ends an owned, attached sandbox.
+
+        Idempotent; does not wait for the sandbox's end.
+        """
+        instance = self._instances.pop(sandbox_id, None)
+        if instance is not None:
+            await instance.aclose()
+
+    async def _forget_ended(self, instance: InstanceT, error: Exception) -> None:
+        """Drop the instance of another provider's sandbox, if it has ended or was never reached."""
+        ended = isinstance(error, SandboxNotFoundError | SandboxTerminatedError)
+        if not instance.is_ours and not instance.deletions and (ended or instance.boot is None):
+            await self._forget(instance.id)
+
+    @asynccontextmanager
+    async def _deletion(self, sandbox_id: str) -> AsyncIterator[InstanceT]:
+        """Context in which `delete` ends a sandbox; its instance is dropped afterwards.
+
+        That holds for a failed deletion, too: the next attempt asks the backend.
+        """
+        instance = self._instance(sandbox_id)
+        instance.deletions += 1
+        try:
+            yield instance
+        finally:
+            instance.deletions -= 1
+            if instance.deletions:
+                await instance.aclose()
+            else:
+                await self._forget(sandbox_id)
 
     @abstractmethod
     async def _connect(self, sandbox_id: str) -> ByteStream:
-        """Open a further stream to a running sandbox's agent: its listening socket.
+        """Open another stream to a running sandbox's agent, over its listening socket.
 
         Called when this process has no live connection to it: for a sandbox made by another
         process, a detached one, or one whose connection broke.
@@ -83,37 +116,34 @@ class AgentProvider(Provider):
         `ProviderUnavailableError`, `AuthenticationError`.
         """
 
-    def _grace(self) -> float:
-        """For how many seconds a further connection may be broken before what it runs ends.
+    _streams_fall_silent: ClassVar[bool] = True
+    """Whether a stream with a grace may break without either end noticing."""
 
-        0 where a stream ends only with its client. Where streams break by themselves, a broken
-        one is replaced by another of `_connect`; a client that died is noticed so much later.
+    def _grace(self, stream: ByteStream) -> float:
+        """Return the grace (s): how long a connection may be broken before its requests are killed.
+
+        0 for a stream that ends only with its client. A broken stream with a grace is replaced with
+        `_connect`; the price is that a client's death is noticed that much later.
         """
         return 0.0
 
     def _windows(self) -> Windows:
-        """What may be under way on each stream: more where an answer takes its time."""
+        """Return the flow-control windows of each stream: larger for a longer round trip."""
         return NEAR
 
-    def _is_deleting(self, sandbox_id: str) -> bool:
-        """Whether this provider is about to end the sandbox."""
-        return False
-
-    def _agent_pid(self, sandbox_id: str) -> int | None:
-        """The agent's process on this machine, where it is on it and known."""
+    def _agent_pid(self, instance: InstanceT) -> int | None:
+        """Return the agent's pid on this machine; None if it is elsewhere or unknown."""
         return None
 
-    def _starved(self, sandbox_id: str) -> bool:
-        pid = self._agent_pid(sandbox_id)
-        seen = self._progress.setdefault(sandbox_id, Progress())
-        return pid is not None and seen.lives(pid)
+    def _starved(self, instance: InstanceT) -> bool:
+        pid = self._agent_pid(instance)
+        return pid is not None and instance.progress.is_busy(pid)
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        """The error for calls in flight when the agent ended; override to say more.
+        """Return the error for calls in flight when the agent ended; override to say more.
 
-        `reason` is what the agent said ("lifetime", a protocol error), "" if it said nothing,
-        which means that it was killed (out of memory, `delete`, the daemon), or that it ended
-        because its owner's stream broke.
+        `reason` is the agent's last message ("lifetime", a protocol error). "" means that the agent
+        was killed (out of memory, `delete`, the daemon) or ended because its owner's stream broke.
         """
         said = {
             "": "its agent was killed, or lost its owner",
@@ -128,23 +158,26 @@ class AgentProvider(Provider):
     async def _attach(
         self, sandbox_id: str, stream: ByteStream, config: AgentConfig, *, lifeline: bool = True
     ) -> AgentClient:
-        """Become the owner: shake hands over the agent's own stdin and stdout, and keep it.
+        """Become the agent's owner, over the agent's own stdin and stdout.
 
         Returns when commands can run; the workdir exists and the main command has started.
-        The stream is the sandbox's lifeline: closing it ends a sandbox that is not detached.
-        It is closed when this fails or is cancelled.
-        Without `lifeline` the stream leads to the socket of an agent whose owner comes by that:
-        it is one of `_connect`, and replaced by others for the time of `_grace`.
+        The stream is the sandbox's lifeline. A sandbox that is not detached ends when the stream is
+        closed, or when it breaks and `_connect` does not replace it within `_grace`.
+        The stream is closed when this fails or is cancelled.
+        `lifeline=False` is for an agent whose owner connects to its socket.
         Raised: `SandboxStartError` when the agent refuses, its stream ends, or it says nothing.
         """
+        instance = self._instance(sandbox_id)
+        instance.is_ours = True
         try:
             client = await AgentClient.start(
                 stream,
                 requests.hello(config, self._windows()),
-                grace=0.0 if lifeline else self._grace(),
-                reopen=None if lifeline else lambda: self._connect(sandbox_id),
+                grace=self._grace(stream),
+                reopen=lambda: self._connect(sandbox_id),
+                fall_silent=self._streams_fall_silent,
                 windows=self._windows(),
-                starved=lambda: self._starved(sandbox_id),
+                starved=lambda: self._starved(instance),
             )
         except (ConnectionEndedError, SilentError) as error:
             raise SandboxStartError(
@@ -152,42 +185,50 @@ class AgentProvider(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             ) from error
-        self._clients[sandbox_id] = client
+        instance.client, instance.boot = client, client.boot
         if lifeline:
-            self._lifelines[sandbox_id] = client
-        self._boots[sandbox_id] = client.boot
+            instance.lifeline = client
         return client
 
     async def _prefer(self, sandbox_id: str, stream: ByteStream) -> None:
-        """Send requests over this further stream, a faster one; the owner's stays the lifeline.
+        """Send later requests over this faster stream; the owner's stream remains the lifeline.
 
-        A stream that the agent does not welcome is closed, and everything stays as it is.
+        A stream that the agent refuses is closed, and nothing changes.
         """
+        instance = self._known(sandbox_id)
         try:
             client = await AgentClient.start(
                 stream,
-                requests.hello(None),
+                requests.hello(None, beside_owner=True),
                 patience=_CONNECT_PATIENCE,
-                starved=lambda: self._starved(sandbox_id),
+                starved=lambda: self._starved(instance),
             )
         except (ConnectionEndedError, SilentError):
             return
-        if sandbox_id in self._lifelines:
-            self._clients[sandbox_id] = client
+        if instance.lifeline is not None:
+            instance.client = client
         else:  # it was deleted meanwhile
             await client.aclose()
 
     async def _client(self, sandbox_id: str) -> AgentClient:
-        """The live connection to a sandbox, made with `_connect` if there is none yet."""
-        client = self._clients.get(sandbox_id)
+        """Return the live connection to a sandbox, and open it with `_connect` if there is none."""
+        client = self._known(sandbox_id).client
         if client is not None and client.ended is None:
-            return client
-        task = self._connecting.get(sandbox_id)
+            if not await client.connected(_RETURN_PATIENCE):
+                raise ProviderUnavailableError(
+                    f"sandbox {sandbox_id!r} cannot be reached: its connection broke, and no other "
+                    f"one was made within {_RETURN_PATIENCE:g} s; nothing was sent",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                )
+            if client.ended is None:
+                return client
+        instance = self._instance(sandbox_id)
+        task = instance.connecting
         if task is None:
-            # One attempt for all who wait: each of them would wait as long for one of its own.
-            task = asyncio.create_task(self._connected(sandbox_id))
-            self._connecting[sandbox_id] = task
-            task.add_done_callback(lambda done: self._tried(sandbox_id, done))
+            # All waiting calls share one attempt: separate ones would take no less time.
+            task = instance.connecting = asyncio.create_task(self._connected(instance))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -200,27 +241,33 @@ class AgentProvider(Provider):
                 sandbox_id=sandbox_id,
             ) from None
 
-    def _tried(self, sandbox_id: str, task: "asyncio.Task[AgentClient]") -> None:
-        if self._connecting.get(sandbox_id) is task:
-            del self._connecting[sandbox_id]
-        if not task.cancelled():
-            task.exception()  # those who waited have it, if anybody still did
+    async def _connected(self, instance: InstanceT) -> AgentClient:
+        try:
+            return await self._reached(instance)
+        except Exception as error:
+            await self._forget_ended(instance, error)
+            raise
+        finally:
+            if instance.connecting is asyncio.current_task():
+                instance.connecting = None
 
-    async def _connected(self, sandbox_id: str) -> AgentClient:
-        self._clients.pop(sandbox_id, None)
+    async def _reached(self, instance: InstanceT) -> AgentClient:
+        sandbox_id = instance.id
+        instance.client = None
         try:
             with anyio.fail_after(_CONNECT_PATIENCE):
                 stream = await self._connect(sandbox_id)
                 client = await AgentClient.start(
                     stream,
                     requests.hello(None, self._windows()),
-                    grace=self._grace(),
+                    grace=self._grace(stream),
                     reopen=lambda: self._connect(sandbox_id),
+                    fall_silent=self._streams_fall_silent,
                     windows=self._windows(),
-                    starved=lambda: self._starved(sandbox_id),
+                    starved=lambda: self._starved(instance),
                 )
         except SandboxNotFoundError as error:
-            owner = self._lifelines.get(sandbox_id)
+            owner = instance.lifeline
             if owner is None or owner.ended is None:
                 raise
             raise await self._why_ended(sandbox_id, owner.ended) from error  # it was ours
@@ -235,35 +282,19 @@ class AgentProvider(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             ) from error
-        if client.boot != self._boots.setdefault(sandbox_id, client.boot):
+        if client.boot != (instance.boot or client.boot):
             await client.aclose()
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} was started again: what ran in it is gone",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        self._clients[sandbox_id] = client
+        instance.client, instance.boot = client, client.boot
         return client
-
-    async def _forget(self, sandbox_id: str) -> None:
-        """Close the connection to a sandbox, if there is one: ends it if owned and not detached.
-
-        Idempotent; returns without waiting for the sandbox's end.
-        """
-        self._boots.pop(sandbox_id, None)
-        self._progress.pop(sandbox_id, None)
-        self._before.pop(sandbox_id, None)
-        connecting = self._connecting.pop(sandbox_id, None)
-        if connecting is not None:
-            connecting.cancel()
-        for clients in (self._clients, self._lifelines):
-            client = clients.pop(sandbox_id, None)
-            if client is not None:
-                await client.aclose()
 
     @asynccontextmanager
     async def _call(self, sandbox_id: str, path: str | None = None) -> AsyncIterator[AgentClient]:
-        """The connection for one request, whose errors become those of the SPI."""
+        """Yield the connection for one request, and translate its errors to those of the SPI."""
         client = await self._client(sandbox_id)
         try:
             yield client
@@ -279,10 +310,10 @@ class AgentProvider(Provider):
         *,
         once: bool = False,
     ) -> SandboxError:
-        """The error of the SPI for a request's.
+        """Translate a request's error to one of the SPI.
 
-        A request that must be carried out at most `once` leaves an unknown outcome where its
-        answer is lost; any other one can be made again.
+        With `once`, for a request that must not be repeated, a lost answer is an
+        OutcomeUnknownError; for any other one it is a ProviderUnavailableError.
         """
         lost: type[OutcomeUnknownError] | type[ProviderUnavailableError] = (
             OutcomeUnknownError if once else ProviderUnavailableError
@@ -298,6 +329,9 @@ class AgentProvider(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
+        if path is None and error.errno == errno.ETIMEDOUT:
+            # A loaded machine is slow: that is no fault of the options.
+            return ProviderUnavailableError(str(error), provider=self.name, sandbox_id=sandbox_id)
         if path is None:
             return ConfigurationError(str(error), provider=self.name, sandbox_id=sandbox_id)
         kind = SandboxFileNotFoundError if error.errno == errno.ENOENT else SandboxFileError
@@ -311,20 +345,22 @@ class AgentProvider(Provider):
         broke: str,
         lost: type[OutcomeUnknownError] | type[ProviderUnavailableError] = ProviderUnavailableError,
     ) -> SandboxError:
-        """The error for a connection that ended: the sandbox's end, or else of class `lost`."""
+        """Return the error for a connection that ended: why the sandbox ended, or else a `lost`."""
         if client is not None and isinstance(client.why_ended, SandboxTerminatedError):
             return client.why_ended
-        reason = error.reason or ("it was deleted" if self._is_deleting(sandbox_id) else "")
+        reason = error.reason or ("it was deleted" if self._known(sandbox_id).deletions else "")
         if not await self._lives(sandbox_id, client, reason):
-            return await self._why_ended(sandbox_id, reason)
+            ended = await self._why_ended(sandbox_id, reason)
+            await self._forget_ended(self._known(sandbox_id), ended)
+            return ended
         broken = lost(broke.format(sandbox_id), provider=self.name, sandbox_id=sandbox_id)
         if client is not None and client.why_ended is not None:
             broken.add_note(f"it could not be made again: {client.why_ended}")
         return broken
 
     async def _lives(self, sandbox_id: str, client: AgentClient | None, reason: str) -> bool:
-        """Whether a sandbox outlived the connection to it. Its owner's says when it did not."""
-        owner = self._lifelines.get(sandbox_id)
+        """Whether a sandbox outlived a connection to it. It never outlives its owner's connection."""
+        owner = self._known(sandbox_id).lifeline
         if reason or (owner is not None and (owner is client or owner.ended is not None)):
             return False
         with anyio.move_on_after(_END_PATIENCE) as patience:
@@ -334,17 +370,18 @@ class AgentProvider(Provider):
                 except SandboxNotFoundError:
                     return False
                 except SandboxError:
-                    return True  # the backend itself does not answer
+                    return True  # the backend does not answer, so nothing proves an end
                 if info.state is SandboxState.STOPPED:
                     return False
                 await anyio.sleep(0.05)
         return patience.cancelled_caught
 
     async def ready(self, sandbox_id: str) -> bool:
-        clients = [self._clients.get(sandbox_id), self._lifelines.get(sandbox_id)]
-        if clients[0] is None:
+        instance = self._known(sandbox_id)
+        if instance.client is None:
             return await super().ready(sandbox_id)
-        return all(client is None or client.ended is None for client in clients)
+        ways = (instance.client, instance.lifeline)
+        return all(client is None or client.ended is None for client in ways)
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         return await self._execute(sandbox_id, command, output)
@@ -363,6 +400,9 @@ class AgentProvider(Provider):
         except (ConnectionEndedError, SilentError, CallError) as error:
             raise await self._explained(error, sandbox_id, client, None, once=True) from error
 
+    async def workdir(self, sandbox_id: str) -> str:
+        return (await self._client(sandbox_id)).workdir
+
     async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
         async with self._call(sandbox_id) as client:
             await requests.start_interpreter(client, interpreter)
@@ -370,7 +410,7 @@ class AgentProvider(Provider):
     async def reset(self, sandbox_id: str) -> None:
         async with self._call(sandbox_id) as client:
             left, used = await requests.reset(client)
-        self._before[sandbox_id] = self._so_far(sandbox_id, used)
+        self._known(sandbox_id).before = self._so_far(sandbox_id, used)
         if left:
             raise SandboxNotCleanError(
                 f"sandbox {sandbox_id!r} cannot be reset: {'; '.join(left)}",
@@ -431,7 +471,7 @@ class AgentProvider(Provider):
         async with self._call(sandbox_id) as client:
             said = await requests.stats(client)
         total = self._so_far(sandbox_id, said.used)
-        before = self._before.get(sandbox_id, _SoFar(0.0, 0.0))
+        before = self._known(sandbox_id).before
         starved = total.starved
         if starved is not None:
             starved = max(starved - (before.starved or 0.0), 0.0)
@@ -442,17 +482,16 @@ class AgentProvider(Provider):
             memory_bytes=said.resident,
         )
 
-    def _so_far(self, sandbox_id: str, said: requests.Used) -> _SoFar:
+    def _so_far(self, sandbox_id: str, said: requests.Used) -> SoFar:
         used, exact = said.processor / 1e9, said.exact
         counted = self._processor_seconds(sandbox_id)
         if counted is not None:
             used, exact = max(counted - said.agent / 1e9, 0.0), True
-        return _SoFar(used, said.starved / 1e9 if exact and said.starved is not None else None)
+        return SoFar(used, said.starved / 1e9 if exact and said.starved is not None else None)
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
-        """What the host counts for the sandbox and its agent; None to believe the agent alone."""
+        """Return the host's count for sandbox and agent; None to use the agent's own count."""
         return None
 
     async def aclose(self) -> None:
-        for sandbox_id in {*self._clients, *self._lifelines, *self._connecting}:
-            await self._forget(sandbox_id)
+        await asyncio.gather(*(self._forget(sandbox_id) for sandbox_id in (*self._instances,)))

@@ -47,6 +47,7 @@ __all__ = [
     "write_file",
 ]
 
+_BESIDE_OWNER = 2
 _FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON = 1, 2, 4
 (
     _READ,
@@ -83,14 +84,19 @@ _MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
 _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 
 
-def hello(config: AgentConfig | None, windows: Windows = frames.NEAR) -> bytes:
-    """The first frame's payload: an owner's carries the configuration."""
+def hello(
+    config: AgentConfig | None, windows: Windows = frames.NEAR, *, beside_owner: bool = False
+) -> bytes:
+    """The first frame's payload: an owner's carries the configuration.
+
+    `beside_owner` marks a second connection of the owner's process, which ends with that process.
+    """
     config_or_none = config or AgentConfig()
     return b"".join(
         (
             frames.MAGIC,
             frames.PROTOCOL_VERSION.to_bytes(4, "big"),
-            bytes([config is not None]),
+            bytes([_BESIDE_OWNER if beside_owner else config is not None]),
             windows.from_agent.to_bytes(4, "big"),
             windows.to_agent.to_bytes(4, "big"),
             frames.strings(f"{name}={value}" for name, value in config_or_none.env.items()),
@@ -102,13 +108,13 @@ def hello(config: AgentConfig | None, windows: Windows = frames.NEAR) -> bytes:
 async def execute(
     client: AgentClient, command: Command, output: Output, code: str | None = None
 ) -> Exit:
-    """Run a command as `Provider.exec` says; its tree is dead if this is cancelled or fails.
+    """Run a command as `Provider.exec` specifies; cancelling it kills the command's process tree.
 
-    With `code` it is that, in a fork of the interpreter.
+    With `code`, run that Python code in a fork of the interpreter instead.
 
-    Of the usage, `throttled_seconds` and `oom_kills` are known where the sandbox's control group
-    is visible inside; an owner that sees it from outside replaces them, and the ending of a
-    command that SIGKILL ended.
+    The usage fields `throttled_seconds` and `oom_kills` are set only where the sandbox's control
+    group is visible inside. An owner that can read the group from outside fills them in, and
+    decides the ending of a command that died of SIGKILL.
     """
     pty = command.pty or PtySize()
     flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
@@ -153,7 +159,7 @@ def _not_started(
     if error.errno == 0:
         return ConfigurationError(str(error))
     if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
-        # The interpreter is gone, and with it how the job ended; the first if a job's doing it was.
+        # The interpreter is gone, so the job's outcome is lost. EOWNERDEAD: a job killed it.
         return SandboxTerminatedError(str(error), by_command=error.errno == errno.EOWNERDEAD)
     remedy = _REMEDIES.get(error.errno)
     return CommandStartError(f"{error}; {remedy}" if remedy else str(error), errno=error.errno)
@@ -163,7 +169,7 @@ def _exit(payload: bytes) -> Exit:
     status, how, processor, peak, throttled, oom_kills = _EXIT.unpack(payload)
     ending: Ending | None = _ENDINGS[how]
     if ending is Ending.SIGNAL and status == _KILLED and oom_kills == _UNKNOWN_32:
-        ending = None  # by whom, only the kernel's count of what it killed for memory could tell
+        ending = None  # without the kernel's count of OOM kills the cause is unknown
     return Exit(
         status,
         ending,
@@ -199,9 +205,9 @@ async def _feed(stream: AgentStream, stdin: AsyncIterable[StdinItem]) -> None:
 
 
 async def _answer(stream: AgentStream, past_listing: CallError | None = None) -> bytes:
-    """The payload of a call's answer, and before it whatever data it sent.
+    """Return all data of a call, followed by the payload of its final frame.
 
-    With `past_listing` no more is read than a listing may have; then that is raised.
+    With `past_listing`, raise that error when more data arrives than a listing may have.
     """
     parts = []
     size = 0
@@ -223,12 +229,12 @@ def _call(client: AgentClient, operation: int, arguments: bytes = b"") -> AgentS
 
 
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
-    """A regular file's content."""
+    """Return a regular file's content; the agent refuses more than `max_bytes`."""
     return await _answer(_call(client, _READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
 
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
-    """Replace a file's content at once."""
+    """Replace a file's content atomically."""
     small = len(data) <= _SMALL_FILE
     arguments = (
         frames.string(path)
@@ -261,7 +267,7 @@ async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes])
 
 
 async def get_archive(client: AgentClient, path: str) -> AsyncGenerator[bytes, None]:
-    """The tar stream of a path."""
+    """Yield a path as a tar stream."""
     stream = _call(client, _GET, frames.string(path))
     try:
         while (frame := await stream.receive()).kind != Kind.DONE:
@@ -278,12 +284,12 @@ def _info(fields: Fields) -> FileInfo:
 
 
 async def stat(client: AgentClient, path: str) -> FileInfo:
-    """One path's description."""
+    """Describe one path."""
     return _info(Fields(await _answer(_call(client, _STAT, frames.string(path)))))
 
 
 async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
-    """A folder's entries, sorted by path."""
+    """Return a folder's entries, sorted by path."""
     too_many = CallError(
         errno.EFBIG,
         f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of them; "
@@ -309,12 +315,12 @@ async def renew(client: AgentClient, lifetime: float) -> None:
 
 
 async def logs(client: AgentClient) -> bytes:
-    """The main command's newest output."""
+    """Return the newest output of the main command."""
     return await _answer(_call(client, _LOGS))
 
 
 async def wait(client: AgentClient) -> int:
-    """The main command's exit status, once it has exited."""
+    """Wait for the main command to exit and return its exit status."""
     return Fields(await _answer(_call(client, _WAIT))).u32()
 
 
@@ -325,7 +331,7 @@ def _server() -> bytes:
 
 
 async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> None:
-    """Start the interpreter that jobs are forked from, as `Provider.start_interpreter` says."""
+    """Start the interpreter that jobs are forked from, as `Provider.start_interpreter` specifies."""
     arguments = (
         frames.string(interpreter.program)
         + frames.strings(interpreter.preload)
@@ -340,39 +346,42 @@ async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> No
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Nanoseconds that a sandbox has used so far, in all its jobs."""
+    """Processor time in nanoseconds that a sandbox has used since its start, over all its jobs."""
 
     processor: int
-    """Without the agent's."""
+    """Nanoseconds without the agent's own."""
     agent: int
     exact: bool
     starved: int | None
 
     @classmethod
     def of(cls, end: bytes) -> "Used":
-        """The last fields of an answer."""
+        """Decode the last fields of an answer."""
         processor, agent, exact, starved = _USED.unpack(end)
         return cls(processor, agent, exact, None if starved == _UNKNOWN else starved)
 
 
 async def reset(client: AgentClient) -> tuple[list[str], Used]:
-    """Make the sandbox as it was at the first call: what is left where that failed, and its use."""
+    """Reset the sandbox to its state at the first call.
+
+    Returns what could not be reset, which is empty on success, and the usage so far.
+    """
     fields = Fields(await _answer(_call(client, _RESET)))
     return fields.texts(), Used.of(fields.rest())
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an agent says that its sandbox uses; see PROTOCOL.md."""
+    """The answer to a STATS call; see PROTOCOL.md."""
 
     processes: int
     resident: int
-    """Bytes, the agent's included."""
+    """Resident memory in bytes, the agent's included."""
     used: Used
 
 
 async def stats(client: AgentClient) -> Stats:
-    """What the sandbox uses and has used."""
+    """Return the sandbox's present and past resource usage."""
     answer = await _answer(_call(client, _STATS))
     processes, resident = _RUNNING.unpack_from(answer)
     return Stats(processes, resident, Used.of(answer[_RUNNING.size :]))

@@ -1,4 +1,4 @@
-"""A unix socket to an agent, as a byte stream that costs the event loop little."""
+"""A unix socket to an agent as a byte stream with little event-loop overhead."""
 
 import asyncio
 import socket
@@ -11,15 +11,15 @@ from anyio.abc import ByteStream, SocketAttribute
 __all__ = ["UnixStream"]
 
 _USUAL = 64 << 10
-"""Bytes asked for unless the last answer was as long: more costs the allocator a mapping."""
+"""Size in bytes of a read, until one fills it: for larger buffers the allocator maps memory."""
 
 
 class UnixStream(ByteStream):
-    """A connected socket, which this takes over.
+    """A byte stream that owns a connected socket.
 
-    anyio's own stream registers its socket with the event loop for each wait, and yields to other
-    tasks at each call: four of eight rounds of the loop for a command that says nothing. This one
-    stays registered while somebody receives, and yields where it has to wait. One task may receive
+    anyio's own stream registers its socket with the event loop for each wait and yields at each
+    call, which makes four of the eight loop iterations of a command without output. This stream
+    stays registered while a task receives, and yields only when it must wait. One task may receive
     and one may send; any may close.
     """
 
@@ -31,13 +31,13 @@ class UnixStream(ByteStream):
         self._receiving: asyncio.Future[bytes] | None = None
         self._most, self._size = 0, _USUAL
         self._rest = b""
-        """What had come for a receiver that was cancelled."""
+        """Bytes that were read for a receiver that was then cancelled."""
         self._sending: asyncio.Future[None] | None = None
         self._guard = anyio.ResourceGuard("writing to")
 
     @classmethod
     async def connect(cls, path: str) -> "UnixStream":
-        """Connect to a socket by its path, abstract with a leading NUL. Raises OSError."""
+        """Connect to a socket by path; a leading NUL makes it abstract. Raises OSError."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connected.setblocking(False)
@@ -76,7 +76,7 @@ class UnixStream(ByteStream):
     def _readable(self) -> None:
         waiting = self._receiving
         if waiting is None or waiting.done():
-            # It is not taken from the system before somebody wants it.
+            # Leave the data in the kernel until a task receives, which keeps the back-pressure.
             self._loop.remove_reader(self._fd)
             self._registered = False
             return
@@ -104,9 +104,10 @@ class UnixStream(ByteStream):
                     raise _broken(error) from error
 
     def send_now(self, item: bytes) -> bool:
-        """Send all of it without waiting, or nothing. It is one piece for the kernel: 32 KiB at most.
+        """Send all of `item` without waiting; return False if it would block and nothing was sent.
 
-        Raises BrokenResourceError.
+        `item` is at most 32 KiB, which the kernel takes whole or not at all. Raises
+        BrokenResourceError.
         """
         try:
             sent = self._socket.send(item)
@@ -115,7 +116,8 @@ class UnixStream(ByteStream):
         except OSError as error:
             raise _broken(error) from error
         if sent != len(item):
-            # Linux takes so little whole. What came after a part would be misread.
+            # Linux does not split so small a write. After a partial one the peer would misread all
+            # that follows.
             self._socket.shutdown(socket.SHUT_RDWR)
             raise anyio.BrokenResourceError
         return True
@@ -137,7 +139,7 @@ class UnixStream(ByteStream):
         if self._closed:
             return
         self._closed = True
-        # Before its number is another file's.
+        # Unregister before the close frees the descriptor's number for another file.
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._socket.close()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sandboxkit.providers._agent.in_sandbox.end import End
 
 
-class Server:
+class ForkServer:
     """Answers the agent's messages on descriptor 3; `serve` returns in each fork."""
 
     SET_DUMPABLE, SET_CHILD_SUBREAPER, CONTROLLING_TERMINAL = 4, 36, 0x540E
@@ -29,7 +29,7 @@ class Server:
         self.spare: Any = None
         self.way: Any = None
         self.source = ""
-        own = {"sys", "End", "Server", "TYPE_CHECKING", "__builtins__"}
+        own = {"sys", "End", "ForkServer", "TYPE_CHECKING", "__builtins__"}
         self.names = [each for each in globals().items() if each[0] not in own]
         self.names.append(("__builtins__", sys.modules["builtins"]))
         self.lines = sys.version_info >= (3, 9)  # stderr's buffer is one line's at most
@@ -417,7 +417,7 @@ class Server:
         if sys.hexversion >= 0x030B0000:
             error.__traceback__ = trace.tb_next
         else:
-            sys.excepthook = Server.hook(sys.excepthook)  # an older Python goes by `trace`
+            sys.excepthook = ForkServer.hook(sys.excepthook)  # an older Python goes by `trace`
 
     @staticmethod
     def hook(shows: "Any") -> "Any":
@@ -443,12 +443,12 @@ class Server:
 
 
 if __name__ == "__main__":
-    server = Server()
+    server = ForkServer()
     try:
         exec(server.ready(compile(*server.serve())), vars(sys.modules["__main__"]))
         if sys.gettrace() is sys.getprofile() is None:
             server.end.come()
     except BaseException:
         # What is shown of an error begins with the job's own frame.
-        Server.shorten(*sys.exc_info())
+        ForkServer.shorten(*sys.exc_info())
         raise

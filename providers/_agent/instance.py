@@ -1,0 +1,55 @@
+"""A provider's state for one sandbox, in one object that is dropped as a whole."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.heartbeat import BusyDetector
+
+__all__ = ["Instance", "SoFar"]
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """Processor seconds of a sandbox since its start; `starved` is None where it is unknown."""
+
+    processor: float
+    starved: float | None
+
+
+@dataclass(eq=False)
+class Instance:
+    """One sandbox, as one provider object knows it.
+
+    A subclass adds what its backend needs, and overrides `aclose` for what has to be released.
+    """
+
+    id: str
+    is_ours: bool = False
+    """Whether this provider created it, and so remembers it until its deletion, even once it ended."""
+    deletions: int = 0
+    """Number of `delete` calls in progress."""
+    client: AgentClient | None = None
+    lifeline: AgentClient | None = None
+    """The owner's connection. `client` is the same one, or a faster one beside it."""
+    boot: bytes | None = None
+    """Identifies this run of its agent: a restarted agent has another value."""
+    connecting: "asyncio.Task[AgentClient] | None" = None
+    progress: BusyDetector = field(default_factory=BusyDetector)
+    before: SoFar = SoFar(0.0, 0.0)
+    """The sandbox's usage at the last reset."""
+
+    async def disconnect(self) -> None:
+        """Close the connections to its agent. This ends an owned, attached sandbox. Idempotent."""
+        connecting, self.connecting = self.connecting, None
+        if connecting is not None and connecting is not asyncio.current_task():
+            connecting.cancel()
+        clients = (self.client, self.lifeline)
+        self.client = self.lifeline = None
+        for client in clients:
+            if client is not None:
+                await client.aclose()
+
+    async def aclose(self) -> None:
+        """Release its resources, without waiting for the sandbox's end. Idempotent."""
+        await self.disconnect()
