@@ -1,11 +1,12 @@
-"""What the providers of hosted sandboxes (E2B, Daytona, Modal) share.
+"""Code that the providers of hosted sandboxes (E2B, Daytona, Modal) share.
 
-- `agent.HostedAgentProvider` puts the agent into a sandbox and speaks to it by the vendor's calls.
-- `install` is the shell command that those calls run, and how its stream becomes the agent's.
-- `deadline.bounded` ends every vendor call in time; vendors' own retries are switched off.
-- `unclear` is about calls whose answer is missing.
-- `creation.Creations` creates with a key, and finds what an unclear failure left: then, or later.
-- `boundary.public` ends each provider's methods: no error that is ours alone leaves them.
-- `lifetime` rounds to the vendor's whole seconds, and renews what has no end of its own.
-- `http_errors` says which of sandboxkit's errors an HTTP status is.
+- `agent.HostedAgentProvider` installs the agent in a sandbox and connects to it by vendor calls.
+- `install` is the shell command that those calls run; its stream becomes the agent's.
+- `baking.BakingProvider` makes images at the vendor that contain the agent; `baked` records them.
+- `deadline.bounded` puts a time limit on every vendor call; the vendors' own retries are off.
+- `unclear` has the errors for calls whose outcome is unknown.
+- `creation.Creations` creates with a key, by which it finds what an unclear failure left behind.
+- `boundary.public` converts internal errors to public ones in each provider's methods.
+- `lifetime` rounds lifetimes to whole seconds, and renews sandboxes that have none.
+- `http_errors` maps HTTP statuses to sandboxkit's errors.
 """

@@ -1,7 +1,10 @@
-"""What the hosted providers share: the agent, put into a vendor's sandbox and spoken to by its calls."""
+"""The base of the hosted providers: installs the agent in a vendor's sandbox and connects to it."""
 
+import asyncio
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
@@ -13,84 +16,123 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers._agent.client import ConnectionEndedError
 from sandboxkit.providers._agent.frames import FAR, Windows
+from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of
 from sandboxkit.providers._agent.link import BROKEN
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.providers._hosted import install, strict
+from sandboxkit.providers._hosted import install
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["HostedAgentProvider", "ProgramStream"]
+__all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream"]
 
+_STRICT_USER = "65534:65534"
+"""Runs the commands of a strict sandbox, unless the spec names a user. No vendor mounts the root file system
+read-only; this user owns no files, and before the first command world write permission is removed from
+everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
 _START_SECONDS = 60.0
 
 
 class ProgramStream(ByteStream):
-    """A program in a sandbox by one call of a vendor's: its stdin and stdout, 8-bit exact.
+    """stdin and stdout of a program that one vendor call runs in a sandbox, as binary data.
 
-    One task receives and one sends; any other may close it, which ends the program. It raises
-    EndOfStream when the program has ended, and BrokenResourceError when the call broke. It never
-    loses anything without that.
+    One task receives and one sends; any task may close it, which ends the program. It raises
+    EndOfStream when the program has ended and BrokenResourceError when the call broke, and loses no
+    data otherwise.
     """
 
     said: bytes = b""
-    """The newest of what the program wrote to stderr, where that is apart."""
+    """The last output on stderr, if the vendor separates it from stdout."""
 
     async def send_eof(self) -> None:
         raise NotImplementedError("its input ends when it is closed")
 
 
-class HostedAgentProvider(AgentProvider):
+@dataclass(eq=False)
+class HostedInstance(Instance):
+    """The state that this process keeps about a vendor's sandbox."""
+
+    machine_seen: str | None = None
+    """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
+    timer: "asyncio.Task[None] | None" = None
+    """The background task that renews the sandbox or ends it in time."""
+
+    async def set_timer(self, work: Coroutine[Any, Any, None] | None) -> None:
+        """Cancel the timer, and run `work` in the background as the new one, unless it is None."""
+        before, self.timer = self.timer, None if work is None else asyncio.create_task(work)
+        if before is not None and before is not asyncio.current_task():
+            before.cancel()
+            await asyncio.wait([before])
+
+    async def aclose(self) -> None:
+        await self.set_timer(None)
+        await super().aclose()
+
+
+HostedInstanceT = TypeVar("HostedInstanceT", bound=HostedInstance)
+
+
+class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     """`AgentProvider` for a vendor that runs programs in its sandboxes.
 
-    A subclass implements `create`, `list`, `get`, `delete` and `_run`. Its `create` makes a sandbox
-    that others run as well, awaits `self._begin(id, spec)`, and deletes it when that fails.
+    A subclass implements `create`, `list`, `get`, `delete` and `_run`. Its `create` makes a sandbox,
+    awaits `self._begin(id, spec)`, and deletes the sandbox if that fails.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._machines_seen: dict[str, str] = {}
-        """What tells a sandbox from the same one started again, of those that we have spoken to."""
+    def __init__(self, kind: type[HostedInstanceT]) -> None:
+        super().__init__(kind)
+        self._guesses: dict[str, str] = {}
+        """The guess for each image: which agent its sandboxes need, see `install.command`."""
 
     @abstractmethod
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        """Run a program by one call: as root where the vendor lets us, else as its own user.
+        """Run a program by one call, as root if the vendor allows it, else as the vendor's user.
 
-        Raised: SandboxNotFoundError, ProviderUnavailableError, AuthenticationError.
+        Raises SandboxNotFoundError, ProviderUnavailableError and AuthenticationError.
         """
 
     _root_is_ours: ClassVar[bool] = False
-    """Whether all of a sandbox's root is its own, so that `profile="strict"` may change it."""
+    """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
 
-    def _grace(self) -> float:
+    def _grace(self, stream: ByteStream) -> float:
         return _GRACE
 
     def _windows(self) -> Windows:
         return FAR
 
     async def _begin(self, sandbox_id: str, spec: SandboxSpec, *, user: str | None = None) -> None:
-        """Put the agent into a new sandbox, start it and become its owner.
+        """Install the agent in a new sandbox, start it and become its owner.
 
-        `user` is the commands' where neither the spec nor its profile names one. Returns when the workdir exists and the
-        main command has started.
-        Raised: SandboxStartError with the reason, ProviderUnavailableError when nothing is said
-        for a minute, what `_run` raises.
+        `user` runs commands if neither the spec nor its profile names a user. Returns once the
+        workdir exists and the main command has started. Raises SandboxStartError with the reason,
+        ProviderUnavailableError after 60 s, and what `_run` raises.
         """
         is_strict = spec.profile == "strict" and self._root_is_ours
         if is_strict:
-            user = strict.USER
+            user = _STRICT_USER
         flags = [flag for flag in agent_flags(spec, user=spec.user or user) if flag != "--detach"]
-        # A vendor ends its sandboxes itself.
+        # The vendor enforces the lifetime, so the agent need not.
         flags = [flag for flag in flags if not flag.startswith("--lifetime=")]
         common = ""
         if spec.reuse == "reset":
             flags.append("--resettable")
-            common = spec.workdir or DEFAULT_WORKDIR  # which each job has after the other
-        argv = install.command(_socket(sandbox_id), flags, strict=is_strict, common=common)
+            common = spec.workdir or DEFAULT_WORKDIR  # successive jobs share it
+        verb, image = "strict" if is_strict else "start", spec.image or ""
+        guess = self._guesses.get(image, install.LIKELY)
         with anyio.move_on_after(_START_SECONDS) as scope:
-            stream = await self._run(sandbox_id, argv)
-            await self._own(sandbox_id, stream, spec)
+            while True:
+                argv = install.command(_socket(sandbox_id), verb, flags, guess=guess, common=common)
+                found = install.Found(await self._run(sandbox_id, argv), install.data_of(guess))
+                try:
+                    await self._own(sandbox_id, found, spec)
+                except install.WantsError as error:
+                    guess = self._guesses[image] = error.arch
+                    continue
+                if found.had:
+                    self._guesses[image] = install.PRESENT
+                return
         if scope.cancelled_caught:
             raise ProviderUnavailableError(
                 f"the agent of sandbox {sandbox_id!r} did not start within {_START_SECONDS:g} s",
@@ -98,29 +140,44 @@ class HostedAgentProvider(AgentProvider):
                 sandbox_id=sandbox_id,
             )
 
-    async def _own(self, sandbox_id: str, stream: ProgramStream, spec: SandboxSpec) -> None:
+    async def _own(self, sandbox_id: str, found: install.Found, spec: SandboxSpec) -> None:
         try:
-            found = await install.lead(stream)
-        except install.NoAgentError as error:
-            raise SandboxStartError(
-                f"the agent of sandbox {sandbox_id!r} did not start: {error}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            ) from error
-        except BROKEN as error:
-            raise self._broke(sandbox_id) from error
-        self._machines_seen[sandbox_id] = found.machine
-        await self._attach(sandbox_id, found, config_of(spec), lifeline=False)
+            await self._attach(sandbox_id, found, config_of(spec), lifeline=False)
+        except SandboxStartError as error:
+            match found.failure:
+                case install.WantsError():
+                    raise found.failure from None
+                case install.NoAgentError():
+                    raise SandboxStartError(
+                        f"the agent of sandbox {sandbox_id!r} did not start: {found.failure}",
+                        provider=self.name,
+                        sandbox_id=sandbox_id,
+                    ) from found.failure
+            ended = error.__cause__
+            if not found.machine or (isinstance(ended, ConnectionEndedError) and not ended.reason):
+                raise self._broke(sandbox_id) from error
+            raise
+        self._instance(sandbox_id).machine_seen = found.machine
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
-        stream = await self._run(sandbox_id, install.command(_socket(sandbox_id)))
+        try:
+            stream = await self._run(sandbox_id, install.command(_socket(sandbox_id), "find"))
+        except SandboxNotFoundError as error:
+            known = self._known(sandbox_id)
+            if known.machine_seen is None or known.deletions:
+                raise
+            ended = await self._why_ended(sandbox_id, "")
+            if isinstance(ended, SandboxTerminatedError) and not ended.by_command:
+                raise  # the error would add nothing to "not found"
+            raise ended from error
         try:
             found = await install.lead(stream)
         except install.NoAgentError as error:
             raise await self._why_none(sandbox_id, error) from error
         except BROKEN as error:
             raise self._broke(sandbox_id) from error
-        self._machines_seen.setdefault(sandbox_id, found.machine)
+        known = self._known(sandbox_id)
+        known.machine_seen = known.machine_seen or found.machine
         return found
 
     def _broke(self, sandbox_id: str) -> ProviderUnavailableError:
@@ -131,14 +188,14 @@ class HostedAgentProvider(AgentProvider):
         )
 
     async def _why_none(self, sandbox_id: str, error: install.NoAgentError) -> SandboxError:
-        """The error for a sandbox that runs programs, and has no agent."""
+        """Return the error for a sandbox that runs programs but has no agent."""
         try:
             await self.get(sandbox_id)
         except SandboxNotFoundError:
             return await self._why_ended(sandbox_id, "")
         except SandboxError as failure:
             return failure
-        before = self._machines_seen.get(sandbox_id)
+        before = self._known(sandbox_id).machine_seen
         if error.machine is None or before is None:
             return ProviderUnavailableError(
                 f"sandbox {sandbox_id!r} has no agent: {error}",
@@ -161,17 +218,31 @@ class HostedAgentProvider(AgentProvider):
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         if reason:
             return await super()._why_ended(sandbox_id, reason)
+        try:
+            by_command = await self._ended_by_itself(sandbox_id)
+        except SandboxError:
+            by_command = False  # the vendor no longer knows
+        why = (
+            "what ran in it ended its first process"
+            if by_command
+            else "its lifetime passed, or it was stopped"
+        )
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
+            f"sandbox {sandbox_id!r} has ended: {why}",
             provider=self.name,
             sandbox_id=sandbox_id,
+            by_command=by_command,
         )
 
-    async def _forget(self, sandbox_id: str) -> None:
-        self._machines_seen.pop(sandbox_id, None)
-        await super()._forget(sandbox_id)
+    async def _ended_by_itself(self, sandbox_id: str) -> bool:
+        """Whether an ended sandbox ended without a request, according to the vendor.
+
+        Its first process has then exited, which only its own commands can cause. Raises
+        SandboxError.
+        """
+        return False
 
 
 def _socket(sandbox_id: str) -> str:
-    """Abstract, and no other sandbox's: some share their network with others."""
+    """Return the agent's abstract socket, unique by id: some sandboxes share a network namespace."""
     return f"@sandboxkit-{sandbox_id}"

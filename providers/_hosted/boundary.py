@@ -1,4 +1,4 @@
-"""Where a provider's methods end: what users cannot know becomes what they can."""
+"""Converts internal errors to public ones where a provider's methods end."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.provider import Provider
-from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
 __all__ = ["public"]
 
@@ -16,9 +16,9 @@ _P = TypeVar("_P", bound=Provider)
 
 
 def public(provider: type[_P]) -> type[_P]:
-    """A class decorator: UnclearError leaves no method, but a ProviderUnavailableError in its place.
+    """Class decorator: public methods raise ProviderUnavailableError in place of AmbiguousError.
 
-    What may not be repeated goes through the agent, see `_agent.provider`.
+    That is safe because calls that must not be repeated go through the agent, see `_agent.provider`.
     """
     for name, method in list(vars(provider).items()):
         if name.startswith("_"):
@@ -55,7 +55,7 @@ def _listing(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
 def _converted() -> Iterator[None]:
     try:
         yield
-    except UnclearError as error:
+    except AmbiguousError as error:
         known = ProviderUnavailableError(
             str(error),
             provider=error.provider,

@@ -1,4 +1,4 @@
-"""Creating a sandbox once: with a key of ours, by which an unclear attempt is found again."""
+"""Creates a sandbox at most once: after an unclear attempt, finds its sandbox by the attempt's key."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -8,58 +8,58 @@ import anyio
 import anyio.lowlevel
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
 __all__ = ["Creations"]
 
 _Find = Callable[[], Awaitable[Sequence[str]]]
 
 _LOOKS = (0.0, 0.2, 0.4, 0.8)
-"""Seconds before each look: what is created may appear in listings a little later."""
+"""Seconds before each lookup: listings may show a new sandbox with a delay."""
 _SEARCH_SECONDS = 1.8
 _RETRY_SECONDS = 2.0
-"""How long a creation may be held up by what earlier ones have left."""
+"""How long (s) cleaning up after earlier attempts may delay a creation."""
 _LATE_SECONDS = 12.0
-"""After which nobody carries out a call any more whose answer was lost."""
+"""Seconds after which the vendor no longer carries out a call whose answer was lost."""
 _SETTLE_SECONDS = 15.0
 _PAUSE = 0.5
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """What may be there: the ids that `find` gives; from `known` on, what it does not give is not."""
+class _Leftover:
+    """A possible leftover: `find` lists its ids; from the time `known` on an empty list is final."""
 
     find: _Find
     known: float
 
 
 class Creations:
-    """A provider's creations, and what those have left that nobody could remove."""
+    """Creates a provider's sandboxes and tracks the leftovers that could not be removed yet."""
 
     def __init__(self, delete: Callable[[str], Awaitable[None]], *, provider: str) -> None:
         self._delete, self._provider = delete, provider
-        self._left: dict[str, _Left] = {}
-        """By what errors call it; `settle` empties this."""
+        self._left: dict[str, _Leftover] = {}
+        """Leftovers by the name that error messages use; `settle` empties it."""
         self._why: SandboxError | None = None
         self._retrying = False
 
     async def once(self, create: Callable[[], Awaitable[str]], find: _Find, *, left: str) -> str:
-        """Create a sandbox and return its id; failed or cancelled, none is left.
+        """Create a sandbox and return its id; a failed or cancelled creation leaves none behind.
 
         `create` stores a key of this attempt with the sandbox and must end within its own deadline;
-        `find` lists the ids that carry the key. After UnclearError the first sandbox found is
-        taken and any other deleted. Where none is found, or nobody can look, the vendor may still
-        carry out the call: ProviderUnavailableError then says so, with `left`, such as "a sandbox
-        named 'x'", and it is looked for again by each later creation and by `settle`.
+        `find` lists the ids that carry the key. After an AmbiguousError the first sandbox found is
+        used and any other is deleted. If none is found, the vendor may still carry out the call: each
+        later creation and `settle` look for it again, and ProviderUnavailableError is raised, whose
+        message names `left`, such as "a sandbox named 'x'".
         """
         await self._retry()
-        # Not to be cancelled halfway: the vendor would go on, and nobody would know the id.
+        # Shielded: the vendor would carry out a cancelled call, and its id would be lost.
         sandbox_id = ""
         with anyio.CancelScope(shield=True):
             try:
                 sandbox_id = await create()
-            except UnclearError as error:
+            except AmbiguousError as error:
                 sandbox_id = await self._search(find, error, left)
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -70,10 +70,10 @@ class Creations:
 
     @asynccontextmanager
     async def preparing(self, sandbox_id: str) -> AsyncIterator[None]:
-        """Make a new sandbox ready: what fails in it discards it.
+        """Context for preparing a new sandbox: an error in it deletes the sandbox.
 
-        A command of which nobody knows what it did goes with the sandbox, so the creation may be
-        made again: ProviderUnavailableError in the place of OutcomeUnknownError.
+        Raises ProviderUnavailableError, which is retryable, in place of OutcomeUnknownError: the
+        deletion undoes whatever the command did.
         """
         try:
             yield
@@ -89,7 +89,7 @@ class Creations:
             raise
 
     async def discard(self, sandbox_id: str, error: BaseException) -> None:
-        """Delete a sandbox for the sake of an error; where that fails, later, and the error says so."""
+        """Delete a sandbox after `error`. A failed deletion is retried later and noted on `error`."""
         with anyio.CancelScope(shield=True):
             try:
                 await self._delete(sandbox_id)
@@ -99,12 +99,12 @@ class Creations:
                 async def find() -> Sequence[str]:
                     return [sandbox_id]
 
-                self._left[f"sandbox {sandbox_id!r}"] = _Left(find, anyio.current_time())
+                self._left[f"sandbox {sandbox_id!r}"] = _Leftover(find, anyio.current_time())
 
     async def settle(self) -> None:
-        """Remove what may be left; it takes seconds only where something may be.
+        """Remove all leftovers; this returns at once when there are none.
 
-        Raises ProviderUnavailableError, naming it, for what could not be removed.
+        Raises ProviderUnavailableError that names those that could not be removed.
         """
         with anyio.CancelScope(shield=True), anyio.move_on_after(_SETTLE_SECONDS):
             while self._left:
@@ -119,7 +119,7 @@ class Creations:
                 provider=self._provider,
             )
 
-    async def _search(self, find: _Find, error: UnclearError, left: str) -> str:
+    async def _search(self, find: _Find, error: AmbiguousError, left: str) -> str:
         found: Sequence[str] = ()
         failure: SandboxError | None = None
         with anyio.move_on_after(_SEARCH_SECONDS):
@@ -137,7 +137,7 @@ class Creations:
             return found[0]
         if failure is not None:
             error.add_note(f"and looking for what it made failed: {failure}")
-        self._left[left] = _Left(find, anyio.current_time() + _LATE_SECONDS)
+        self._left[left] = _Leftover(find, anyio.current_time() + _LATE_SECONDS)
         unresolved = ProviderUnavailableError(
             f"{error}; {left} may be there, if that was carried out all the same: it is looked for "
             "again, at the latest when the provider is closed",
@@ -161,7 +161,7 @@ class Creations:
     async def _remove_all(self) -> None:
         limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-        async def remove(name: str, left: _Left) -> None:
+        async def remove(name: str, left: _Leftover) -> None:
             async with limiter:
                 try:
                     found = await left.find()

@@ -1,28 +1,28 @@
-"""The end of every call to a vendor: ours, because a vendor's own is long or missing."""
+"""Time limits for all calls to a vendor, because a vendor's own are long or missing."""
 
 from collections.abc import Awaitable
 from typing import TypeVar
 
 import anyio
 
-from sandboxkit.providers._hosted.unclear import SilenceError
+from sandboxkit.providers._hosted.ambiguous import SilenceError
 
 __all__ = ["LAST_LOOK", "SILENCE", "bounded"]
 
 _T = TypeVar("_T")
 
 SILENCE = 8.0
-"""Seconds without a sign of life after which nobody is taken to be there: neither behind a running
-command's stream, nor behind a call that the vendor answers at once. A provider's own `timeout` is
-for what takes long; where it is shorter, it bounds these, too."""
+"""Seconds of silence after which the peer counts as gone, both on a running command's stream and for
+a call that the vendor answers at once. A provider's own `timeout` is for slow calls; a `timeout`
+shorter than this applies to all calls."""
 LAST_LOOK = 2.0
-"""Seconds for each call that is made after that, while somebody waits to hear of it."""
+"""Seconds for each follow-up call that is made after such a silence."""
 
 
 async def bounded(
     call: Awaitable[_T], seconds: float, *, provider: str, what: str, sandbox_id: str | None = None
 ) -> _T:
-    """Await a call for at most `seconds`; raises SilenceError past them."""
+    """Await a call and return its result; raise SilenceError after `seconds`."""
     with anyio.move_on_after(seconds):
         return await call
     raise SilenceError(

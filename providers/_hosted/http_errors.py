@@ -1,4 +1,4 @@
-"""HTTP answers that are errors, as sandboxkit's errors: what all vendors have in common."""
+"""Maps HTTP error responses to sandboxkit's errors, as far as all vendors agree."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
-from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
 __all__ = ["from_status", "retry_after"]
 
@@ -22,10 +22,10 @@ _RATE = ("rate limit", "too many requests", "throttl")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the Retry-After headers ask for; a date counts from the server's own clock.
+    """Return the delay (s) that the Retry-After headers ask for, or None.
 
-    Throttlers that have a name add it to the header, as in `Retry-After-sandbox-create`: the
-    longest of them counts. Names are in small letters.
+    A date is compared with the server's own clock. Some rate limiters append their name, as in
+    `retry-after-sandbox-create`; the longest delay is returned. `headers` has lower-case names.
     """
     asked = (
         _seconds(text.strip(), headers)
@@ -66,9 +66,9 @@ def from_status(
     key_variable: str,
     sandbox_id: str | None = None,
 ) -> SandboxError:
-    """The error for an HTTP status of 400 and above; `message` is what the vendor said.
+    """Return the error for an HTTP status of 400 or above; `message` is the vendor's.
 
-    A 5xx is an UnclearError but for 503, with which vendors say that nothing was done.
+    A 5xx gives an AmbiguousError, except for 503: with it vendors report that nothing was done.
     """
     said = f"{provider} could not {what}: {status} {message[:500].strip()}".rstrip()
     words = message.lower()
@@ -97,7 +97,7 @@ def from_status(
             retry_after=retry_after(headers),
         )
     if status in (408, 409, 425) or (status >= 500 and status != 503):
-        return UnclearError(
+        return AmbiguousError(
             f"{said}; try again",
             provider=provider,
             sandbox_id=sandbox_id,

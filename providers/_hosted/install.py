@@ -1,24 +1,46 @@
-"""How the agent gets into a sandbox: one shell command that finds it or takes it from its stdin."""
+"""Installs the agent in a sandbox: one shell command finds it or reads it from stdin.
+
+To save round trips, the agent binary (if the image probably lacks it) and the first data for the
+agent are sent right after the command, without waiting for output. If that guess was wrong, the
+command is run again.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 
 import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers._agent.link import BROKEN
 
-__all__ = ["Found", "NoAgentError", "baked_name", "command", "lead"]
+__all__ = [
+    "LIKELY",
+    "PRESENT",
+    "Found",
+    "NoAgentError",
+    "WantsError",
+    "baked_name",
+    "command",
+    "data_of",
+    "lead",
+    "version",
+]
+
+PRESENT = ""
+"""The guess that the sandbox already has the agent."""
+LIKELY = "amd64"
+"""The default guess: the sandbox has this architecture and lacks the agent."""
 
 _MARK = b"\x1esandboxkit "
 _END = b"\x1e"
 _MAX_NOISE = 256 << 10
-_PIECE = 1 << 20
+_PADDING = bytes(16 << 10)
+"""Padding after the agent binary: the `head` of some images consumes more than it outputs."""
 
-# Its arguments: the socket, "start", "strict" or "find", name and size of the agent for each machine,
-# a folder that is to be everybody's or "", flags.
-# What it says comes between marks, after whatever the image says first.
+# Arguments: the socket; "start", "strict", "find" or "put"; the agent's name and size for each
+# architecture; a folder to make world-writable, or ""; the architecture of the agent on stdin, or "";
+# the agent's flags. The script's messages are between marks and may follow output of the image.
 _SCRIPT = r"""
 say() { printf '\036sandboxkit %s\036' "$*"; }
 socket=$1 verb=$2
@@ -27,8 +49,9 @@ case $(uname -m) in
   aarch64|arm64) arch=arm64 name=$5 size=$6 ;;
   *) say "fails no agent for $(uname -m), only for x86_64 and aarch64"; exit 69 ;;
 esac
-common=$7
-shift 7
+common=$7 given=$8
+case $given in amd64) comes=$4 ;; arm64) comes=$6 ;; *) comes=0 ;; esac
+shift 8
 if [ "$verb" = strict ]; then
   [ "$(id -u)" = 0 ] || { say "fails profile='strict' needs root: the vendor runs programs as user $(id -u)"; exit 69; }
   command -v find >/dev/null || { say "fails profile='strict' needs find in the image"; exit 69; }
@@ -45,19 +68,24 @@ fi
 started=$(cat /proc/1/stat 2>/dev/null | sed 's/.*) //' | cut -d' ' -f20)
 say "machine $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)/$started"
 for folder in /usr/local/bin "$HOME" /dev/shm; do
+  [ "$verb$folder" = put/dev/shm ] && continue # what is in memory is in no image
   agent=$folder/$name
   if [ -f "$agent" ] && [ -O "$agent" ] && [ -x "$agent" ]; then
-    [ "$verb" = start ] && exec "$agent" link -start -socket="$socket" -- "$@"
-    exec "$agent" link -socket="$socket"
+    [ "$verb" = find ] && exec "$agent" link -socket="$socket"
+    [ -z "$given" ] || { head -c "$comes" >/dev/null; say had; }
+    [ "$verb" = put ] && { say put "$folder"; exit; }
+    exec "$agent" link -start -socket="$socket" -- "$@"
   fi
 done
-[ "$verb" = start ] || { say none its program is not there any more; exit 69; }
+[ "$verb" = find ] && { say none its program is not there any more; exit 69; }
+[ "$given" = "$arch" ] || { say wants $arch; exit 69; }
 command -v gzip >/dev/null || { say fails the sandbox has no gzip; exit 69; }
 for folder in /usr/local/bin "$HOME" /dev/shm; do
+  [ "$verb$folder" = put/dev/shm ] && continue
   part=$folder/.$name.$$
   { printf '#!/bin/sh\nexit 0\n' >"$part" && chmod 755 "$part" && "$part"; } 2>/dev/null && {
-    say wants $arch
     if head -c "$size" | gzip -dc >"$part" && mv "$part" "$folder/$name"; then
+      [ "$verb" = put ] && { sync; say put "$folder"; exit; }
       exec "$folder/$name" link -start -socket="$socket" -- "$@"
     fi
     rm -f "$part"
@@ -74,7 +102,7 @@ exit 69
 class NoAgentError(Exception):
     """No agent answers in a sandbox that runs programs.
 
-    `machine` tells a sandbox from the same one started again; None where nothing was said at all.
+    `machine` identifies this run of the sandbox; None when there was no output at all.
     """
 
     def __init__(self, message: str, machine: str | None = None) -> None:
@@ -84,7 +112,7 @@ class NoAgentError(Exception):
 
 @cache
 def _names() -> tuple[str, ...]:
-    """Name and size of the compressed agent for each machine."""
+    """Return name and compressed size of the agent for each architecture."""
     found: list[str] = []
     for arch in ("amd64", "arm64"):
         data = binary.packed(arch).read_bytes()
@@ -101,27 +129,81 @@ def baked_name(arch: str | None = None) -> str:
     return f"sandboxkit-agent-{hashlib.sha256(binary.path(arch).read_bytes()).hexdigest()[:12]}"
 
 
-def command(
-    socket: str, flags: list[str] | None = None, *, strict: bool = False, common: str = ""
-) -> tuple[str, ...]:
-    """The command whose stdin and stdout `lead` takes to the agent; started with `flags`, if any.
+@cache
+def version() -> str:
+    """Return a string that identifies this sandboxkit version's agents."""
+    return hashlib.sha256(" ".join(_names()).encode()).hexdigest()[:12]
 
-    With `strict` it takes from everybody what they may write of the image, first, and makes a folder
-    that is root's and everybody's.
+
+@cache
+def data_of(arch: str) -> bytes:
+    """Return the first stdin data of a command with the guess `arch`; b"" for PRESENT."""
+    return b"" if arch == PRESENT else binary.packed(arch).read_bytes() + _PADDING
+
+
+def command(
+    socket: str, verb: str, flags: Sequence[str] = (), *, guess: str = PRESENT, common: str = ""
+) -> tuple[str, ...]:
+    """Return the shell command whose stdin and stdout become the agent's.
+
+    "start" starts an agent with `flags` unless one listens. "strict" first removes world write
+    permission in the image and makes `common`, a root-owned folder with mode 1777. Both read
+    `data_of(guess)` from stdin, as does "put", which stores the agent in the image and exits.
+    "find" connects to a running agent.
     """
-    verb = "find" if flags is None else "strict" if strict else "start"
-    return ("sh", "-c", _SCRIPT, "sh", socket, verb, *_names(), common, *(flags or ()))
+    return ("sh", "-c", _SCRIPT, "sh", socket, verb, *_names(), common, guess, *flags)
+
+
+class WantsError(Exception):
+    """The guess was wrong: the machine has no agent for it, or one of another architecture."""
+
+    def __init__(self, arch: str) -> None:
+        super().__init__(f"it has no agent for {arch}")
+        self.arch = arch
 
 
 class Found(ByteStream):
-    """The stream to an agent, from the first byte that is its own."""
+    """The stream to an agent, without the output that precedes the agent's own.
 
-    def __init__(self, stream: ByteStream) -> None:
+    `lead`, or else the first `receive`, consumes that output. When it fails, `receive` raises
+    BrokenResourceError and `failure` has the reason. `first` is sent before any other data.
+    """
+
+    def __init__(self, stream: ByteStream, first: bytes = b"") -> None:
         self.machine = ""
-        self._stream, self._rest = stream, bytearray()
+        self.had = False
+        """Whether the sandbox already had the agent."""
+        self.failure: NoAgentError | WantsError | None = None
+        self._stream, self._first, self._rest = stream, first, bytearray()
+        self._led = False
+
+    async def lead(self) -> None:
+        """Read up to the agent's first byte. Raises NoAgentError, WantsError or one of BROKEN."""
+        try:
+            while not self._led:
+                verb, rest = await self.word()
+                if verb == "machine":
+                    self.machine = rest
+                elif verb == "had":
+                    self.had = True
+                elif verb in ("agent", "put"):
+                    self._led = True
+                elif verb == "wants":
+                    raise WantsError(rest)
+                else:
+                    raise NoAgentError(rest, self.machine or None)
+        except anyio.EndOfStream as error:
+            self.failure = NoAgentError(
+                f"{'it' if self.machine else 'the program'} ended: {self.noise}",
+                self.machine or None,
+            )
+            raise self.failure from error
+        except (NoAgentError, WantsError) as error:
+            self.failure = error
+            raise
 
     async def word(self) -> tuple[str, str]:
-        """The next thing that is said between marks, its first word apart."""
+        """Return the next message between marks, as its first word and the rest."""
         while True:
             begin = self._rest.find(_MARK)
             end = self._rest.find(_END, begin + len(_MARK)) if begin >= 0 else -1
@@ -136,11 +218,16 @@ class Found(ByteStream):
 
     @property
     def noise(self) -> str:
-        """The end of what came before any mark, and of its stderr."""
+        """The last output outside of marks, and the last of stderr."""
         said: bytes = getattr(self._stream, "said", b"")
         return (bytes(self._rest[-500:]) + said[-500:]).decode(errors="replace").strip()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
+        if not self._led:
+            try:
+                await self.lead()
+            except (NoAgentError, WantsError) as error:
+                raise anyio.BrokenResourceError from error
         if self._rest:
             data = bytes(self._rest[:max_bytes])
             del self._rest[:max_bytes]
@@ -148,7 +235,8 @@ class Found(ByteStream):
         return await self._stream.receive(max_bytes)
 
     async def send(self, item: bytes) -> None:
-        await self._stream.send(item)
+        first, self._first = self._first, b""
+        await self._stream.send(first + item if first else item)
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -157,41 +245,16 @@ class Found(ByteStream):
         await self._stream.aclose()
 
 
-async def _give(stream: ByteStream, arch: str) -> None:
-    data = await anyio.Path(binary.packed(arch)).read_bytes()
-    try:
-        for at in range(0, len(data), _PIECE):
-            await stream.send(data[at : at + _PIECE])
-    except BROKEN:
-        pass  # why it takes no more is what it says next
-
-
 async def lead(stream: ByteStream) -> Found:
-    """Go as far as the agent's own first byte, and give it what it asks for on the way.
+    """Read up to the agent's first byte and return the stream from there on.
 
-    The stream is closed when this fails. Raises NoAgentError.
+    The stream is closed on failure. Raises what `Found.lead` raises.
     """
-    found, machine = Found(stream), None
+    found = Found(stream)
     try:
-        while True:
-            verb, rest = await found.word()
-            if verb == "machine":
-                found.machine = machine = rest
-            elif verb == "wants":
-                await _give(stream, rest)
-            elif verb == "agent":
-                return found
-            else:
-                raise NoAgentError(rest, machine)
-    except BROKEN as error:
-        with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(stream)
-        if machine is not None and isinstance(error, anyio.EndOfStream):
-            raise NoAgentError(f"it ended: {found.noise}", machine) from error
-        if isinstance(error, anyio.EndOfStream):
-            raise NoAgentError(f"the program ended: {found.noise}") from error
-        raise
+        await found.lead()
     except BaseException:
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(stream)
         raise
+    return found

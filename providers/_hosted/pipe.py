@@ -1,18 +1,18 @@
-"""Bytes between two tasks of one process, a bounded number of them waiting."""
+"""A bounded byte buffer between two tasks of one process."""
 
 import asyncio
 from collections import deque
 
 import anyio
 
-__all__ = ["Pipe"]
+__all__ = ["BytePipe"]
 
 
-class Pipe:
-    """One task puts, another takes; any may close."""
+class BytePipe:
+    """One task puts bytes and another takes them; any task may close it."""
 
     def __init__(self, limit: int) -> None:
-        """Whoever puts waits while `limit` bytes or more are held."""
+        """`put` waits while `limit` bytes or more are held."""
         self._limit = limit
         self._held: deque[bytes | memoryview] = deque()
         self._size = 0
@@ -20,7 +20,7 @@ class Pipe:
         self.closed = False
 
     async def put(self, data: bytes | memoryview) -> None:
-        """Add bytes, which nobody changes. Raises BrokenResourceError when it is closed."""
+        """Add bytes, which the caller must not modify later. Raises BrokenResourceError when closed."""
         while self._size >= self._limit and not self.closed:
             await self._change()
         if self.closed:
@@ -31,7 +31,7 @@ class Pipe:
             self._changed.set()
 
     async def take(self, most: int) -> bytes:
-        """Remove bytes, at least one and at most so many; none once it is closed and empty."""
+        """Wait for and remove 1 to `most` bytes; return b"" once the pipe is closed and empty."""
         while not self._held and not self.closed:
             await self._change()
         parts: list[bytes | memoryview] = []
@@ -48,7 +48,7 @@ class Pipe:
         return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
 
     def close(self) -> None:
-        """Take nothing more; what is held can still be taken. Idempotent."""
+        """Refuse further `put`s; bytes already held can still be taken. Idempotent."""
         self.closed = True
         self._changed.set()
 

@@ -1,0 +1,168 @@
+"""Bakes the agent into images of a hosted provider, so that a start need not upload it."""
+
+import hashlib
+import logging
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import anyio
+
+from sandboxkit.errors import ImageNotFoundError, SandboxStartError
+from sandboxkit.providers._agent.link import BROKEN
+from sandboxkit.providers._hosted import install
+from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstanceT
+from sandboxkit.providers._hosted.baked import Baked, BakedImages
+from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.types import SandboxSpec
+
+__all__ = ["BakingProvider"]
+
+_LIFETIME = 900.0
+"""Lifetime in seconds of a sandbox from which an image is made."""
+_log = logging.getLogger("sandboxkit.hosted")
+
+
+@public
+class BakingProvider(HostedAgentProvider[HostedInstanceT]):
+    """`HostedAgentProvider` for a vendor that makes an image of a sandbox's files.
+
+    A subclass's `create` awaits `self._from_baked(spec, make)`, and it has the six methods below.
+    """
+
+    _creations: Creations
+
+    def __init__(self, kind: type[HostedInstanceT]) -> None:
+        super().__init__(kind)
+        self._told_old: set[str] = set()
+        """Baked images with another version's agent that have already been logged."""
+
+    @abstractmethod
+    def _account_name(self) -> str:
+        """Return a string that identifies the account; it may contain credentials."""
+
+    @abstractmethod
+    def _image_of(self, spec: SandboxSpec) -> str:
+        """The image that the spec asks for, or the default."""
+
+    def _may_bake(self, spec: SandboxSpec) -> bool:
+        """Whether a sandbox from a baked image can honour the whole spec."""
+        return True
+
+    @abstractmethod
+    async def _bare(self, spec: SandboxSpec) -> str:
+        """Make a sandbox that runs programs, without an agent. Raises what `create` raises."""
+
+    @abstractmethod
+    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+        """Make an image of a sandbox's files; return its reference, for a spec's `image`.
+
+        Raises SandboxError; an image of that name may exist even then.
+        """
+
+    @abstractmethod
+    async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
+        """Return an existing image's reference, or None; looks it up by `reference` if the vendor's
+        images have no names, else by `name`."""
+
+    @abstractmethod
+    async def _remove_snapshot(self, reference: str) -> None:
+        """Remove an image. A missing image is no error."""
+
+    async def _from_baked(
+        self, spec: SandboxSpec, make: Callable[[SandboxSpec], Awaitable[str]]
+    ) -> str:
+        """Make a sandbox, from a baked image if a current one is known."""
+        baked = self._baked().find(self._image_of(spec)) if self._may_bake(spec) else None
+        if baked is not None and not baked.current:
+            level = logging.DEBUG if baked.reference in self._told_old else logging.WARNING
+            self._told_old.add(baked.reference)
+            _log.log(
+                level,
+                "the baked image of %r at %s has another version's agent, and is not used: "
+                "`sandboxkit bake -p %s` renews it",
+                baked.image,
+                self.name,
+                self.name,
+            )
+        elif baked is not None:
+            self._guesses.setdefault(baked.reference, install.PRESENT)
+            try:
+                return await make(replace(spec, image=baked.reference))
+            except ImageNotFoundError:
+                self._baked().forget(baked)  # somebody else has removed it
+        return await make(spec)
+
+    async def bake(self, image: str | None, *, renew: bool = False) -> Baked:
+        """Make an image with the agent from `image`, or from the default; later starts use it.
+
+        An existing image is returned, unless `renew` asks for a new one. An image of another
+        version is removed. Raises what `create` raises.
+        """
+        spec = SandboxSpec(image=image, lifetime=_LIFETIME)
+        self.check(spec)
+        made_of, images = self._image_of(spec), self._baked()
+        of = hashlib.sha256(made_of.encode()).hexdigest()[:8]
+        name = f"sandboxkit-{of}-{install.version()}"
+        before = images.find(made_of)
+        known = before.reference if before is not None and before.current else None
+        reference = await self._snapshot_there(name, known)
+        if reference is not None and renew:
+            await self._remove_snapshot(reference)
+            reference = None
+        baked = Baked(made_of, reference or "", install.version())
+        if reference is None:
+            baked = await self._newly_baked(spec, name, baked)
+        images.keep(baked)
+        if before is not None and before.reference != baked.reference:
+            await self._remove_snapshot(before.reference)
+        return baked
+
+    async def _newly_baked(self, spec: SandboxSpec, name: str, baked: Baked) -> Baked:
+        sandbox_id = await self._bare(spec)
+        async with self._creations.preparing(sandbox_id):
+            await self._put(sandbox_id)
+            # Shielded: the vendor would finish a cancelled snapshot, and no record of it would exist.
+            with anyio.CancelScope(shield=True):
+                baked = replace(baked, reference=await self._snapshot(sandbox_id, name))
+                self._baked().keep(baked)
+            # Within the context: where this is cancelled or fails, the context deletes again.
+            await self.delete(sandbox_id)
+        return baked
+
+    async def baked(self) -> list[Baked]:
+        """List the images that `bake` made, as recorded in this user's state folder."""
+        return list(self._baked())
+
+    async def unbake(self, baked: Baked) -> None:
+        """Remove an image that `bake` made. A missing image is no error."""
+        await self._remove_snapshot(baked.reference)
+        self._baked().forget(baked)
+
+    def _baked(self) -> BakedImages:
+        return BakedImages(self.name, self._account_name())
+
+    async def _put(self, sandbox_id: str) -> None:
+        """Store the agent in a sandbox's files."""
+        guess = install.LIKELY
+        while True:
+            stream = await self._run(sandbox_id, install.command("", "put", guess=guess))
+            found = install.Found(stream, install.data_of(guess))
+            try:
+                await found.send(b"")
+                await found.lead()
+                return
+            except install.WantsError as error:
+                guess = error.arch
+            except install.NoAgentError as error:
+                raise SandboxStartError(
+                    f"the agent cannot be stored in sandbox {sandbox_id!r}: {error}",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                ) from error
+            except BROKEN as error:
+                raise self._broke(sandbox_id) from error
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await stream.aclose()
