@@ -1,4 +1,4 @@
-"""Sandboxes of E2B, through its own SDK: the account's templates, each sandbox a small machine."""
+"""Sandboxes at E2B, through its own SDK: each is a small virtual machine made from a template."""
 
 from sandboxkit.providers.e2b._provider import E2BProvider
 

@@ -1,4 +1,4 @@
-"""Calls to E2B's control API: one client, a deadline for each call, and its errors as ours."""
+"""Calls E2B's control API with one client, a time limit per call, and sandboxkit's errors."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -11,23 +11,25 @@ from e2b.api.client.types import Response
 from e2b.api.client_async import get_api_client
 
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
-from sandboxkit.providers._hosted.unclear import UnclearError
 from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, of_api
 
-__all__ = ["Account"]
+__all__ = ["E2BAccount"]
 
 # Any: the generated functions and their models have no common type.
 Endpoint = Callable[..., Awaitable[Response[Any]]]
 
 
-class Account:
+class E2BAccount:
     """The account that E2B_API_KEY names, at E2B_DOMAIN or E2B_API_URL."""
 
     def __init__(self, api_key: str | None, timeout: float) -> None:
         self._api_key = api_key
         self.timeout = timeout
-        """Seconds that any one call may take."""
+        """Time limit (s) of a call."""
+        self.streams: bool | None = None
+        """Whether streamed input reaches sandboxes, by the last probe; None: not known."""
         self._client: AsyncApiClient | None = None
 
     def check(self) -> None:
@@ -58,14 +60,14 @@ class Account:
             )
 
     def config(self, sandbox_headers: dict[str, str] | None = None) -> ConnectionConfig:
-        """How to reach E2B; with `sandbox_headers`, one of its sandboxes."""
+        """Return the SDK's configuration for E2B, or with `sandbox_headers` for one sandbox."""
         self.check()
         return ConnectionConfig(
             api_key=self._key(),
             request_timeout=self.timeout,
             debug=False,
             extra_sandbox_headers=sandbox_headers,
-            retries=0,  # whoever called us retries, or does not
+            retries=0,  # our callers decide about retries
         )
 
     async def call(
@@ -79,10 +81,10 @@ class Account:
         slow: bool = False,
         **arguments: Any,
     ) -> Response[Any]:
-        """Call a generated endpoint function; the answer is a success.
+        """Call a generated endpoint function and return its successful response.
 
-        It says what was asked for, or with `done` nothing; a `slow` one may take all of the
-        timeout. Raises sandboxkit's errors; UnclearError where the call may have been carried out.
+        The response must have a body, or with `done` none. A `slow` call may take the whole
+        `timeout`. Raises sandboxkit's errors, AmbiguousError if E2B may have carried out the call.
         """
         if self._client is None:
             self._client = get_api_client(self.config())
@@ -115,14 +117,14 @@ class Account:
                 sandbox_id=sandbox_id,
             ) from error
         except (httpx.HTTPError, OSError) as error:
-            raise UnclearError(
+            raise AmbiguousError(
                 f"the connection to e2b broke while it was to {what}: "
                 f"{error or type(error).__name__}; try again",
                 provider=NAME,
                 sandbox_id=sandbox_id,
             ) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UnclearError(
+            raise AmbiguousError(
                 f"what answered to {what} does not speak E2B's protocol "
                 f"({type(error).__name__}: {error}); check E2B_API_URL and any proxy",
                 provider=NAME,
@@ -140,7 +142,7 @@ class Account:
 
 
 class _StatusError(Exception):
-    """An answer that is no success, taken before the SDK drops its headers or cannot read it."""
+    """An error response, raised before the SDK drops its headers or fails to parse it."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(response.status_code)

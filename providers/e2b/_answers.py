@@ -1,4 +1,4 @@
-"""What E2B's answers that are errors mean, as sandboxkit's errors. The table is in ANSWERS.md."""
+"""Maps E2B's error responses to sandboxkit's errors; ANSWERS.md has the table."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,21 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import retry_after
-from sandboxkit.providers._hosted.unclear import UnclearError
 
-__all__ = ["KEY_VARIABLE", "NAME", "gone", "of_api", "of_daemon", "of_proxy"]
+__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "gone", "of_api", "of_daemon", "of_proxy"]
 
 NAME = "e2b"
 KEY_VARIABLE = "E2B_API_KEY"
 
+
+class NoRouteError(ConfigurationError):
+    """The server lacks the route: it runs an older version of E2B, or is not an E2B server."""
+
+
 _SHOWN = 500
-"""Characters of an answer that a message repeats."""
+"""How many characters of a response an error message quotes."""
 _TEMPLATE = re.compile(r"(Invalid template reference|template '.*'|tag '.*' does not exist)", re.S)
 _QUOTA = "maximum number of concurrent"
 _NOT_STARTED = "error starting process"
@@ -41,13 +46,13 @@ def of_api(
     template: str | None = None,
     sandbox_id: str | None = None,
 ) -> SandboxError:
-    """The error for an answer of the control API that is no success.
+    """Return the error for an error response of the control API.
 
-    `template` is what a sandbox was to be made of, `sandbox_id` what the call was about. It is an
-    UnclearError where the call may have been carried out.
+    `template` is the template of a creation, `sandbox_id` the sandbox that the call concerned. The
+    error is an AmbiguousError if E2B may have carried out the call.
     """
     message, reason = _message(body)
-    said = _said(what, status, message if message is not None else _shown(body))
+    said = _error_text(what, status, message if message is not None else _shown(body))
     refused = _refused(status, said, sandbox_id)
     if refused is not None:
         return refused
@@ -60,18 +65,20 @@ def of_api(
         )
     if status == 429:
         return _throttled(said, headers, message or "", sandbox_id)
+    if status in (404, 405) and template is not None and message is not None:
+        return NoRouteError(f"{said}; check E2B_API_URL and any proxy", provider=NAME)
     if status == 503 and reason in _NO_ROOM:
         return CapacityError(f"{said}; try again later", provider=NAME)
     if message is not None and 400 <= status < 500 and status not in (408, 409, 425):
         return ConfigurationError(said, provider=NAME, sandbox_id=sandbox_id)
-    if status < 500 and status not in (408, 425):  # nothing that would have done it has answered
+    if status < 500 and status not in (408, 425):  # the sender cannot have carried out the call
         return ProviderUnavailableError(
             f"{said}; check E2B_API_URL and any proxy" if message is None else f"{said}; try again",
             provider=NAME,
             sandbox_id=sandbox_id,
             retry_after=_seconds(headers),
         )
-    kind = ProviderUnavailableError if status == 503 else UnclearError
+    kind = ProviderUnavailableError if status == 503 else AmbiguousError
     return kind(
         f"{said}; try again",
         provider=NAME,
@@ -83,9 +90,9 @@ def of_api(
 def of_proxy(
     status: int, headers: Mapping[str, str], body: bytes, *, what: str, sandbox_id: str
 ) -> SandboxError:
-    """The error for an answer of what stands before a sandbox's daemon."""
+    """Return the error for a response of a proxy in front of a sandbox's daemon."""
     message, _ = _message(body)
-    said = _said(what, status, message if message is not None else _shown(body))
+    said = _error_text(what, status, message if message is not None else _shown(body))
     refused = _refused(status, said, sandbox_id)
     if refused is not None:
         return refused
@@ -102,7 +109,7 @@ def of_proxy(
 
 
 def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxError:
-    """The error for one that a sandbox's daemon tells, or for no answer that it gave."""
+    """Return the error for an error of a sandbox's daemon, or for its missing response."""
     message = _shown(error.message.encode(errors="replace"))
     if error.message.startswith(_NOT_STARTED):  # followed by all of the command line
         message = f"{_NOT_STARTED}: {_shown(error.message.rsplit(': ', 1)[-1].encode())}"
@@ -126,7 +133,7 @@ def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxErro
 
 
 def gone(sandbox_id: str) -> SandboxNotFoundError:
-    """The error for a sandbox that has ended."""
+    """Return the error for a sandbox that has ended."""
     return SandboxNotFoundError(
         f"no sandbox {sandbox_id!r}; it may have ended", provider=NAME, sandbox_id=sandbox_id
     )
@@ -162,7 +169,7 @@ def _throttled(
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
-    """How long to wait: as asked for, or until E2B's window of calls begins anew."""
+    """Return the delay (s) that Retry-After asks for, or until E2B's rate limit resets."""
     asked = retry_after(headers)
     if asked is not None:
         return asked
@@ -170,7 +177,7 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
     return float(reset) if reset.isascii() and reset.isdecimal() and len(reset) < 7 else None
 
 
-def _said(what: str, status: int, message: str) -> str:
+def _error_text(what: str, status: int, message: str) -> str:
     return f"e2b could not {what}: {status} {message}".rstrip()
 
 
@@ -179,7 +186,7 @@ def _shown(data: bytes) -> str:
 
 
 def _message(body: bytes) -> tuple[str | None, str]:
-    """What E2B says and its code for it; None where another than E2B answered."""
+    """Return E2B's message and error code; the message is None if the response is not E2B's."""
     try:
         said = loads(body)
     except (ValueError, RecursionError):

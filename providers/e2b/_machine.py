@@ -1,7 +1,7 @@
-"""The way into one sandbox: E2B's process service, through the client that the SDK generates.
+"""Runs programs in one sandbox by E2B's process service, with the SDK's generated client.
 
-A process is known by the pid that its first event tells, and by nothing else: the daemon that looks
-for a tag stops at the first process with another one.
+A process is selected only by the pid in its first event, not by a tag: the daemon's search for a
+tag stops at the first process that has a different one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from protobuf import Oneof
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.deadline import LAST_LOOK, SILENCE
-from sandboxkit.providers.e2b._account import Account
+from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version
 from sandboxkit.providers.e2b._wire import AnsweredError, process_client
@@ -26,10 +26,10 @@ __all__ = ["KEEP_ALIVE", "USER", "Events", "Machine"]
 Events = AsyncGenerator[pb.StartResponse, None]
 
 USER = "root"
-"""Whom our own programs run as."""
+"""The user that our own programs run as."""
 KEEP_ALIVE = 50
-"""Seconds between signs of life on a stream that carries nothing, as the SDK has them; E2B's edge
-drops what is idle for 610 s, and what stands before it may have less patience."""
+"""Seconds between keepalives on an idle stream; the SDK uses the same. E2B's edge drops a stream that
+is idle for 610 s, and proxies in front of it may do so earlier."""
 _PORT = "49983"
 _KILL = pb.Signal.SIGKILL
 
@@ -39,14 +39,14 @@ class Machine:
 
     def __init__(
         self,
-        account: Account,
+        account: E2BAccount,
         sandbox_id: str,
         *,
         domain: str | Unset | None,
         token: str | Unset | None,
         version: str,
     ) -> None:
-        """`version` is the daemon's. Raises ConfigurationError for one that is too old."""
+        """`version` is the daemon's; raises ConfigurationError if it is too old."""
         check_version(version, sandbox_id)
         self.id = sandbox_id
         headers = {"E2b-Sandbox-Id": sandbox_id, "E2b-Sandbox-Port": _PORT}
@@ -57,39 +57,50 @@ class Machine:
             config.get_sandbox_url(sandbox_id, domain or config.domain), config
         )
         self._leaving: set[asyncio.Task[None]] = set()
-        self.streams: bool | None = None
-        """Whether a streamed input reaches its program on the way to this sandbox; None: not known."""
+        self._account = account
         self.answer = min(SILENCE, account.timeout)
-        """Seconds that the daemon may take to answer."""
+        """How long (s) the daemon may take to respond."""
         self.look = min(LAST_LOOK, account.timeout)
-        """The same for what is asked after that."""
+        """How long (s) the daemon may take for a follow-up call after that."""
+
+    @property
+    def streams(self) -> bool | None:
+        """Whether streamed input reaches programs; None: not known."""
+        return self._account.streams
+
+    @streams.setter
+    def streams(self, streams: bool | None) -> None:
+        self._account.streams = streams
 
     def start(self, argv: tuple[str, ...]) -> Events:
-        """Start a program as root with an input; its events. It goes on when nobody takes them."""
+        """Start a program as root with a stdin, and return its events.
+
+        The program keeps running when the events are no longer read.
+        """
         program = pb.ProcessConfig(cmd=argv[0], args=list(argv[1:]), cwd="/")
         headers = {
             "Keepalive-Ping-Interval": str(KEEP_ALIVE),
             "Authorization": "Basic " + base64.b64encode(f"{USER}:".encode()).decode(),
         }
         request = pb.StartRequest(process=program, stdin=True)
-        # A deadline would be the program's, which the daemon kills then.
+        # No deadline: when one passes, the daemon kills the program.
         return cast(Events, self._client.start(request, headers=headers, timeout_ms=None))
 
     async def stream(self, pid: int, pieces: AsyncIterator[bytes]) -> None:
-        """Write to a program's input until there are no more pieces; an empty one is a sign of life.
+        """Write `pieces` to a program's stdin in one streaming call; an empty one is a keepalive.
 
-        This and the others raise ConnectError.
+        This method and the ones below raise ConnectError.
         """
         await self._client.stream_input(_requests(pid, pieces), timeout_ms=None)
 
     async def write(self, pid: int, data: bytes) -> None:
-        """Write to a program's input, as fast as it reads."""
+        """Write to a program's stdin; returns once the program has room for the data."""
         await self._client.send_input(
             pb.SendInputRequest(process=_selected(pid), input=_piped(data))
         )
 
     async def close_stdin(self, pid: int) -> None:
-        """End a program's input."""
+        """Close a program's stdin."""
         await self._client.close_stdin(pb.CloseStdinRequest(process=_selected(pid)))
 
     async def kill(self, pid: int) -> None:
@@ -97,20 +108,20 @@ class Machine:
         await self._client.send_signal(pb.SendSignalRequest(process=_selected(pid), signal=_KILL))
 
     def translated(self, error: ConnectError, what: str) -> SandboxError:
-        """What the daemon, or what stands before it, says, as sandboxkit's error."""
+        """Convert an error of the daemon, or of a proxy in front of it, to sandboxkit's error."""
         cause = error.__cause__
         if isinstance(cause, AnsweredError):
             return of_proxy(cause.status, cause.headers, cause.body, what=what, sandbox_id=self.id)
         return of_daemon(error, what=what, sandbox_id=self.id)
 
     def leave(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Let the end of a program take its time, beside whoever has no more use for it."""
+        """Run the end of a program in the background; the caller need not wait for it."""
         task = asyncio.create_task(ending)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def aclose(self, *, ended: bool = False) -> None:
-        """Wait for the programs that are left, or with `ended` leave them to the sandbox's end."""
+        """Wait until all programs have ended; if the sandbox itself has `ended`, cancel these waits."""
         if ended:
             for task in self._leaving:
                 task.cancel()

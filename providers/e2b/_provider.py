@@ -1,19 +1,29 @@
-"""The e2b provider: sandboxes made, found and removed; all else is the agent's in each."""
+"""The e2b provider: creates, lists and deletes sandboxes; the agent in each does the rest."""
 
 import re
 import secrets
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from e2b.api.client.api.sandboxes import (
     delete_sandboxes_sandbox_id,
     get_sandboxes_sandbox_id,
     get_v2_sandboxes,
+    post_sandboxes,
+    post_sandboxes_sandbox_id_snapshots,
     post_sandboxes_sandbox_id_timeout,
     post_v2_sandboxes,
 )
-from e2b.api.client.models import NewSandboxV2, SandboxTimeoutRequest
+from e2b.api.client.api.snapshots import get_snapshots
+from e2b.api.client.api.templates import delete_templates_template_id
+from e2b.api.client.models import (
+    NewSandbox,
+    NewSandboxV2,
+    SandboxSnapshotRequest,
+    SandboxTimeoutRequest,
+)
 from e2b.api.client.types import UNSET
 
 from sandboxkit.errors import (
@@ -22,17 +32,18 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
-from sandboxkit.providers._hosted.agent import HostedAgentProvider
+from sandboxkit.providers._hosted.agent import HostedInstance
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
+from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.lifetime import Heartbeats, whole_seconds
-from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
+from sandboxkit.providers._hosted.lifetime import keep_renewed, whole_seconds
 from sandboxkit.providers.e2b import _spec
-from sandboxkit.providers.e2b._account import Account
-from sandboxkit.providers.e2b._answers import NAME, gone
+from sandboxkit.providers.e2b._account import E2BAccount
+from sandboxkit.providers.e2b._answers import NAME, NoRouteError, gone
 from sandboxkit.providers.e2b._machine import Machine
 from sandboxkit.providers.e2b._run import run
-from sandboxkit.providers.e2b._stream import Program
+from sandboxkit.providers.e2b._stream import E2BProgram
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["E2BProvider"]
@@ -41,12 +52,24 @@ _DEFAULT_TEMPLATE = "base"
 _ID = re.compile(r"[a-z0-9]{1,64}")
 _PAGE = 100
 _USER = "user"
-"""Whom E2B runs commands as that name nobody."""
+"""The user that E2B runs commands as by default."""
+
+
+@dataclass(eq=False)
+class E2BInstance(HostedInstance):
+    machine: Machine | None = None
+    """The connection data for the sandbox's daemon, once they are known."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        machine, self.machine = self.machine, None
+        if machine is not None:
+            await machine.aclose(ended=self.deletions > 0)
 
 
 @public
-class E2BProvider(HostedAgentProvider):
-    """Sandboxes of the account that E2B_API_KEY names; an image is a template's name or id."""
+class E2BProvider(BakingProvider[E2BInstance]):
+    """Sandboxes of the account that E2B_API_KEY belongs to; an image is a template's name or id."""
 
     name: ClassVar[str] = NAME
     _root_is_ours: ClassVar[bool] = True
@@ -54,13 +77,13 @@ class E2BProvider(HostedAgentProvider):
     def __init__(self, *, api_key: str | None = None, timeout: float = 60.0) -> None:
         """`api_key` defaults to E2B_API_KEY.
 
-        `timeout` bounds in seconds what E2B may take to make a sandbox; other answers have shorter
-        bounds, unless the timeout is shorter still.
+        `timeout` is how long (s) E2B may take to create a sandbox. Most other calls have a shorter
+        limit, but never a longer one than `timeout`.
         """
-        super().__init__()
-        self._account = Account(api_key, timeout)
-        self._machines: dict[str, Machine] = {}
-        self._heartbeats = Heartbeats(self._set_timeout)
+        super().__init__(E2BInstance)
+        self._account = E2BAccount(api_key, timeout)
+        self._second_version = True
+        """Whether to create by version 2 of the API, which servers other than E2B's may lack."""
         self._creations = Creations(self.delete, provider=NAME)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -69,37 +92,37 @@ class E2BProvider(HostedAgentProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
+        return await self._from_baked(spec, self._make)
+
+    async def _bare(self, spec: SandboxSpec) -> str:
         key = secrets.token_hex(16)
-        sandbox_id = await self._creations.once(
+        return await self._creations.once(
             lambda: self._create(spec, key),
             lambda: self._with_key(key),
             left=f"a sandbox with the tag {_spec.KEY_TAG}={key}",
         )
+
+    async def _make(self, spec: SandboxSpec) -> str:
+        sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             await self._begin(sandbox_id, spec, user=_USER)
-        if spec.lifetime is None:
-            self._heartbeats.start(sandbox_id)
+            if spec.lifetime is None:
+                await self._instance(sandbox_id).set_timer(
+                    keep_renewed(lambda seconds: self._set_timeout(sandbox_id, seconds))
+                )
         return sandbox_id
 
     async def _create(self, spec: SandboxSpec, key: str) -> str:
-        template = spec.image or _DEFAULT_TEMPLATE
-        body = NewSandboxV2(
-            template_id=template,
-            timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
-            allow_internet_access=spec.network == "internet",
-            metadata=_spec.metadata(spec, key),
-        )
-        answer = await self._account.call(
-            post_v2_sandboxes.asyncio_detailed,
-            what=f"create a sandbox from template {template!r}",
-            template=template,
-            slow=True,
-            body=body,
-            idempotency_key=key,
-        )
-        made: Any = answer.parsed  # the generated classes are untyped
+        if self._second_version:
+            try:
+                made = await self._post(spec, key, post_v2_sandboxes, NewSandboxV2, key)
+            except NoRouteError:
+                made = await self._post(spec, key, post_sandboxes, NewSandbox)
+                self._second_version = False
+        else:
+            made = await self._post(spec, key, post_sandboxes, NewSandbox)
         if not isinstance(made.sandbox_id, str) or not _ID.fullmatch(made.sandbox_id):
-            raise UnclearError(
+            raise AmbiguousError(
                 f"e2b has made a sandbox with the id {made.sandbox_id!r}, which is none of E2B's; "
                 "check E2B_API_URL",
                 provider=NAME,
@@ -110,6 +133,68 @@ class E2BProvider(HostedAgentProvider):
             await self._creations.discard(made.sandbox_id, error)
             raise
         return made.sandbox_id
+
+    # Any: the generated modules, classes and responses are untyped.
+    async def _post(
+        self, spec: SandboxSpec, key: str, route: Any, kind: Any, idempotency_key: str | None = None
+    ) -> Any:
+        template = self._image_of(spec)
+        body = kind(
+            template_id=template,
+            timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
+            allow_internet_access=spec.network == "internet",
+            metadata=_spec.metadata(spec, key),
+        )
+        options: dict[str, Any] = {}
+        if idempotency_key is None:
+            body.secure = True  # version 2 always is
+        else:
+            options["idempotency_key"] = idempotency_key
+        answer = await self._account.call(
+            route.asyncio_detailed,
+            what=f"create a sandbox from template {template!r}",
+            template=template,
+            slow=True,
+            body=body,
+            **options,
+        )
+        return answer.parsed
+
+    def _account_name(self) -> str:
+        config = self._account.config()
+        return f"{config.api_url} {config.api_key}"
+
+    def _image_of(self, spec: SandboxSpec) -> str:
+        return spec.image or _DEFAULT_TEMPLATE
+
+    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+        answer: Any = await self._account.call(  # Any: the generated responses are untyped
+            post_sandboxes_sandbox_id_snapshots.asyncio_detailed,
+            sandbox_id,
+            what="make a snapshot",
+            sandbox_id=sandbox_id,
+            slow=True,
+            body=SandboxSnapshotRequest(name=name),
+        )
+        return str(answer.parsed.snapshot_id)
+
+    async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
+        answer = await self._account.call(
+            get_snapshots.asyncio_detailed, what="list snapshots", name=name, limit=1
+        )
+        return next((str(each.snapshot_id) for each in answer.parsed or ()), None)
+
+    async def _remove_snapshot(self, reference: str) -> None:
+        try:
+            await self._account.call(
+                delete_templates_template_id.asyncio_detailed,
+                urllib.parse.quote(reference, safe=""),
+                what="remove a snapshot",
+                sandbox_id=reference,
+                done=True,
+            )
+        except SandboxNotFoundError:
+            pass
 
     async def _with_key(self, key: str) -> list[str]:
         return [info.id async for info in self.list({_spec.KEY_TAG: key})]
@@ -145,40 +230,37 @@ class E2BProvider(HostedAgentProvider):
         return _info(await self._detail(sandbox_id))
 
     async def delete(self, sandbox_id: str) -> None:
-        await self._heartbeats.stop(sandbox_id)
-        await self._forget(sandbox_id)
-        machine = self._machines.pop(sandbox_id, None)
-        if machine is not None:
-            await machine.aclose(ended=True)
-        if not _ID.fullmatch(sandbox_id):
-            return
-        try:
-            await repeatable(
-                lambda: self._account.call(
-                    delete_sandboxes_sandbox_id.asyncio_detailed,
-                    sandbox_id,
-                    what="stop a sandbox",
-                    sandbox_id=sandbox_id,
-                    done=True,
+        async with self._deletion(sandbox_id) as instance:
+            await instance.aclose()
+            if not _ID.fullmatch(sandbox_id):
+                return
+            try:
+                await repeatable(
+                    lambda: self._account.call(
+                        delete_sandboxes_sandbox_id.asyncio_detailed,
+                        sandbox_id,
+                        what="stop a sandbox",
+                        sandbox_id=sandbox_id,
+                        done=True,
+                    )
                 )
-            )
-        except SandboxNotFoundError:
-            pass
+            except SandboxNotFoundError:
+                pass
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         seconds = whole_seconds(lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME)
-        await self._heartbeats.stop(sandbox_id)
+        await self._known(sandbox_id).set_timer(None)
         await self._set_timeout(sandbox_id, seconds)
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> E2BProgram:
         try:
             return await run(await self._machine(sandbox_id), argv)
-        except UnclearError as error:
+        except AmbiguousError as error:
             raise ProviderUnavailableError(
                 str(error), provider=NAME, sandbox_id=sandbox_id, retry_after=error.retry_after
             ) from error
         except SandboxNotFoundError:
-            self._machines.pop(sandbox_id, None)
+            self._known(sandbox_id).machine = None
             raise
 
     async def diagnose(self) -> Diagnosis:
@@ -199,21 +281,13 @@ class E2BProvider(HostedAgentProvider):
             await self._creations.settle()
         finally:
             await super().aclose()
-            await self._heartbeats.aclose()
-            for machine in self._machines.values():
-                await machine.aclose()
-            self._machines.clear()
             await self._account.aclose()
 
     async def _machine(self, sandbox_id: str) -> Machine:
-        machine = self._machines.get(sandbox_id)
-        if machine is None:
-            found = await self._detail(sandbox_id)
-            machine = self._enter(found)
-        return machine
+        return self._known(sandbox_id).machine or self._enter(await self._detail(sandbox_id))
 
-    def _enter(self, found: Any) -> Machine:  # Any: of two generated classes
-        machine = self._machines[found.sandbox_id] = Machine(
+    def _enter(self, found: Any) -> Machine:  # Any: one of two generated classes
+        machine = self._instance(found.sandbox_id).machine = Machine(
             self._account,
             found.sandbox_id,
             domain=found.domain,
@@ -248,7 +322,7 @@ class E2BProvider(HostedAgentProvider):
         )
 
 
-def _tags(found: Any) -> dict[str, str]:  # Any: of several generated classes
+def _tags(found: Any) -> dict[str, str]:  # Any: one of several generated classes
     return dict(found.metadata or {})
 
 

@@ -1,22 +1,22 @@
-"""Running a program in a sandbox, with an input that is known to reach it."""
+"""Runs a program in a sandbox, after a probe of whether streamed input reaches it."""
 
 import anyio
 
 from sandboxkit.providers.e2b._machine import Machine
-from sandboxkit.providers.e2b._stream import Program, is_refusal
+from sandboxkit.providers.e2b._stream import E2BProgram, is_refusal
 
 __all__ = ["run"]
 
 _PROBE = ("/bin/sh", "-c", 'read -r line && echo && exec "$@"', "sh")
-"""Says by a byte of its own that the first line of its input has come, then becomes the program."""
+"""A shell that outputs one byte when the first line of its input arrives, then execs the program."""
 _PROBE_SECONDS = 4.0
 
 
-async def run(machine: Machine, argv: tuple[str, ...]) -> Program:
+async def run(machine: Machine, argv: tuple[str, ...]) -> E2BProgram:
     """Start a program as root. Raises SandboxNotFoundError, ProviderUnavailableError and others.
 
-    A proxy may refuse a call whose input is streamed, or keep that until all of it has come. The
-    first program of a sandbox shows whether one does; what is found holds for those that follow.
+    A proxy may refuse calls with streamed input, or buffer such input until it is complete. The
+    first program is a probe for that; its result holds for later programs in all sandboxes.
     """
     if machine.streams is None:
         program = await _begun(machine, (*_PROBE, *argv), streamed=True)
@@ -34,8 +34,8 @@ async def run(machine: Machine, argv: tuple[str, ...]) -> Program:
     return await _begun(machine, argv, streamed=machine.streams is True)
 
 
-async def _begun(machine: Machine, argv: tuple[str, ...], *, streamed: bool) -> Program:
-    program = Program(machine, machine.start(argv), streamed=streamed)
+async def _begun(machine: Machine, argv: tuple[str, ...], *, streamed: bool) -> E2BProgram:
+    program = E2BProgram(machine, machine.start(argv), streamed=streamed)
     try:
         await program.begin()
     except BaseException:
@@ -44,8 +44,8 @@ async def _begun(machine: Machine, argv: tuple[str, ...], *, streamed: bool) -> 
     return program
 
 
-async def _is_heard(program: Program, seconds: float) -> bool:
-    """Whether its input reaches a probe. Raises what ended the probe for another reason."""
+async def _is_heard(program: E2BProgram, seconds: float) -> bool:
+    """Whether input reaches the probe; raises the error if the probe ended for another reason."""
     with anyio.move_on_after(seconds):
         try:
             await program.send(b"\n")

@@ -1,10 +1,10 @@
-"""What of a SandboxSpec E2B can honour, and how it is stored with a sandbox."""
+"""Checks which SandboxSpecs E2B can honour, and makes the metadata stored with a sandbox."""
 
 import re
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers._hosted import strict
-from sandboxkit.providers._hosted.lifetime import whole_seconds
+from sandboxkit.providers import _rules
+from sandboxkit.providers._rules import STRICT, UNICODE, at_most, never
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.types import SandboxSpec
 
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 MAX_LIFETIME = 24 * 3600
-"""Seconds of E2B's larger plans; a smaller plan's limit is E2B's to name."""
+"""The limit (s) of E2B's larger plans; E2B itself enforces that of a smaller plan."""
 MARKER = "sandboxkit.e2b"
 KEY_TAG = "sandboxkit.create"
 UNSUPPORTED = {
@@ -31,32 +31,26 @@ UNSUPPORTED = {
 }
 """The fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)
-"""The first daemon that can end the standard input of a command."""
+"""The first version of the daemon that can close a command's stdin."""
+
+
+RULES = (
+    *never(UNSUPPORTED),
+    *STRICT,
+    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
+    *UNICODE,
+)
 
 
 def check(spec: SandboxSpec) -> None:
     """See `Provider.check`."""
-    for field, reason in UNSUPPORTED.items():
-        value = getattr(spec, field)
-        if value is not None:
-            raise ConfigurationError(
-                f"provider 'e2b' cannot honour {field}={value!r}: {reason}", provider=NAME
-            )
-    strict.check(spec, provider=NAME)
-    whole_seconds(spec.lifetime, provider=NAME, maximum=MAX_LIFETIME)
-    for where in ("env", "secrets", "tags"):
-        for name, value in getattr(spec, where).items():
-            if any("\ud800" <= character <= "\udfff" for character in name + value):
-                raise ConfigurationError(
-                    f"provider 'e2b' cannot honour {where}[{name!r}]: it is not Unicode text",
-                    provider=NAME,
-                )
+    _rules.check(spec, RULES, provider=NAME)
 
 
 def check_version(version: str, sandbox_id: str) -> None:
     """Raise ConfigurationError for a sandbox whose daemon is too old.
 
-    One that is not a version is no reason: other servers than E2B's have their own.
+    A string that is not a version number passes, because servers other than E2B's use their own.
     """
     found = re.fullmatch(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6}).*", version, re.S)
     if found is not None and tuple(map(int, found.groups())) < _OLDEST:
@@ -69,5 +63,5 @@ def check_version(version: str, sandbox_id: str) -> None:
 
 
 def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
-    """What is stored with the sandbox: its tags, that it is ours, and its creation's key."""
+    """Return the sandbox's metadata: its tags, the marker that it is ours, and the creation key."""
     return {**spec.tags, MARKER: "1", KEY_TAG: key}

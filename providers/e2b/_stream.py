@@ -1,9 +1,9 @@
-"""One program in a sandbox: its standard input and output as a byte stream.
+"""A byte stream to the stdin and stdout of one program in a sandbox.
 
-Its output comes as events of the call that started it. Its input goes through one streaming call,
-or, where a proxy on the way passes on none, in one call after the other, each with everything that
-has gathered meanwhile. Calls at the same time would be faster, and the daemon puts them in no order;
-and what comes in calls of its own, the daemon writes into its log.
+Output arrives as events of the call that started the program. Input goes through one streaming call.
+If a proxy does not pass on streamed input, it goes through successive calls instead, each with all
+data gathered so far. Concurrent calls would be faster, but the daemon does not keep their order. The
+daemon also writes the input of such single calls to its log.
 """
 
 import asyncio
@@ -15,37 +15,37 @@ from connectrpc.errors import ConnectError
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.pipe import Pipe
+from sandboxkit.providers._hosted.pipe import BytePipe
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
 from sandboxkit.providers.e2b._wire import AnsweredError
 
-__all__ = ["Program", "is_refusal"]
+__all__ = ["E2BProgram", "is_refusal"]
 
 _PIECE = 256 << 10
-"""Bytes of input in a message of a streaming call; the transport holds up to twenty of them."""
+"""Bytes of input per message of a streaming call; the transport buffers up to 20 messages."""
 _CALL = 1 << 20
-"""The same in a call of its own: a quarter of what servers of this protocol take by default."""
+"""Bytes of input per single call: a quarter of what servers of this protocol accept by default."""
 _HELD = 1 << 20
-"""Bytes of output that wait for whoever receives; above it E2B waits, and then the program."""
+"""Bytes of output to buffer for the receiver; beyond them, back-pressure stops E2B and the program."""
 _SAID = 2000
 _LINGER_SECONDS = 1.0
-"""How long E2B may take to say that a program has ended whose input has failed."""
+"""How long E2B may take to report a program's end after its input has failed."""
 _FLUSH_SECONDS = 1.0
-"""How long a program may take to read the rest of its input, and to end with it."""
+"""How long a program may take to read the rest of its input and then exit."""
 _WHAT = "start a program"
 
 
-class Program(ProgramStream):
-    """A program that has been asked for. It ends with the stream."""
+class E2BProgram(ProgramStream):
+    """A program whose start has been requested; closing the stream ends the program."""
 
     def __init__(self, machine: Machine, events: Events, *, streamed: bool) -> None:
         self.said = b""
-        """The newest of what it has written to its standard error, or how it ended."""
+        """The last output on stderr, or else how the program ended."""
         self.refused: ConnectError | None = None
-        """What its input has failed with."""
+        """The error with which sending input failed."""
         self._machine, self._streamed = machine, streamed
-        self._input, self._output = Pipe(_CALL), Pipe(_HELD)
+        self._input, self._output = BytePipe(_CALL), BytePipe(_HELD)
         self._pid = 0
         self._told = anyio.Event()
         self._ended = self._closed = False
@@ -55,7 +55,7 @@ class Program(ProgramStream):
         self._feeding: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Wait until it runs. Raises what E2B says, ProviderUnavailableError if it says nothing."""
+        """Wait until the program runs; raise E2B's error, or ProviderUnavailableError on silence."""
         with anyio.move_on_after(self._machine.answer):
             await self._told.wait()
             if self._pid:
@@ -69,7 +69,7 @@ class Program(ProgramStream):
         )
 
     def failure(self) -> SandboxError:
-        """Why a program that has just begun carries nothing."""
+        """Return the error for a program that ended or broke as it started."""
         if self._broken is not None:
             return self._machine.translated(self._broken, _WHAT)
         said = self.said.decode(errors="replace").strip()
@@ -103,18 +103,18 @@ class Program(ProgramStream):
             raise anyio.BrokenResourceError from self._broken or self.refused
 
     async def aclose(self) -> None:
-        """Let the program read what was sent, and end; it is killed where it does not."""
+        """End the program in the background: it may read its remaining input, and is then killed."""
         if self._closed:
             return
         self._closed = True
         self._input.close()
         self._output.close()
         if self._streamed and self._asked and not self._heard:
-            self._machine.streams = None  # no answer: perhaps its input goes nowhere by now
+            self._machine.streams = None  # no output: input may be lost, so probe again
         self._machine.leave(self._finish())
 
     async def _follow(self, events: Events) -> None:
-        """Take the program's events until its end."""
+        """Handle the program's events until its end."""
         try:
             async for response in events:
                 event = response.event.event if response.event is not None else None
@@ -144,10 +144,10 @@ class Program(ProgramStream):
         try:
             await self._output.put(data)
         except anyio.BrokenResourceError:
-            pass  # nobody receives any more, and the end is still of interest
+            pass  # drop output after closing, but go on until the end event
 
     async def _feed(self) -> None:
-        """Pass on the program's input until it is closed."""
+        """Forward the program's input until it is closed."""
         try:
             if self._streamed:
                 await self._machine.stream(self._pid, self._pieces())
@@ -194,7 +194,7 @@ class Program(ProgramStream):
 
 
 async def _quietly(call: Awaitable[None], seconds: float) -> None:
-    """What fails here has no one left whom it concerns."""
+    """Await a call for at most `seconds`, and ignore ConnectError: nobody is left to handle it."""
     try:
         with anyio.move_on_after(seconds):
             await call
@@ -203,5 +203,5 @@ async def _quietly(call: Awaitable[None], seconds: float) -> None:
 
 
 def is_refusal(error: ConnectError) -> bool:
-    """Whether a call was answered by somebody who does not carry it out."""
+    """Whether a peer refused the call, so that it was not carried out."""
     return error.code is Code.UNIMPLEMENTED or isinstance(error.__cause__, AnsweredError)

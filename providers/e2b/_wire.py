@@ -1,10 +1,10 @@
-"""The client of a sandbox's daemon: the SDK's own, which keeps what answers in its place said.
+"""The SDK's client of a sandbox's daemon, changed to keep the error responses of proxies.
 
-It speaks the protocol in its binary form, as E2B's own servers do with the daemon; the SDK's form is
-JSON, with every byte of a program in base64.
+It uses the protocol's binary form, as E2B's own servers do with the daemon. The SDK uses JSON, which
+carries a program's data as base64.
 
-The SDK's makes one code of several statuses and drops the headers. With them goes the difference
-between a refusal, after which nothing has run, and an answer after which nobody knows.
+The SDK's client maps several statuses to one code and drops the headers. That loses the difference
+between a refusal, after which nothing has run, and a response after which the outcome is unknown.
 """
 
 import json
@@ -29,9 +29,9 @@ _CODES = frozenset(code.value for code in Code)
 
 @dataclass
 class AnsweredError(Exception):
-    """Not the daemon answered, but what stands before it: an HTTP error without the daemon's code.
+    """An HTTP error from a proxy in front of the daemon: its body lacks the daemon's error codes.
 
-    It is the cause of the ConnectError that the client raises.
+    It is the `__cause__` of the ConnectError that the client raises.
     """
 
     status: int
@@ -40,7 +40,7 @@ class AnsweredError(Exception):
 
 
 class _Answers:
-    """A transport that raises AnsweredError."""
+    """A transport that raises AnsweredError for error responses that are not the daemon's."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -61,7 +61,7 @@ class _Answers:
 
 
 def process_client(url: str, config: ConnectionConfig) -> ProcessClient:
-    """A client of the process service at `url`; it tries again only what was never sent."""
+    """Return a client of the process service at `url`; it retries only requests it never sent."""
     transport = get_pyqwest_transport(
         proxy_to_config(config.proxy), http_version=config.http_version
     )
