@@ -1,7 +1,7 @@
-"""Calls to Daytona: its generated clients, a deadline for each call, and its errors as ours.
+"""Calls Daytona with its generated clients, a deadline for each call, and sandboxkit's errors.
 
-The clients under the SDK's facade make one request a call: they do not retry, hold no event
-socket, and read no dotenv file.
+Unlike the SDK's facade, the generated clients make one request per call: they do not retry, hold no
+event socket, and read no dotenv file.
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypedDict, TypeVar
 
 import aiohttp
-from daytona_api_client_async import ApiClient, Configuration, SandboxApi
+from daytona_api_client_async import ApiClient, Configuration, SandboxApi, SnapshotsApi
 from daytona_api_client_async.exceptions import ApiException
 from daytona_toolbox_api_client_async import ApiClient as ToolboxClient
 from daytona_toolbox_api_client_async import Configuration as ToolboxConfiguration
@@ -18,8 +18,8 @@ from daytona_toolbox_api_client_async import ProcessApi
 from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
 
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
-from sandboxkit.providers._hosted.unclear import UnclearError
 from sandboxkit.providers.daytona._errors import (
     KEY_VARIABLE,
     NAME,
@@ -27,7 +27,7 @@ from sandboxkit.providers.daytona._errors import (
     status_error,
 )
 
-__all__ = ["Account"]
+__all__ = ["DaytonaAccount"]
 
 _T = TypeVar("_T")
 
@@ -35,26 +35,26 @@ _DEFAULT_URL = "https://app.daytona.io/api"
 _CONNECTIONS = 250
 
 
-class _Where(TypedDict):
+class _RequestContext(TypedDict):
     provider: str
     sandbox_id: str | None
 
 
-class Account:
+class DaytonaAccount:
     """The account that DAYTONA_API_KEY names, at DAYTONA_API_URL."""
 
     def __init__(self, api_key: str | None, timeout: float) -> None:
         self._api_key = api_key
         self.timeout = timeout
-        """Seconds that a creation may take."""
+        """Time limit of a creation in seconds."""
         self.silence = min(timeout, SILENCE)
-        """Seconds that any other call may take."""
+        """Time limit of any other call in seconds."""
         self._client: ApiClient | None = None
         self._closed = False
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The URL of the API."""
         return os.environ.get("DAYTONA_API_URL", "") or _DEFAULT_URL
 
     @property
@@ -87,11 +87,15 @@ class Account:
             )
 
     def sandboxes(self) -> SandboxApi:
-        """The API of all sandboxes."""
+        """Return the client for sandboxes."""
         return SandboxApi(self._open())
 
+    def snapshots(self) -> SnapshotsApi:
+        """Return the client for snapshots."""
+        return SnapshotsApi(self._open())
+
     def headers(self) -> dict[str, str]:
-        """What says who asks."""
+        """Return the authentication headers. Raises ConfigurationError without credentials."""
         self.check()
         variable, credential = self._credential()
         headers = {"Authorization": f"Bearer {credential}"}
@@ -100,14 +104,14 @@ class Account:
         return headers
 
     def toolbox(self, url: str) -> ProcessApi:
-        """The processes of the sandbox whose toolbox is at `url`."""
+        """Return the client for the processes of the sandbox whose toolbox is at `url`."""
         client = ToolboxClient(ToolboxConfiguration(host=url))
         client.default_headers.update(self.headers())
         client.rest_client.pool_manager = self.http()
         return ProcessApi(client)
 
     def http(self) -> aiohttp.ClientSession:
-        """The connections, which all clients share."""
+        """Return the connection pool, which all clients share."""
         session = self._open().rest_client.pool_manager
         assert session is not None
         return session
@@ -120,16 +124,16 @@ class Account:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> _T:
-        """Await a call of a generated client, no longer than `silence` if not told otherwise.
+        """Await a generated client's call for at most `seconds`, `silence` by default.
 
-        Raises sandboxkit's errors; UnclearError where the call may have been carried out.
+        Raises sandboxkit's errors, AmbiguousError if the call may have been carried out.
         """
         seconds = self.silence if seconds is None else seconds
         with _translated(what, sandbox_id):
             return await bounded(call, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
 
     async def aclose(self) -> None:
-        """Close the connections; no call works after that."""
+        """Close the connections. Later calls raise ConfigurationError."""
         self._closed = True
         client, self._client = self._client, None
         if client is not None:
@@ -157,11 +161,11 @@ class Account:
 
 @contextmanager
 def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
-    """Raise sandboxkit's errors in place of the clients'."""
-    where: _Where = {"provider": NAME, "sandbox_id": sandbox_id}
+    """Convert the clients' exceptions to sandboxkit's errors."""
+    where: _RequestContext = {"provider": NAME, "sandbox_id": sandbox_id}
     try:
         yield
-    except SandboxError:  # some are an OSError or a ValueError, too
+    except SandboxError:  # some are also an OSError or a ValueError
         raise
     except (ApiException, ToolboxException) as error:
         headers = {k.lower(): v for k, v in (error.headers or {}).items()}
@@ -170,7 +174,7 @@ def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
         ) from None
     except aiohttp.WSServerHandshakeError as error:
         if error.status < 400:
-            raise UnclearError(
+            raise AmbiguousError(
                 f"what answered to {what} opens no WebSocket ({error.status}); check "
                 "DAYTONA_API_URL and any proxy",
                 **where,
@@ -185,13 +189,13 @@ def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
             **where,
         ) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise UnclearError(
+        raise AmbiguousError(
             f"the connection to daytona broke while it was to {what}: "
             f"{error or type(error).__name__}",
             **where,
         ) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UnclearError(
+        raise AmbiguousError(
             f"what answered to {what} does not speak Daytona's protocol "
             f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
             **where,

@@ -1,4 +1,4 @@
-"""What Daytona answers to a call that fails, as sandboxkit's errors; ANSWERS.md has the table."""
+"""Maps Daytona's error responses to sandboxkit's errors; ANSWERS.md has the table."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxStartError,
 )
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import from_status
-from sandboxkit.providers._hosted.unclear import UnclearError
 
 __all__ = [
     "KEY_VARIABLE",
@@ -28,7 +28,7 @@ NAME = "daytona"
 KEY_VARIABLE = "DAYTONA_API_KEY"
 _LONGEST = 500
 
-# All of these are a 400 of a creation, or the reason that a sandbox gives which did not start.
+# Messages of a creation's 400 response, or of a sandbox that did not start.
 _REFUSALS: tuple[tuple[re.Pattern[str], type[SandboxError], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), kind, remedy)
     for pattern, kind, remedy in (
@@ -76,31 +76,31 @@ _REFUSALS: tuple[tuple[re.Pattern[str], type[SandboxError], str], ...] = tuple(
         ),
     )
 )
-# The proxy before a toolbox makes a 400 of whatever keeps it from finding the sandbox's machine.
+# The toolbox's proxy answers 400 whenever it cannot find the sandbox's machine.
 _PROXY = re.compile(r"(bad request: )?failed to (get|parse) ", re.IGNORECASE)
 
 
-class ConflictError(UnclearError):
+class ConflictError(AmbiguousError):
     """The name is taken, or the sandbox is changing its state."""
 
 
 def status_error(
     status: int, body: str | None, headers: Mapping[str, str], *, what: str, sandbox_id: str | None
 ) -> SandboxError:
-    """The error for an HTTP status of 400 and above; names of headers are in small letters."""
+    """Return the error for an HTTP status of 400 or above. Header names are in lower case."""
     message = said(body)
     text = f"daytona could not {what}: {status} {message}".rstrip()
     if status == 409:
         return ConflictError(f"{text}; try again", provider=NAME, sandbox_id=sandbox_id)
     if status == 404 and not _is_daytonas(body):
-        return UnclearError(
+        return AmbiguousError(
             f"{text}; this is no answer of Daytona's: check DAYTONA_API_URL and any proxy",
             provider=NAME,
             sandbox_id=sandbox_id,
         )
     if status == 400:
         if _PROXY.match(message):
-            return UnclearError(f"{text}; try again", provider=NAME, sandbox_id=sandbox_id)
+            return AmbiguousError(f"{text}; try again", provider=NAME, sandbox_id=sandbox_id)
         if error := _refusal(message, text, sandbox_id):
             return error
     return from_status(
@@ -117,12 +117,12 @@ def status_error(
 def handshake_error(
     status: int, reason: str, headers: Mapping[str, str], *, what: str, sandbox_id: str
 ) -> SandboxError:
-    """The error for a refused WebSocket, whose reason its client does not pass on.
+    """Return the error for a refused WebSocket, whose response body the client does not expose.
 
-    A SandboxNotFoundError is to be made sure of with another call.
+    The caller has to confirm a SandboxNotFoundError with another call.
     """
-    if status in (400, 409, 410):  # nothing that we ask is malformed: the machine was not found
-        return UnclearError(
+    if status in (400, 409, 410):  # our request is well-formed, so the machine was not found
+        return AmbiguousError(
             f"daytona could not {what}: {status} {reason}; try again",
             provider=NAME,
             sandbox_id=sandbox_id,
@@ -139,7 +139,7 @@ def handshake_error(
 
 
 def start_error(reason: str, image: str, sandbox_id: str) -> SandboxError:
-    """The error for a sandbox that ended for this reason before it had started."""
+    """Return the error for a sandbox that ended with this reason before it had started."""
     text = f"daytona could not start a sandbox from {image}: {reason[:_LONGEST]}"
     return _refusal(reason, text, sandbox_id) or SandboxStartError(
         text, provider=NAME, sandbox_id=sandbox_id
@@ -147,7 +147,7 @@ def start_error(reason: str, image: str, sandbox_id: str) -> SandboxError:
 
 
 def said(body: str | None) -> str:
-    """What an answer that is an error says, as text; of a page, its title."""
+    """Return the message of an error response as text; for an HTML page, its title."""
     body = (body or "").strip()
     try:
         answer = json.loads(body)
@@ -163,7 +163,7 @@ def said(body: str | None) -> str:
 
 
 def _is_daytonas(body: str | None) -> bool:
-    """Whether an error was written by Daytona, and not by what is on the way to it."""
+    """Whether an error response comes from Daytona, not from a proxy in between."""
     try:
         answer = json.loads(body or "")
     except ValueError:

@@ -1,14 +1,20 @@
-"""The daytona provider: sandboxes made, found and removed, and the way to the agent in each."""
+"""The daytona provider: creates, finds and deletes sandboxes, and connects to their agents."""
 
 import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
 import anyio
-from daytona_api_client_async import Sandbox, SandboxListItem
+from daytona_api_client_async import (
+    CreateSandboxSnapshot,
+    Sandbox,
+    SandboxListItem,
+    SnapshotDto,
+)
 from daytona_api_client_async import SandboxState as DaytonaState
 
 from sandboxkit.errors import (
@@ -21,17 +27,17 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers._agent.frames import Windows
-from sandboxkit.providers._hosted.agent import HostedAgentProvider, ProgramStream
+from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
+from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.deadline import LAST_LOOK
-from sandboxkit.providers._hosted.lifetime import Heartbeats
-from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
+from sandboxkit.providers._hosted.lifetime import keep_renewed
 from sandboxkit.providers.daytona import _spec
-from sandboxkit.providers.daytona._account import Account
-from sandboxkit.providers.daytona._ends import Ends
+from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_error
-from sandboxkit.providers.daytona._terminal import Terminals
+from sandboxkit.providers.daytona._terminal import DaytonaTerminals
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["DaytonaProvider"]
@@ -51,32 +57,34 @@ _STOPPED = {
     DaytonaState.PAUSING,
 }
 _WINDOWS = Windows(from_agent=512 << 10, to_agent=2 << 20)
-"""Daytona drops whoever is 256 messages behind, and a terminal makes one of 4 KiB at most."""
+"""Daytona disconnects a client 256 messages behind; a terminal's messages have at most 4 KiB."""
+
+
+@dataclass(eq=False)
+class DaytonaInstance(HostedInstance):
+    toolbox: str | None = None
+    """The URL of the toolbox's proxy, once known."""
 
 
 @public
-class DaytonaProvider(HostedAgentProvider):
+class DaytonaProvider(BakingProvider[DaytonaInstance]):
     """Sandboxes of the account that DAYTONA_API_KEY names.
 
-    An image is a registry's, or a snapshot of the account as "snapshot:NAME".
+    An image is a registry reference, or "snapshot:NAME" for a snapshot of the account.
     """
 
     name: ClassVar[str] = NAME
+    _root_is_ours: ClassVar[bool] = True
 
     def __init__(
         self, *, api_key: str | None = None, timeout: float = 60.0, build_timeout: float = 600.0
     ) -> None:
-        """`api_key` defaults to DAYTONA_API_KEY. In seconds, `timeout` bounds what Daytona may take to
-        make a sandbox, and `build_timeout` how long that may take to start; other answers have
-        shorter bounds, unless the timeout is shorter still."""
-        super().__init__()
-        self._account = Account(api_key, timeout)
+        """`api_key` defaults to $DAYTONA_API_KEY. `timeout` (s) limits the creation of a sandbox, and
+        `build_timeout` (s) the time that it takes to start. Other calls have shorter limits, which
+        `timeout` can only lower."""
+        super().__init__(DaytonaInstance)
+        self._account = DaytonaAccount(api_key, timeout)
         self._build_timeout = build_timeout
-        self._toolboxes: dict[str, str] = {}
-        """Where the toolbox of each sandbox is."""
-        self._deleting: set[str] = set()
-        self._heartbeats = Heartbeats(self._set_ttl)
-        self._ends = Ends(self.delete)
         self._creations = Creations(self.delete, provider=NAME)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -85,6 +93,9 @@ class DaytonaProvider(HostedAgentProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
+        return await self._from_baked(spec, self._make)
+
+    async def _bare(self, spec: SandboxSpec) -> str:
         name = f"sandboxkit-{secrets.token_hex(16)}"
         sandbox_id = await self._creations.once(
             lambda: self._create(spec, name),
@@ -93,11 +104,17 @@ class DaytonaProvider(HostedAgentProvider):
         )
         async with self._creations.preparing(sandbox_id):
             await self._started(sandbox_id, spec)
+        return sandbox_id
+
+    async def _make(self, spec: SandboxSpec) -> str:
+        sandbox_id = await self._bare(spec)
+        async with self._creations.preparing(sandbox_id):
             await self._begin(sandbox_id, spec)
-        if spec.lifetime is None:
-            self._heartbeats.start(sandbox_id)
-        else:
-            self._ends.plan(sandbox_id, spec.lifetime)
+            await self._instance(sandbox_id).set_timer(
+                keep_renewed(lambda seconds: self._set_ttl(sandbox_id, seconds))
+                if spec.lifetime is None
+                else self._end(sandbox_id, spec.lifetime)
+            )
         return sandbox_id
 
     async def _create(self, spec: SandboxSpec, name: str) -> str:
@@ -117,7 +134,7 @@ class DaytonaProvider(HostedAgentProvider):
             return []
 
     async def _started(self, sandbox_id: str, spec: SandboxSpec) -> None:
-        """Wait until programs can run."""
+        """Wait until programs can run in a sandbox. Raises the error of one that does not start."""
         found = await self._asked(sandbox_id)
         with anyio.move_on_after(self._build_timeout) as scope:
             while found.state is not DaytonaState.STARTED:
@@ -134,7 +151,65 @@ class DaytonaProvider(HostedAgentProvider):
                 provider=NAME,
                 sandbox_id=sandbox_id,
             )
-        self._toolboxes[sandbox_id] = found.toolbox_proxy_url
+        self._instance(sandbox_id).toolbox = found.toolbox_proxy_url
+
+    def _account_name(self) -> str:
+        return f"{self._account.url} {self._account.headers()}"
+
+    def _image_of(self, spec: SandboxSpec) -> str:
+        return spec.image or ""
+
+    def _may_bake(self, spec: SandboxSpec) -> bool:
+        return _spec.fits_snapshot(spec)
+
+    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+        await self._account.call(
+            self._account.sandboxes().create_sandbox_snapshot(
+                sandbox_id, CreateSandboxSnapshot(name=name)
+            ),
+            what="make a snapshot",
+            sandbox_id=sandbox_id,
+            seconds=self._account.timeout,
+        )
+        with anyio.move_on_after(self._build_timeout):
+            found = await self._asked(sandbox_id)
+            while found.state is DaytonaState.SNAPSHOTTING:
+                await anyio.sleep(_POLL_SECONDS)
+                found = await self._asked(sandbox_id)
+            if found.state in _FAILED or not await self._snapshot_there(name, None):
+                raise SandboxStartError(
+                    f"daytona made no snapshot: {found.error_reason or _state(found)}",
+                    provider=NAME,
+                    sandbox_id=sandbox_id,
+                )
+            return f"{_spec.SNAPSHOT}{name}"
+        raise SandboxStartError(
+            f"daytona made no snapshot within {self._build_timeout:g} s; give the provider a longer "
+            "build_timeout",
+            provider=NAME,
+            sandbox_id=sandbox_id,
+        )
+
+    async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
+        found = await self._snapshot_named(name)
+        return f"{_spec.SNAPSHOT}{name}" if found is not None else None
+
+    async def _remove_snapshot(self, reference: str) -> None:
+        found = await self._snapshot_named(reference.removeprefix(_spec.SNAPSHOT))
+        if found is not None:
+            await self._account.call(
+                self._account.snapshots().remove_snapshot(found.id), what="remove a snapshot"
+            )
+
+    async def _snapshot_named(self, name: str) -> SnapshotDto | None:
+        try:
+            return await self._account.call(
+                self._account.snapshots().get_snapshot(name),
+                what="look for a snapshot",
+                sandbox_id=name,
+            )
+        except SandboxNotFoundError:
+            return None
 
     def _windows(self) -> Windows:
         return _WINDOWS
@@ -142,10 +217,10 @@ class DaytonaProvider(HostedAgentProvider):
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
         try:
             return await (await self._terminals(sandbox_id)).run(argv)
-        except (AuthenticationError, SandboxNotFoundError, UnclearError) as error:
+        except (AuthenticationError, SandboxNotFoundError, AmbiguousError) as error:
             raise await self._why_no_way(sandbox_id, error) from error
         except SandboxStartError as error:
-            if sandbox_id not in self._machines_seen:
+            if self._known(sandbox_id).machine_seen is None:
                 raise
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} cannot be used any more: what ran in it has changed how its "
@@ -155,13 +230,18 @@ class DaytonaProvider(HostedAgentProvider):
                 by_command=True,
             ) from error
 
-    async def _why_no_way(self, sandbox_id: str, error: SandboxError) -> SandboxError:
-        """Where the way into a sandbox fails: because that has ended, or for another reason?
+    async def _ended_by_itself(self, sandbox_id: str) -> bool:
+        return (await self._asked(sandbox_id)).state is DaytonaState.STOPPED
 
-        To those who ask for one that has ended, what is before it says 400 or 401.
+    async def _why_no_way(self, sandbox_id: str, error: SandboxError) -> SandboxError:
+        """Return the error for a failed connection to a sandbox: whether the sandbox still runs decides.
+
+        Daytona's proxy answers 400 or 401 for a sandbox that has ended.
         """
         try:
-            await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
+            found = await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
+            if found.state in _STOPPED and self._known(sandbox_id).machine_seen is not None:
+                return _not_found(sandbox_id)
         except SandboxNotFoundError as gone:
             return gone
         except SandboxError as failure:
@@ -200,16 +280,19 @@ class DaytonaProvider(HostedAgentProvider):
         return _info(await self._detail(sandbox_id))
 
     async def delete(self, sandbox_id: str) -> None:
-        await self._heartbeats.stop(sandbox_id)
-        self._ends.forget(sandbox_id)
-        self._deleting.add(sandbox_id)
-        try:
-            await self._forget(sandbox_id)
-        finally:
+        async with self._deletion(sandbox_id) as instance:
             try:
-                await self._delete(sandbox_id)
+                await instance.aclose()
             finally:
-                self._deleting.discard(sandbox_id)
+                await self._delete(sandbox_id)
+
+    async def _end(self, sandbox_id: str, lifetime: float) -> None:
+        """Delete a sandbox at its exact lifetime. Daytona's minutes apply if this process has ended."""
+        await anyio.sleep(lifetime)
+        try:
+            await self.delete(sandbox_id)
+        except SandboxError:
+            pass  # Daytona deletes it within a minute
 
     async def _delete(self, sandbox_id: str) -> None:
         if not _ID.fullmatch(sandbox_id):
@@ -226,11 +309,11 @@ class DaytonaProvider(HostedAgentProvider):
                     )
                 except SandboxNotFoundError:
                     pass
-                except ConflictError:  # it is changing its state, and can be deleted after that
+                except ConflictError:  # its state is changing; it can be deleted afterwards
                     await anyio.sleep(_POLL_SECONDS)
                     continue
                 return
-        raise UnclearError(
+        raise AmbiguousError(
             f"daytona did not delete a sandbox within {self._account.timeout:g} s; try again",
             provider=NAME,
             sandbox_id=sandbox_id,
@@ -238,9 +321,11 @@ class DaytonaProvider(HostedAgentProvider):
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         seconds = _spec.minutes(lifetime) * 60
-        await self._heartbeats.stop(sandbox_id)
+        await self._known(sandbox_id).set_timer(None)
         await self._set_ttl(sandbox_id, seconds)
-        self._ends.plan(sandbox_id, lifetime)
+        instance = self._instance(sandbox_id)
+        instance.is_ours = True
+        await instance.set_timer(self._end(sandbox_id, lifetime))
 
     async def diagnose(self) -> Diagnosis:
         isolation = "a container or virtual machine of its own on Daytona's servers"
@@ -263,23 +348,14 @@ class DaytonaProvider(HostedAgentProvider):
         try:
             await self._creations.settle()
         finally:
-            await self._heartbeats.aclose()
-            self._ends.close()
             await super().aclose()
             await self._account.aclose()
 
-    async def _terminals(self, sandbox_id: str) -> Terminals:
-        proxy = self._toolboxes.get(sandbox_id)
-        if proxy is None:
-            proxy = self._toolboxes[sandbox_id] = (await self._detail(sandbox_id)).toolbox_proxy_url
-        return Terminals(self._account, sandbox_id, proxy)
-
-    def _is_deleting(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._deleting
-
-    async def _forget(self, sandbox_id: str) -> None:
-        self._toolboxes.pop(sandbox_id, None)
-        await super()._forget(sandbox_id)
+    async def _terminals(self, sandbox_id: str) -> DaytonaTerminals:
+        known = self._known(sandbox_id)
+        if known.toolbox is None:
+            known.toolbox = (await self._detail(sandbox_id)).toolbox_proxy_url
+        return DaytonaTerminals(self._account, sandbox_id, known.toolbox)
 
     async def _asked(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):
@@ -334,7 +410,7 @@ def _time(text: str | None) -> datetime | None:
     try:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError:
-        return None  # another version's way to write it
+        return None  # another server version's format
 
 
 def _info(found: Sandbox | SandboxListItem) -> SandboxInfo:

@@ -1,10 +1,10 @@
-"""What is typed at a terminal's prompt to make of it one program's stdin and stdout.
+"""The shell lines that turn a terminal into the stdin and stdout of one program.
 
-A terminal on a WebSocket is the one channel of Daytona that carries bytes both ways as they come.
+A terminal over a WebSocket is Daytona's only channel that carries bytes both ways as they come.
 Its shell is an interactive login shell: the profiles of the image may print, set the terminal and
-PATH, define aliases and start another shell. So the line is short, since a terminal that is not raw
-cuts what is longer than 4095 bytes, it uses what no profile changes, and it may be typed twice:
-what comes before `begin` is skipped. A shell to which nobody speaks any more ends by itself.
+PATH, define aliases and start another shell. The line therefore is short, since a terminal that is
+not raw truncates lines at 4095 bytes, and it uses only what no profile changes. It may be typed
+twice: input before that of `begin` is skipped. A shell that gets no input ends by itself.
 """
 
 import shlex
@@ -18,8 +18,8 @@ _ENTER = (
     " while read -r line; do case $line in *{first}{second}) break;; esac; done;"
     ' read -r size; eval "$(dd bs=1 count=$size 2>/dev/null)"\'\n'
 )
-# In braces, so that nothing runs of a script that came in part. What it says last is lost when the
-# shell ends at once, so that waits a little.
+# In braces, so that a script that arrived in part does not run. Output is lost if the shell ends right
+# after it, so the shell sleeps at its end.
 _BEGIN = """{{
 stty min 1 time 0
 unset HOME
@@ -35,22 +35,22 @@ exec sleep 5
 
 
 def enter(mark: str) -> bytes:
-    """The line to type, which no echo of itself answers."""
+    """Return the line to type. The mark is split in it, so that its echo is no answer."""
     half = len(mark) // 2
     return _ENTER.format(first=mark[:half], second=mark[half:]).encode()
 
 
 def entered(mark: str) -> bytes:
-    """What `enter` begins its answer with; the status of `stty` and another \\036 follow."""
+    """Return how the answer to `enter` begins; the status of `stty` and another \\036 follow."""
     return b"\x1e" + mark.encode() + b":"
 
 
 def begin(argv: tuple[str, ...], mark: str, end: str) -> bytes:
-    """What to send then: from here on all is the program's own, both ways, up to `trailer(end)`."""
+    """Return the data that starts the program; its input follows, its output ends at `trailer(end)`."""
     script = _BEGIN.format(program=shlex.join(argv), mark=end).encode()
     return b"\n%s\n%d\n%s" % (mark.encode(), len(script), script)
 
 
 def trailer(end: str) -> tuple[bytes, bytes]:
-    """What is around the end of its stderr, when it has ended."""
+    """Return what precedes and follows the end of stderr, which is sent when the program has ended."""
     return b"\x1e" + end.encode() + b":", b"\x1e" + end.encode()

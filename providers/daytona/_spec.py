@@ -1,27 +1,31 @@
-"""What of a SandboxSpec Daytona can honour, and how it is sent."""
+"""Checks a SandboxSpec against what Daytona can honour, and converts it to a request."""
 
 import math
 
 from daytona_api_client_async import CreateBuildInfo, CreateSandbox
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
+from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
 from sandboxkit.providers.daytona._errors import NAME
 from sandboxkit.types import SandboxSpec
 
 __all__ = [
     "MARKER",
     "MAX_LIFETIME",
+    "SNAPSHOT",
     "UNSUPPORTED",
     "check",
+    "fits_snapshot",
     "minutes",
     "request",
 ]
 
 MAX_LIFETIME = 30 * 24 * 3600
-"""Seconds; an organization's own limit may be lower, and is Daytona's to name."""
+"""Seconds. An organization's limit may be lower; Daytona then refuses the request."""
 MARKER = "sandboxkit.daytona"
-_SNAPSHOT = "snapshot:"
+SNAPSHOT = "snapshot:"
+"""Prefix of an `image` that is a snapshot of the account."""
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "sandboxes with GPUs are not supported by this provider yet",
@@ -30,69 +34,93 @@ UNSUPPORTED = {
 _SIZES = {"cpus": 1, "memory_mb": 1024, "disk_mb": 1024}
 
 
+_NEEDS_BUILD = "give an image of a registry such as image='python:3.12'"
+
+
+def _size(field: str, unit: int) -> tuple[Rule, Rule]:
+    return (
+        Rule(
+            field,
+            f"a snapshot has its own size; {_NEEDS_BUILD}",
+            lambda spec: getattr(spec, field) is not None and not _is_built(spec),
+        ),
+        Rule(
+            field,
+            f"it takes multiples of {unit}",
+            lambda spec: bool((getattr(spec, field) or 0) % unit),
+        ),
+    )
+
+
+def _root(field: str, default: str | None) -> Rule:
+    return Rule(
+        field,
+        f"it needs root, and what runs in a snapshot has the snapshot's user; {_NEEDS_BUILD}",
+        lambda spec: getattr(spec, field) != default and not _is_built(spec),
+    )
+
+
+RULES = (
+    *never(UNSUPPORTED),
+    *(rule for field, unit in _SIZES.items() for rule in _size(field, unit)),
+    _root("profile", "standard"),
+    _root("user", None),
+    *STRICT,
+    Rule(
+        "image",
+        "an image has no spaces or line breaks",
+        lambda spec: any(c.isspace() or not c.isprintable() for c in spec.image or ""),
+    ),
+    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
+    *UNICODE,
+)
+
+
 def check(spec: SandboxSpec) -> None:
     """See `Provider.check`."""
-    for field, reason in UNSUPPORTED.items():
-        value = getattr(spec, field)
-        if value is not None:
-            raise _refused(f"{field}={value!r}: {reason}")
-    for field, unit in _SIZES.items():
-        value = getattr(spec, field)
-        if value is None:
-            continue
-        if not _is_built(spec):
-            raise _refused(
-                f"{field}={value!r}: a snapshot has its own size; give an image of a registry "
-                "such as image='python:3.12'"
-            )
-        if value % unit:
-            raise _refused(f"{field}={value!r}: it takes multiples of {unit}")
-    if spec.profile != "standard":
-        raise _refused(
-            f"profile={spec.profile!r}: programs run as the image's user, and so does what would "
-            "keep that user from the system; use profile='standard'"
-        )
-    if spec.image is not None and any(c.isspace() or not c.isprintable() for c in spec.image):
-        raise _refused(f"image={spec.image!r}: an image has no spaces or line breaks")
-    whole_seconds(spec.lifetime, provider=NAME, maximum=MAX_LIFETIME)
-    for where in ("env", "secrets", "tags"):
-        for name, value in getattr(spec, where).items():
-            if any("\ud800" <= character <= "\udfff" for character in name + value):
-                raise _refused(f"{where}[{name!r}]: it is not Unicode text")
+    _rules.check(spec, RULES, provider=NAME)
+
+
+def fits_snapshot(spec: SandboxSpec) -> bool:
+    """Whether a snapshot can satisfy the spec: the snapshot determines the size and the user."""
+    sizes = any(getattr(spec, field) is not None for field in _SIZES)
+    return not sizes and spec.user is None and spec.profile == "standard"
 
 
 def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
-    """What to ask for; `name` is the key of the attempt, which Daytona gives to one sandbox."""
+    """Return the creation request; `name` is the attempt's key, which Daytona gives to one sandbox."""
     image = spec.image or ""
-    snapshot = image.removeprefix(_SNAPSHOT) if image.startswith(_SNAPSHOT) else None
+    snapshot = image.removeprefix(SNAPSHOT) if image.startswith(SNAPSHOT) else None
     return CreateSandbox(
         name=name,
         snapshot=snapshot,
-        build_info=(
-            CreateBuildInfo(dockerfile_content=f"FROM {image}\n") if _is_built(spec) else None
-        ),
-        user=spec.user,
+        build_info=CreateBuildInfo(dockerfile_content=_dockerfile(spec))
+        if _is_built(spec)
+        else None,
         labels={**spec.tags, MARKER: "1"},
         network_block_all=spec.network == "none",
         target=target,
         cpu=None if spec.cpus is None else int(spec.cpus),
         memory=None if spec.memory_mb is None else spec.memory_mb // 1024,
         disk=None if spec.disk_mb is None else spec.disk_mb // 1024,
-        # Only our lifetime ends it: not that nobody calls, and stopping deletes it.
+        # Only the lifetime ends a sandbox, not a lack of calls. One that stops is kept until then, to
+        # show that it ended by itself.
         auto_stop_interval=0,
-        auto_delete_interval=0,
+        auto_delete_interval=-1,
         ttl_minutes=minutes(spec.lifetime),
     )
 
 
 def minutes(lifetime: float | None) -> int:
-    """A lifetime in Daytona's whole minutes, rounded up."""
+    """Return a lifetime in whole minutes, Daytona's unit, rounded up."""
     return math.ceil(whole_seconds(lifetime, provider=NAME, maximum=MAX_LIFETIME) / 60)
 
 
+def _dockerfile(spec: SandboxSpec) -> str:
+    """Return the image to build. Daytona runs programs as the image's user, whatever a request says."""
+    needs_root = spec.user is not None or spec.profile != "standard"
+    return f"FROM {spec.image}\n" + ("USER root\n" if needs_root else "")
+
+
 def _is_built(spec: SandboxSpec) -> bool:
-    return spec.image is not None and not spec.image.startswith(_SNAPSHOT)
-
-
-def _refused(what: str) -> ConfigurationError:
-    return ConfigurationError(f"provider 'daytona' cannot honour {what}", provider=NAME)
+    return spec.image is not None and not spec.image.startswith(SNAPSHOT)

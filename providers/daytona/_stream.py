@@ -1,4 +1,4 @@
-"""One program in a sandbox, on a terminal of its own that changes no byte: see _scripts."""
+"""The stdin and stdout of one program as a byte stream, over a raw terminal of its own."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ import anyio
 
 from sandboxkit.errors import SandboxError, SandboxStartError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.daytona import _scripts
 from sandboxkit.providers.daytona._errors import NAME
 
 __all__ = ["TerminalStream"]
 
 _PIECE = 32768
-"""Daytona takes messages of at most 64 KiB."""
+"""Bytes per message; Daytona accepts at most 64 KiB."""
 _SAID = 2000
 _CLOSE_SECONDS = 1.0
 _STATUS = re.compile(rb"(\d+)\x1e")
@@ -30,10 +30,10 @@ Socket: TypeAlias = "aiohttp.ClientWebSocketResponse[bool]"
 
 
 class TerminalStream(ProgramStream):
-    """The program's stdin and stdout.
+    """A program's stdin and stdout on a terminal; `_scripts` makes the terminal 8-bit exact.
 
-    Daytona drops whoever is 256 messages behind, so all that comes is read at once and kept here:
-    how much that can be, whoever speaks with the program has to bound.
+    Daytona disconnects a client that is 256 messages behind, so all output is read at once and
+    buffered without a limit. The protocol spoken with the program has to limit it.
     """
 
     def __init__(self, sandbox_id: str, opened: Socket) -> None:
@@ -41,16 +41,16 @@ class TerminalStream(ProgramStream):
         self._take: Callable[[bytes], None] = self._before
         self._mark, self._end = secrets.token_hex(16), secrets.token_hex(16)
         self._held = b""
-        """What may be the first half of a mark, or what comes after it."""
+        """Received bytes not handled yet, such as the beginning of a mark."""
         self._given = 0
-        """Bytes of it that were received all the same."""
+        """How many bytes of `_held` have been passed on already."""
         self._received = bytearray()
         self._raw: bool | None = None
-        """Whether the terminal changes no byte any more, once it has said so."""
+        """Whether `stty` could set the terminal to raw; None until the shell reports that."""
         self._status: int | None = None
-        """Its shell's, when that has ended."""
+        """The exit status of the terminal's shell, once the shell has ended."""
         self._why: str | None = None
-        """Why nothing comes any more."""
+        """Why the connection has ended; None while it works."""
         self._ended = self._closed = False
         self._changed = asyncio.Event()
         self._sending: anyio.CancelScope | None = None
@@ -65,10 +65,10 @@ class TerminalStream(ProgramStream):
         *,
         patience: float,
     ) -> "TerminalStream":
-        """Run a program on the new terminal that `connecting` gives.
+        """Run a program on the new terminal that `connecting` returns.
 
-        Raised: SandboxStartError when the image has no shell for it, UnclearError when the terminal
-        says nothing for `patience` seconds or breaks.
+        Raises SandboxStartError if the image's shell cannot run it, or AmbiguousError if the terminal
+        breaks or its shell does not respond within `patience` seconds.
         """
         self = cls(sandbox_id, await connecting)
         try:
@@ -123,7 +123,7 @@ class TerminalStream(ProgramStream):
                 await self._socket.close()
             if scope.cancelled_caught and connection is not None:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # what was not taken would wait for ever
+                    connection.shutdown(socket.SHUT_RDWR)  # unread data would keep it open for ever
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -131,7 +131,7 @@ class TerminalStream(ProgramStream):
 
     async def _enter(self, patience: float) -> None:
         with anyio.move_on_after(patience):
-            for wait in (patience / 2, patience):  # twice: a profile may have taken what came first
+            for wait in (patience / 2, patience):  # twice: a profile may have read the first
                 await self.send(_scripts.enter(self._mark))
                 with anyio.move_on_after(wait):
                     while self._raw is None and self._why is None:
@@ -139,7 +139,7 @@ class TerminalStream(ProgramStream):
                         await self._changed.wait()
                     break
         if self._raw is None and self._why is None:
-            raise UnclearError(
+            raise AmbiguousError(
                 f"no shell of the sandbox's terminal ran a program within {patience:g} s; it said: "
                 f"{self._words()}",
                 provider=NAME,
@@ -163,7 +163,7 @@ class TerminalStream(ProgramStream):
                 provider=NAME,
                 sandbox_id=self._sandbox_id,
             )
-        return UnclearError(
+        return AmbiguousError(
             f"daytona could not run a program: {self._why}",
             provider=NAME,
             sandbox_id=self._sandbox_id,
@@ -208,7 +208,7 @@ class TerminalStream(ProgramStream):
             self._status = status
 
     def _before(self, data: bytes) -> None:
-        """What the profiles and the shell say, up to the mark."""
+        """Handle output of the profiles and the shell, up to the mark."""
         self._held += data
         before, mark, after = self._held.partition(_scripts.entered(self._mark))
         self.said = before[-_SAID:]
@@ -220,7 +220,7 @@ class TerminalStream(ProgramStream):
             self._program(after[found.end() :])
 
     def _program(self, data: bytes) -> None:
-        """The program's output, up to the trailer."""
+        """Handle the program's output, up to the trailer."""
         mark, _ = _scripts.trailer(self._end)
         data, given = self._held + data, self._given
         at = data.find(mark)
@@ -232,12 +232,12 @@ class TerminalStream(ProgramStream):
             if at < 0 or not mark.startswith(data[at:]):
                 at = len(data)
             self._held, self._given = data[at:], 0
-            if at == len(data) - 1:  # one byte may as well be the last that comes for now
+            if at == len(data) - 1:  # pass on one byte: it may be all the output for now
                 self._given, at = 1, len(data)
         self._received += data[given:at]
 
     def _after(self, data: bytes) -> None:
-        """The end of its stderr."""
+        """Handle the trailer, which has the end of the program's stderr."""
         _, end = _scripts.trailer(self._end)
         self._held += data
         said, mark, _ = self._held.partition(end)

@@ -1,4 +1,4 @@
-"""New terminals in a sandbox, each for one program: a call of Daytona's toolbox."""
+"""Opens terminals in a sandbox, one for each program, through Daytona's toolbox API."""
 
 import asyncio
 import base64
@@ -10,37 +10,37 @@ import aiohttp
 import anyio
 
 from sandboxkit.errors import SandboxError, SandboxNotFoundError, SandboxStartError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.deadline import LAST_LOOK
-from sandboxkit.providers._hosted.unclear import UnclearError
-from sandboxkit.providers.daytona._account import Account
+from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._stream import Socket, TerminalStream
 
-__all__ = ["Terminals"]
+__all__ = ["DaytonaTerminals"]
 
-# The class is made by attrs, whose constructor pyright does not see.
+# attrs generates the class's constructor, which pyright does not see.
 _CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
 _NO_HOME = "/proc"
-"""The home of login shells, in which nobody can put a profile for them; root cannot, either."""
-_UNSURE = (UnclearError, SandboxStartError)
-"""After which there may be a terminal."""
+"""The HOME of login shells: nobody can create a profile file there, not even root."""
+_UNSURE = (AmbiguousError, SandboxStartError)
+"""Errors after which the terminal may exist."""
 _LARGEST_MESSAGE = 1 << 20
 _PAUSES = (0.1, 0.2, 0.4, 0.0)
-"""Seconds after each look for a terminal that may not be there yet."""
+"""Seconds to wait after each attempt to remove a terminal that may not exist yet."""
 
 
-class Terminals:
-    """Where a sandbox's terminals are made."""
+class DaytonaTerminals:
+    """Opens a sandbox's terminals."""
 
-    def __init__(self, account: Account, sandbox_id: str, proxy: str) -> None:
+    def __init__(self, account: DaytonaAccount, sandbox_id: str, proxy: str) -> None:
         self._account, self._sandbox_id = account, sandbox_id
         self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
 
     async def run(self, argv: tuple[str, ...]) -> TerminalStream:
-        """Run a program on a terminal; where that fails or is cancelled, none is left.
+        """Run a program on a new terminal, which is removed if that fails or is cancelled.
 
-        Raised: what `Account.call` and `TerminalStream.open` raise.
+        Raises what `DaytonaAccount.call` and `TerminalStream.open` raise.
         """
         name = f"sandboxkit-{secrets.token_hex(8)}"
         try:
@@ -53,8 +53,8 @@ class Terminals:
             raise
 
     async def _connected(self, name: str) -> Socket:
-        """A new terminal; where that is cancelled it is first waited for, a moment: what has not
-        been made yet cannot be removed."""
+        """Open a new terminal. When cancelled, first wait up to 2 s for it: a terminal can be removed
+        only once it exists."""
         making = asyncio.create_task(self._connect(name))
         try:
             return await asyncio.shield(making)
@@ -83,9 +83,9 @@ class Terminals:
         )
 
     async def _remove(self, name: str) -> None:
-        """End a terminal on which no program runs yet, with all that runs on it.
+        """Remove a terminal on which no program runs yet, and end its processes.
 
-        One whose making was given up may be made a moment later.
+        A missing terminal is looked for again, because an abandoned call may create it late.
         """
         with anyio.move_on_after(LAST_LOOK, shield=True):
             for pause in _PAUSES:
@@ -98,6 +98,6 @@ class Terminals:
                 except SandboxNotFoundError:
                     await anyio.sleep(pause)
                 except SandboxError:
-                    return  # it cannot be reached: it ends with its sandbox
+                    return  # Daytona cannot be reached; the terminal ends with its sandbox
                 else:
                     return
