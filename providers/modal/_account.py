@@ -1,4 +1,4 @@
-"""One connection to Modal: the SDK's client, our app, built images, and bounded calls."""
+"""A connection to Modal: the SDK's client, our app, built images, and calls with time limits."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -12,18 +12,18 @@ from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
-__all__ = ["Account"]
+__all__ = ["ModalAccount"]
 
 T = TypeVar("T")
 
 
-class Account:
-    """Connects at the first call. The SDK has an event loop of its own, in a thread of its own."""
+class ModalAccount:
+    """Connects at the first call. The SDK runs its own event loop in its own thread."""
 
     def __init__(self, *, app: str, timeout: float, build_timeout: float) -> None:
         self._app_name, self.timeout, self._build_timeout = app, timeout, build_timeout
         self.silence = min(timeout, SILENCE)
-        """Seconds that any call may take that opens no connection and makes nothing."""
+        """Default time limit (s) of a call; opening a connection and creations may take longer."""
         self._client: modal.Client | None = None
         self._app: modal.App | None = None
         self._images: dict[str, modal.Image] = {}
@@ -31,12 +31,12 @@ class Account:
         self._building: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def client(self) -> modal.Client:
-        """The SDK's client, of this object alone: closing it leaves the user's own be."""
+        """Return an SDK client of our own, so that closing it does not affect the user's client."""
         async with self._connecting:
             if self._client is not None:
                 return self._client
             token_id, token_secret = _credentials()
-            # Cancelled in between, the SDK would leave a connection behind.
+            # Shielded: when cancelled here, the SDK would leave a connection open.
             with anyio.CancelScope(shield=True):
                 self._client = await self.call(
                     lambda: modal.Client.from_credentials.aio(token_id, token_secret),
@@ -47,7 +47,7 @@ class Account:
             return self._client
 
     async def app(self) -> modal.App:
-        """The app that our sandboxes belong to; made when there is none."""
+        """Return the app that our sandboxes belong to; it is created if missing."""
         client = await self.client()
         async with self._connecting:
             if self._app is not None:
@@ -60,7 +60,7 @@ class Account:
             return app
 
     async def image(self, reference: str) -> modal.Image:
-        """A built image: a registry's reference, or the id of one of Modal's ("im-...")."""
+        """Return a built image; `reference` is a registry reference or a Modal image id ("im-...")."""
         app = await self.app()
         client = await self.client()
         async with self._building[reference]:
@@ -76,6 +76,15 @@ class Account:
                 )
             return self._images[reference]
 
+    def forget(self, reference: str) -> None:
+        """Drop an image from the cache, so that its next use builds or looks it up again."""
+        self._images.pop(reference, None)
+
+    @property
+    def name(self) -> str:
+        """A string that identifies the account. Raises ConfigurationError without credentials."""
+        return " ".join((str(config["server_url"]), str(config["environment"]), *_credentials()))
+
     async def call(
         self,
         function: Callable[[], Awaitable[T]],
@@ -84,9 +93,10 @@ class Account:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Await `function()` for at most `seconds`, or `silence`; `what` completes "Modal cannot ..." in errors.
+        """Await `function()` for at most `seconds`, by default `silence`, and return its result.
 
-        The SDK repeats what failed for a moment by itself, so nothing is repeated here.
+        `what` completes "Modal cannot ..." in errors. The SDK itself retries transient failures, so
+        there is no retry here.
         """
         seconds = self.silence if seconds is None else seconds
         try:
@@ -99,7 +109,7 @@ class Account:
             raise translate(error, what, sandbox_id) from error
 
     async def aclose(self) -> None:
-        """Close the connection; the next call opens another one."""
+        """Close the connection; the next call opens a new one."""
         client, self._client, self._app = self._client, None, None
         self._images.clear()
         if client is not None:
@@ -108,7 +118,7 @@ class Account:
 
 
 def _credentials() -> tuple[str, str]:
-    """The token of the environment or of Modal's own configuration file."""
+    """Return the token's id and secret, from the environment or Modal's configuration file."""
     url = str(config["server_url"])
     if not url.startswith(("https://", "http://")):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Turns what Modal's SDK raises into sandboxkit's errors; ANSWERS.md has the table."""
+"""Maps exceptions of Modal's SDK to sandboxkit's errors; ANSWERS.md has the table."""
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from grpclib import GRPCError, Status
@@ -18,7 +18,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._hosted.unclear import UnclearError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
 __all__ = ["HANDLED", "translate"]
 
@@ -29,19 +29,19 @@ HANDLED: tuple[type[Exception], ...] = (
     ProtocolError,
     DecodeError,
     OSError,
-    # "Cannot parse auth token": the SDK's word for an answer that is not Modal's.
+    # "Cannot parse auth token": the SDK raises this for a response that is not Modal's.
     ValueError,
 )
-"""What a call of the SDK may raise for Modal's or the network's sake; `translate` takes any."""
+"""Exceptions of the SDK for failures of Modal or the network; `translate` accepts any of them."""
 
-# What registries say of an image that is not there.
+# Messages of registries about a missing image.
 _NO_IMAGE = ("not found", "does not exist", "manifest unknown", "failed to resolve", "denied")
-# What is no fault of the image: Modal's machine for the build went away.
+# Build failures that the image does not cause: Modal's build machine went away.
 _BUILD_ENDED = ("external shut-down", "timed out")
 
 
 def translate(error: Exception, what: str, sandbox_id: str | None = None) -> SandboxError:
-    """The sandboxkit error for a failed call; `what` completes "Modal cannot ..."."""
+    """Return sandboxkit's error for a failed call; `what` completes "Modal cannot ..."."""
     said = str(error).strip() or type(error).__name__
     message = f"Modal cannot {what}: {said}"
     starting = what.startswith("start")
@@ -57,7 +57,7 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
             return made(AuthenticationError)
         case modal.ResourceExhaustedError():
             wait = _retry_after(error)
-            if starting and wait is None:  # of a quota Modal does not say when there is room
+            if starting and wait is None:  # for a full quota Modal sends no retry time
                 return made(CapacityError)
             return ProviderUnavailableError(
                 message, provider="modal", sandbox_id=sandbox_id, retry_after=wait
@@ -73,7 +73,7 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
             text = f"no sandbox {sandbox_id!r}; it may have ended"
             return made(SandboxNotFoundError, text)
         case modal.ConflictError() if _status(error) is Status.ABORTED:
-            return made(UnclearError)
+            return made(AmbiguousError)
         case modal.ConflictError() if sandbox_id is not None:
             return made(SandboxNotFoundError, f"sandbox {sandbox_id!r} has ended: {said}")
         case modal.InvalidError() | modal.RequestSizeError():
@@ -86,12 +86,12 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
             return made(SandboxStartError)
         case modal.NotFoundError():
             return made(ConfigurationError, f"{message}; check SANDBOXKIT_MODAL_APP")
-    # AlreadyExistsError too: the SDK repeats a creation whose answer was lost, under its name.
-    return made(UnclearError)
+    # AlreadyExistsError as well: the SDK retries a creation, of the same name, after a lost response.
+    return made(AmbiguousError)
 
 
 def _retry_after(error: modal.ResourceExhaustedError) -> float | None:
-    # Set where Modal also said when to come back; the SDK itself waits then, unless told not to.
+    # Set if Modal sent a retry time; the SDK itself then waits, unless told not to.
     for detail in getattr(error, "_grpc_details", None) or ():
         if isinstance(detail, api_pb2.RPCRetryPolicy):
             return detail.retry_after_secs
@@ -99,5 +99,5 @@ def _retry_after(error: modal.ResourceExhaustedError) -> float | None:
 
 
 def _status(error: Exception) -> Status | None:
-    # Where Modal has answered at all; the public attribute warns whoever asks for it.
+    # None if Modal did not respond. The public attribute emits a warning when it is read.
     return getattr(error, "_grpc_status", None)

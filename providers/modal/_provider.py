@@ -1,31 +1,36 @@
-"""The modal provider: sandboxes made, found and ended through Modal's own SDK."""
+"""The modal provider: creates, finds and ends sandboxes through Modal's own SDK."""
 
+import asyncio
 import builtins
 import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
 import anyio
 import modal
+from modal.experimental import image_delete
 
 from sandboxkit.errors import (
     ConfigurationError,
+    ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._hosted.agent import HostedAgentProvider
+from sandboxkit.providers._hosted.agent import HostedInstance
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
+from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.unclear import UnclearError, repeatable
 from sandboxkit.providers.modal import _spec, _tags
-from sandboxkit.providers.modal._account import Account
-from sandboxkit.providers.modal._stream import Endings, ExecStream
+from sandboxkit.providers.modal._account import ModalAccount
+from sandboxkit.providers.modal._stream import Endings, ModalExecStream
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["ModalProvider"]
@@ -34,22 +39,53 @@ _DEFAULT_IMAGE = "python:3.11-slim"
 _DEFAULT_APP = "sandboxkit"
 _ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")
 _LOOKUPS = 16
-"""Sandboxes that a listing asks about at a time."""
+"""How many sandboxes `list` describes concurrently."""
 _END_SECONDS = 15.0
-"""In which a sandbox has ended."""
+"""Time limit in seconds for ending a sandbox."""
+_SNAPSHOT_SECONDS = 300.0
+"""Time limit in seconds for making an image of a sandbox."""
+_SNAPSHOT_TTL = 30 * 24 * 3600
+"""Seconds until Modal removes such an image. It has no name by which a leftover could be found."""
 _SEARCH_SECONDS = 2.0
-"""Kept back from a creation's time, for finding out what became of it."""
-# The sandbox lives as long as this; a shell, because the first process has to reap orphans.
-_KEEP = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
+"""Seconds of a creation's time limit that are reserved for finding a sandbox it may have made."""
+# The sandbox's first process; the sandbox ends with it. It is a shell, because it must reap orphans.
+# Commands run as root like it, and not every kernel protects a first process from signals, so it ignores
+# all signals that it can; the C library reserves 32 and 33.
+_KEEP = (
+    "sh",
+    "-c",
+    "n=0; while [ $n -lt 64 ]; do n=$((n+1)); "
+    "case $n in 9|17|19) ;; *) command trap '' $n 2>/dev/null ;; esac; done; "
+    "while :; do sleep 3600 & wait $!; done",
+)
+_NOT_BY_ITSELF = (124, 137)
+"""The SDK's exit statuses for a sandbox that timed out (124) or was terminated by a call (137)."""
 _ISOLATION = "gVisor container at Modal"
 
 
+@dataclass(eq=False)
+class ModalInstance(HostedInstance):
+    handle: modal.Sandbox | None = None
+    """The SDK's handle, which holds a connection to the worker that runs the sandbox."""
+
+    async def let_go(self) -> None:
+        """Close the connection to the worker."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            with anyio.CancelScope(shield=True):
+                await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.let_go()
+
+
 @public
-class ModalProvider(HostedAgentProvider):
+class ModalProvider(BakingProvider[ModalInstance]):
     """Sandboxes of the Modal account that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET name.
 
-    The image defaults to SANDBOXKIT_MODAL_IMAGE, then python:3.11-slim; the app they belong to
-    is SANDBOXKIT_MODAL_APP, or "sandboxkit".
+    The image defaults to $SANDBOXKIT_MODAL_IMAGE, then python:3.11-slim; the sandboxes' app
+    defaults to $SANDBOXKIT_MODAL_APP, then "sandboxkit".
     """
 
     name: ClassVar[str] = "modal"
@@ -63,17 +99,16 @@ class ModalProvider(HostedAgentProvider):
         timeout: float = 60.0,
         build_timeout: float = 1800.0,
     ) -> None:
-        """`region` is one of Modal's, such as "us-east". In seconds, `timeout` bounds what Modal may
-        take to make a sandbox, `build_timeout` the building of an image on its first use; other
-        answers have shorter bounds, unless the timeout is shorter still."""
-        super().__init__()
+        """`region` is a region of Modal's, such as "us-east". `timeout` (s) limits the creation of a
+        sandbox, and `build_timeout` (s) the build of an image at its first use. Other calls have
+        shorter limits, which `timeout` can only lower."""
+        super().__init__(ModalInstance)
         self._app_name = app or os.environ.get("SANDBOXKIT_MODAL_APP") or _DEFAULT_APP
-        self._account = Account(app=self._app_name, timeout=timeout, build_timeout=build_timeout)
+        self._account = ModalAccount(
+            app=self._app_name, timeout=timeout, build_timeout=build_timeout
+        )
         self._region = region
-        # Each holds a connection to the worker that its sandbox runs on.
-        self._handles: dict[str, modal.Sandbox] = {}
         self._endings = Endings()
-        self._deleting: set[str] = set()
         self._creations = Creations(self.delete, provider=self.name)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -81,11 +116,14 @@ class ModalProvider(HostedAgentProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
-        reference = spec.image or os.environ.get("SANDBOXKIT_MODAL_IMAGE") or _DEFAULT_IMAGE
+        return await self._from_baked(spec, self._make)
+
+    async def _bare(self, spec: SandboxSpec) -> str:
+        reference = self._image_of(spec)
         app, client = await self._account.app(), await self._account.client()
         image = await self._account.image(reference)
         options = _spec.create_options(spec)
-        # Unique in the app and chosen here: whatever happens, the sandbox can be found by it.
+        # Unique in the app and chosen here, so that the sandbox can be found after any failure.
         name = f"sandboxkit-{secrets.token_hex(12)}"
 
         async def create() -> str:
@@ -117,9 +155,12 @@ class ModalProvider(HostedAgentProvider):
             self._remember(handle)
             return [handle.object_id]
 
-        sandbox_id = await self._creations.once(
+        return await self._creations.once(
             create, find, left=f"a sandbox named {name!r} in the app {self._app_name!r}"
         )
+
+    async def _make(self, spec: SandboxSpec) -> str:
+        sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             try:
                 await self._begin(sandbox_id, spec)
@@ -131,15 +172,55 @@ class ModalProvider(HostedAgentProvider):
                 ) from error
         return sandbox_id
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ExecStream:
+    def _account_name(self) -> str:
+        return self._account.name
+
+    def _image_of(self, spec: SandboxSpec) -> str:
+        return spec.image or os.environ.get("SANDBOXKIT_MODAL_IMAGE") or _DEFAULT_IMAGE
+
+    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+        handle = await self._handle(sandbox_id)
+        image = await self._account.call(
+            lambda: handle.snapshot_filesystem.aio(
+                timeout=round(_SNAPSHOT_SECONDS), ttl=_SNAPSHOT_TTL
+            ),
+            what="make an image of a sandbox",
+            sandbox_id=sandbox_id,
+            seconds=_SNAPSHOT_SECONDS,
+        )
+        return str(image.object_id)
+
+    async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
+        if reference is not None:
+            try:
+                await self._account.image(reference)
+            except ImageNotFoundError:
+                return None
+        return reference
+
+    async def _remove_snapshot(self, reference: str) -> None:
+        client = await self._account.client()
+        try:
+            await self._account.call(
+                lambda: image_delete.aio(  # pyright: ignore[reportFunctionMemberAccess]
+                    reference, client=client
+                ),
+                what="remove an image",
+                sandbox_id=reference,
+            )
+        except SandboxNotFoundError:
+            pass
+        self._account.forget(reference)
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ModalExecStream:
         try:
             handle = await self._handle(sandbox_id)
-            return await ExecStream.open(self._account, handle, argv, self._endings)
+            return await ModalExecStream.open(self._account, handle, argv, self._endings)
         except (SandboxNotFoundError, SandboxTerminatedError):
-            await self._let_go(sandbox_id)
+            await self._known(sandbox_id).let_go()
             raise self._not_found(sandbox_id) from None
-        except UnclearError as error:
-            await self._let_go(sandbox_id)  # the next one looks for another way to it
+        except AmbiguousError as error:
+            await self._known(sandbox_id).let_go()  # the next call connects anew
             raise ProviderUnavailableError(
                 str(error), provider=self.name, sandbox_id=sandbox_id
             ) from error
@@ -162,9 +243,9 @@ class ModalProvider(HostedAgentProvider):
                 try:
                     infos[index] = await self._describe(handles[index])
                 except SandboxNotFoundError:
-                    pass  # it has ended since
+                    pass  # it has ended since the listing
                 except SandboxError as error:
-                    errors.append(error)  # raised below, out of the task group's wrapping
+                    errors.append(error)  # raised below, not wrapped in an exception group
 
         async with anyio.create_task_group() as group:
             for index in range(len(handles)):
@@ -179,20 +260,12 @@ class ModalProvider(HostedAgentProvider):
         return await self._describe(handle)
 
     async def delete(self, sandbox_id: str) -> None:
-        self._deleting.add(sandbox_id)
-        try:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            async with self._deletion(sandbox_id):
                 try:
                     await repeatable(lambda: self._end(sandbox_id))
                 except SandboxNotFoundError:
                     pass
-                await self._forget(sandbox_id)
-                await self._let_go(sandbox_id)
-        finally:
-            self._deleting.discard(sandbox_id)
-
-    def _is_deleting(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._deleting
 
     async def _end(self, sandbox_id: str) -> None:
         handle = await self._handle(sandbox_id)
@@ -227,41 +300,43 @@ class ModalProvider(HostedAgentProvider):
             try:
                 await self._creations.settle()
             finally:
-                await super().aclose()
+                # Before the connections to the workers close: ending the programs needs them.
+                await asyncio.gather(*(each.disconnect() for each in self._instances.values()))
                 await self._endings.settle()
-                for sandbox_id in list(self._handles):
-                    await self._let_go(sandbox_id)
+                await super().aclose()
                 await self._account.aclose()
 
     async def _handle(self, sandbox_id: str) -> modal.Sandbox:
-        """The SDK's handle of a sandbox, which is kept."""
-        handle = self._handles.get(sandbox_id)
+        """Return the SDK's handle of a sandbox, and cache it."""
+        handle = self._known(sandbox_id).handle
         return handle or self._remember(await self._find(sandbox_id))
 
     def _remember(self, handle: modal.Sandbox) -> modal.Sandbox:
-        # Somebody else may have been faster.
-        return self._handles.setdefault(handle.object_id, handle)
+        instance = self._instance(handle.object_id)
+        instance.handle = instance.handle or handle  # a concurrent call may have stored one
+        return instance.handle
 
-    async def _let_go(self, sandbox_id: str) -> None:
-        """Close the connection to the worker of a sandbox."""
-        handle = self._handles.pop(sandbox_id, None)
-        if handle is not None:
-            with anyio.CancelScope(shield=True):
-                await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
+    async def _ended_by_itself(self, sandbox_id: str) -> bool:
+        status = (await self._look_up(sandbox_id)).returncode
+        return status is not None and status not in _NOT_BY_ITSELF
 
     async def _find(self, sandbox_id: str) -> modal.Sandbox:
-        """The running sandbox of this id. Raises SandboxNotFoundError."""
+        """Return the running sandbox with this id. Raises SandboxNotFoundError."""
+        handle = await self._look_up(sandbox_id)
+        if handle.returncode is not None:
+            raise self._not_found(sandbox_id)
+        return handle
+
+    async def _look_up(self, sandbox_id: str) -> modal.Sandbox:
+        """Return the sandbox with this id, running or not. Raises SandboxNotFoundError."""
         if not _ID.fullmatch(sandbox_id):
             raise self._not_found(sandbox_id)
         client = await self._account.client()
-        handle = await self._account.call(
+        return await self._account.call(
             lambda: modal.Sandbox.from_id.aio(sandbox_id, client=client),
             what="find a sandbox",
             sandbox_id=sandbox_id,
         )
-        if handle.returncode is not None:
-            raise self._not_found(sandbox_id)
-        return handle
 
     async def _describe(self, handle: modal.Sandbox) -> SandboxInfo:
         stored = await self._account.call(
@@ -291,4 +366,4 @@ def _time(text: str | None) -> datetime | None:
     try:
         return None if text is None else datetime.fromtimestamp(float(text), UTC)
     except (ValueError, OverflowError, OSError):
-        return None  # somebody edited it
+        return None  # somebody has edited the tag

@@ -1,11 +1,11 @@
-"""What a spec is to Modal: the arguments of its `Sandbox.create`, and what cannot be honoured."""
+"""Converts a SandboxSpec to arguments of `modal.Sandbox.create`, and refuses unsupported options."""
 
 import time
 from typing import TypedDict
 
-from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers._hosted import strict
+from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
+from sandboxkit.providers._rules import STRICT, Rule, at_most, never
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
 
@@ -13,18 +13,18 @@ __all__ = ["CREATED", "MAX_LIFETIME", "UNSUPPORTED", "CreateOptions", "check", "
 
 MAX_LIFETIME = 24 * 3600
 CREATED = "sandboxkit.created"
-"""The tag with the time of creation: the SDK does not pass on the one that Modal has."""
+"""The tag with the creation time, because the SDK does not expose Modal's own."""
 
 UNSUPPORTED = {
     "disk_mb": "its sandboxes have no disk limit; leave it out",
     "pids": "it has no process limit; leave it out",
 }
 _MEMORY_MB = (128, 1024)
-"""Reserved, and the limit, for a sandbox that asks for nothing."""
+"""The default memory reservation and limit in MB."""
 
 
 class CreateOptions(TypedDict):
-    """Arguments of `modal.Sandbox.create`; the rest of them is not the spec's business."""
+    """The arguments of `modal.Sandbox.create` that depend on the spec."""
 
     block_network: bool
     cpu: tuple[float, float] | None
@@ -34,24 +34,26 @@ class CreateOptions(TypedDict):
     timeout: int
 
 
+RULES = (
+    *never(UNSUPPORTED),
+    *STRICT,
+    Rule(
+        "lifetime",
+        f"it cannot renew one; use at most {MAX_LIFETIME} s",
+        lambda spec: spec.lifetime is None,
+    ),
+    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
+)
+
+
 def check(spec: SandboxSpec) -> None:
-    """Refuse what Modal cannot honour; raises ConfigurationError."""
-
-    def refuse(field: str, value: object, why: str) -> ConfigurationError:
-        return ConfigurationError(f"modal cannot honour {field}={value!r}: {why}", provider="modal")
-
-    for field, why in UNSUPPORTED.items():
-        if getattr(spec, field) is not None:
-            raise refuse(field, getattr(spec, field), why)
-    strict.check(spec, provider="modal")
-    if spec.lifetime is None:
-        raise refuse("lifetime", None, f"it cannot renew one; use at most {MAX_LIFETIME} s")
-    whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME)
+    """Raise ConfigurationError for an option that Modal cannot honour."""
+    _rules.check(spec, RULES, provider="modal")
     _tags.encode(spec.tags)
 
 
 def create_options(spec: SandboxSpec) -> CreateOptions:
-    """Arguments for a spec that `check` has passed."""
+    """Return the arguments for a spec that `check` has accepted."""
     return {
         "block_network": spec.network == "none",
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),

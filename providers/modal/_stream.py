@@ -1,4 +1,4 @@
-"""A program in a sandbox, by one call of Modal's: its standard input and output as a byte stream."""
+"""The stdin and stdout of a program in a sandbox as a byte stream, over one Modal exec call."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,67 +10,70 @@ import modal
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.pipe import Pipe
-from sandboxkit.providers.modal._account import Account
+from sandboxkit.providers._hosted.pipe import BytePipe
+from sandboxkit.providers.modal._account import ModalAccount
 from sandboxkit.providers.modal._errors import HANDLED
 
-__all__ = ["Endings", "ExecStream"]
+__all__ = ["Endings", "ModalExecStream"]
 
 _PIECE = 2 << 20
-"""Bytes of input in a call: a record of a link in one, and below the 4 MiB that gRPC servers take."""
+"""Maximum bytes of input per call: a whole link record, below gRPC's default limit of 4 MiB."""
 _HELD = 1 << 20
-"""Bytes of output that wait for whoever receives; above it Modal waits, and then the program."""
+"""Bytes of output that are buffered; beyond them back-pressure stops Modal, then the program."""
 _SAID_BYTES = 2000
 _SAID_SECONDS = 0.5
-"""For what a program that has ended said last: something that it left behind may hold its stderr."""
+"""How long (s) to wait for the last stderr of an ended program; its children may keep it open."""
+_SILENT_SECONDS = 1.0
+"""How long (s) after the start stderr is not read, unless the program ends."""
 _END_SECONDS = 2.0
 
 
 class Endings:
-    """The ends of programs that nobody waits for; each takes a bounded time."""
+    """Background tasks that end programs; each takes a bounded time."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, ending: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Carry one out, whatever becomes of the caller."""
+        """Run `ending` in a task that the caller's cancellation does not stop."""
         task = asyncio.create_task(ending)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def settle(self) -> None:
-        """Wait for all of them."""
+        """Wait for all tasks."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
 
-class ExecStream(ProgramStream):
-    """`open` starts a program; closing ends its input, since no call of Modal's kills one.
+class ModalExecStream(ProgramStream):
+    """The stream of a program that `open` starts. Modal cannot kill it, so closing ends its stdin.
 
-    The SDK repeats by itself what broke for a moment, input and output by their offsets. What it
-    gives up after some ten seconds breaks the stream.
+    The SDK resumes input and output at their offsets after a transient failure. The stream breaks
+    once it gives up, after about 10 s.
     """
 
-    # Any: the SDK types a process as of text or of bytes, and its methods as synchronicity's own.
+    # Any: the SDK's process is generic over str and bytes, with synchronicity's own method types.
     def __init__(self, process: Any, endings: Endings) -> None:
         self.said = b""
         self._process, self._endings = process, endings
-        self._output = Pipe(_HELD)
+        self._output = BytePipe(_HELD)
         self._why: Exception | None = None
         self._over = self._cut = False
         self._input = anyio.Lock()
         self._writing = anyio.CancelScope()
+        self._ended = asyncio.Event()
         self._hearer = asyncio.create_task(self._hear())
         self._reader = asyncio.create_task(self._read())
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
-        cls, account: Account, handle: modal.Sandbox, argv: tuple[str, ...], endings: Endings
-    ) -> "ExecStream":
-        """Start a program. Cancelled meanwhile, it is ended as soon as it has started."""
-        # The SDK forgets a call that is cancelled, and Modal carries it out.
+        cls, account: ModalAccount, handle: modal.Sandbox, argv: tuple[str, ...], endings: Endings
+    ) -> "ModalExecStream":
+        """Start a program. If this is cancelled, the program is ended once it has started."""
+        # Modal carries out a call that was cancelled, and the SDK would lose its result.
         starting = asyncio.create_task(
             account.call(
                 lambda: handle.exec.aio(*argv, text=False),
@@ -111,7 +114,7 @@ class ExecStream(ProgramStream):
             raise anyio.ClosedResourceError
         if self._cut:
             raise anyio.BrokenResourceError
-        self._cut = True  # unless this succeeds: nobody knows what of a piece has arrived
+        self._cut = True  # until this succeeds: after a failure it is unknown how much has arrived
         try:
             with anyio.CancelScope() as self._writing:
                 self._process.stdin.write(piece)
@@ -120,12 +123,12 @@ class ExecStream(ProgramStream):
                 return
         except HANDLED as error:
             self._break(error)
-            self._output.close()  # nobody is answered who cannot ask
+            self._output.close()  # without input there will be no answers
             raise anyio.BrokenResourceError from error
         raise anyio.ClosedResourceError
 
     async def send_eof(self) -> None:
-        """Not there: `aclose` ends the input."""
+        """Not supported: `aclose` ends the input."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -137,22 +140,26 @@ class ExecStream(ProgramStream):
         await asyncio.wait([self._ending])
 
     async def _read(self) -> None:
-        """Pass on the output: whoever receives may be cancelled, and the SDK's reader may not."""
+        """Copy stdout to a buffer: `receive` may be cancelled, the SDK's reader must not be."""
         try:
             async with aclosing(aiter(self._process.stdout)) as chunks:
                 async for chunk in chunks:
                     await self._output.put(chunk)
+            self._ended.set()
             await asyncio.wait([self._hearer], timeout=_SAID_SECONDS)
             self._over = True
-        except Exception as error:  # noqa: BLE001  # whatever it is, this is not the output's end
+        except Exception as error:  # noqa: BLE001  # no exception may pass for the end of the output
             self._break(error)
         finally:
             self._hearer.cancel()
             self._output.close()
 
     async def _hear(self) -> None:
-        # All the time: a program whose words nobody takes would be held up.
-        with suppress(Exception):  # what matters is said of the output
+        # Unread stderr would block the program. Reading takes a call of its own, so it is delayed:
+        # an agent reports its start on stdout and must not wait for that call.
+        with anyio.move_on_after(_SILENT_SECONDS):
+            await self._ended.wait()
+        with suppress(Exception):  # a broken connection is reported by `_read`
             async with aclosing(aiter(self._process.stderr)) as chunks:
                 async for chunk in chunks:
                     self.said = (self.said + chunk)[-_SAID_BYTES:]

@@ -1,7 +1,7 @@
-"""Tags within Modal's rule: 1 to 63 letters, digits, dots, dashes and underscores, nothing else.
+"""Encodes tags for Modal, which allows 1 to 63 letters, digits, dots, dashes and underscores.
 
-What already fits is stored as it is, readable in Modal's dashboard. Any other byte becomes "_x"
-and two hex digits, and a long value goes on in further tags, whose names end in "_x-1", "_x-2"...
+Allowed characters stay as they are, readable in Modal's dashboard. Any other byte becomes "_x"
+and two hex digits, and a long value continues in further tags, whose names end in "_x-1", "_x-2"...
 """
 
 import re
@@ -20,7 +20,7 @@ _MORE = re.compile(r"(.+)_x-([1-9][0-9]*)")
 
 
 def encode(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags as Modal stores them. Raises ConfigurationError for a key too long to be stored."""
+    """Encode tags for Modal. Raises ConfigurationError for a key too long to be stored."""
     stored: dict[str, str] = {}
     for key, value in tags.items():
         pieces = _split(_escape(value))
@@ -37,7 +37,7 @@ def encode(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def decode(stored: Mapping[str, str]) -> dict[str, str]:
-    """The tags behind what Modal has stored; those that others set are taken as they are."""
+    """Decode the tags that Modal has stored; tags of other programs are returned unchanged."""
     values: dict[str, dict[int, str]] = {}
     for name, piece in stored.items():
         more = _MORE.fullmatch(name)
@@ -62,12 +62,12 @@ def _escape(text: str) -> str:
 def _unescape(text: str) -> str:
     if text == _EMPTY:
         return ""
-    # By way of latin-1, in which each byte is one character.
+    # latin-1 maps each character to one byte.
     unescaped = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     try:
         return unescaped.encode("latin-1").decode()
     except UnicodeError:
-        return text  # somebody else's
+        return text  # a tag that another program has set
 
 
 def _split(text: str) -> list[str]:
