@@ -1,4 +1,4 @@
-"""Sandboxes as Docker containers, hardened by default, each with our agent as its PID 1."""
+"""Runs sandboxes as Docker containers, hardened by default, with our agent as PID 1."""
 
 from sandboxkit.providers.docker._images import PullProgress
 from sandboxkit.providers.docker._provider import DockerProvider

@@ -1,10 +1,10 @@
 """The agent's binary on the daemon's machine: one read-only volume, made once per version.
 
-Beside it lies the /etc/hosts of sandboxes without a network.
+The volume also holds the /etc/hosts of sandboxes without a network.
 
-A volume and not a bind mount, because the daemon may be on another machine; not a copy into
-each container, which made a start of 167 ms one of 223 ms (a volume: no difference) and which
-a read-only root refuses. Filled through a container that is never started.
+A bind mount would not work with a daemon on another machine. A copy into each container raised
+the time of a start from 167 ms to 223 ms (a volume adds nothing) and fails on a read-only root.
+The volume is filled through a container that is never started.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
 _LOADER = "sandboxkit-agent-loader-"
 _LOADED_WITHIN = 600
-"""Seconds after which nobody can still be filling a volume through a container."""
+"""Age (s) from which a loader container is abandoned: filling a volume never takes that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Volume:
 
     name: str
     hosts: str
-    """The path of its /etc/hosts on the daemon's machine."""
+    """Path of the volume's /etc/hosts on the daemon's machine."""
 
 
 class AgentVolume:
-    """The volume of one daemon; `ensure` is cheap once it has been called."""
+    """Creates and fills the agent volume of one daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -54,10 +54,11 @@ class AgentVolume:
         self._lock = anyio.Lock()
 
     async def ensure(self, image: str, *, refill: bool = False) -> Volume:
-        """The volume, filled with the help of any image that is present.
+        """Return the volume, filled if it is new; cheap after the first call.
 
-        A volume that exists is taken as filled. Where it is not after all (another process is
-        about to, or somebody emptied it) the container does not start: then `refill`.
+        `image` is any image that is present; the loader container is made from it. A volume that
+        exists is assumed to be filled. If it is empty (another process is still filling it, or
+        somebody emptied it) the sandbox's container does not start: call again with `refill`.
         """
         async with self._lock:
             if self._volume is None or refill:
@@ -107,7 +108,7 @@ def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) ->
 
 
 def _remove_forgotten(api: Any) -> None:
-    """Remove the loaders of clients that were killed meanwhile; the daemon's clock alone tells."""
+    """Remove loader containers of killed clients. Ages are compared by the daemon's clock only."""
     loaders = [
         item
         for item in api.containers(all=True, filters={"label": f"{_LABEL}=1"})
@@ -121,10 +122,10 @@ def _remove_forgotten(api: Any) -> None:
 
 
 def _archive(content: bytes) -> bytes:
-    """The agent under a name of our own, then linked to its real one.
+    """Return a tar with the agent under a temporary name and a hard link for its real name.
 
-    The daemon writes in place: the link makes a complete file appear at once, so that nobody
-    starts half an agent. An agent that is in use already stays what it is.
+    The daemon unpacks in place. The link makes the complete file appear atomically, so that no
+    container starts half an agent. An agent that already runs keeps its old file.
     """
     buffer = io.BytesIO()
     own = f".agent-{secrets.token_hex(8)}"

@@ -1,6 +1,7 @@
-"""What a sandbox is to Docker: the hardened container configuration for a spec, and back."""
+"""Converts a spec to a hardened container configuration, and a container to a SandboxInfo."""
 
 import json
+import random
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers import _agent
+from sandboxkit.providers import _agent, _rules
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
+from sandboxkit.providers._rules import STRICT, Rule, at_least, is_root
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = [
@@ -21,10 +23,11 @@ __all__ = [
     "AGENT_SOCKET",
     "ID_PATTERN",
     "MARKER",
-    "Image",
+    "ContainerImage",
     "check",
     "check_capabilities",
     "create_body",
+    "own_user",
     "runs_as_root",
     "sandbox_info",
 ]
@@ -32,19 +35,19 @@ __all__ = [
 AGENT_DIRECTORY = "/.sandboxkit"
 AGENT_PATH = f"{AGENT_DIRECTORY}/agent"
 AGENT_SOCKET = "@sandboxkit-agent"
-"""Abstract, so that a read-only root and a hostile /tmp are no matter."""
+"""An abstract socket, so that it works with a read-only root and a hostile /tmp."""
 
 ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
-"""Only containers with such names are ever looked at, let alone deleted."""
+"""The provider ignores, and never deletes, a container whose name does not match."""
 MARKER = "sandboxkit"
 _TAG_NAMES = "sandboxkit.tags"
 _EXPIRES = "sandboxkit.expires"
 
-# The least that PID 1 needs: to become the spec's user, to kill its processes, and (before it
-# drops that one too) to give it the workdir.
+# The minimum for PID 1: SETUID and SETGID to become the spec's user, KILL to end its processes,
+# and CHOWN, which is dropped afterwards, to give it the workdir.
 _CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
-# What may be added for root's commands, by Linux's number. Never all that PID 1 has, or more:
-# a command could then trace it.
+# Capabilities that root's commands may get, with their Linux numbers. KILL is missing on purpose:
+# a command that held every capability of PID 1 could trace it.
 _COMMAND_CAPABILITIES = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
@@ -57,10 +60,12 @@ _COMMAND_CAPABILITIES = {
 }
 _MEMORY_MB = 1024
 _PIDS = 256
-_AGENT_PIDS = 32  # the threads of the agent, in reserve for when a command takes all the rest
+_AGENT_PIDS = 32  # reserved for the agent's threads when commands use up the rest
 _SHM_MB = 64
 _STRICT_DISK_MB = 512
-_STRICT_USER = "65534"
+# Uids that other containers are unlikely to have: on the host, and on a daemon that maps few uids.
+_OWN_UIDS = range(1 << 20, 1_900_000_000)
+_OWN_MAPPED_UIDS = range(20_000, 60_000)
 _INODES = 20_000
 _OPEN_FILES = 4096
 _MIB = 1024 * 1024
@@ -73,72 +78,63 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """What matters of an image that is present."""
+class ContainerImage:
+    """The properties of an image that the provider needs."""
 
     reference: str
     user: str
-    """Empty: root."""
+    """The image's user; empty for root."""
     volumes: tuple[str, ...]
 
 
 def check(spec: SandboxSpec) -> None:
-    """Refuse what Docker cannot honour; raises ConfigurationError."""
-
-    def refuse(field: str, value: object, why: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"docker cannot honour {field}={value!r}: {why}", provider="docker"
-        )
-
-    if spec.disk_mb is not None and spec.profile != "strict":
-        raise refuse(
-            "disk_mb",
-            spec.disk_mb,
-            "its storage driver cannot limit a writable root; use profile='strict'",
-        )
-    if spec.disk_mb is not None and spec.disk_mb < 2:
-        raise refuse("disk_mb", spec.disk_mb, "it is divided between two folders; give 2 or more")
-    if spec.memory_mb is not None and spec.memory_mb < 16:
-        raise refuse("memory_mb", spec.memory_mb, "the agent alone needs 16")
-    if spec.pids is not None and spec.pids < 16:
-        raise refuse("pids", spec.pids, "the agent's own threads need 16")
-    if spec.cpus is not None and spec.cpus < 0.01:
-        raise refuse("cpus", spec.cpus, "the least is 0.01")
-    if spec.profile == "strict":
-        if spec.user is not None and _is_root(spec.user):
-            raise refuse("user", spec.user, "profile='strict' runs nothing as root")
-        if spec.workdir == "/":
-            raise refuse("workdir", "/", "profile='strict' has a read-only root")
-    if MARKER in spec.tags:
-        raise refuse("tags", MARKER, "that label marks sandboxes; choose another name")
-    device_requests(spec.gpu)
+    """Raise ConfigurationError for options that Docker cannot honour."""
+    _rules.check(spec, RULES, provider="docker")
 
 
 def device_requests(gpu: str | None) -> list[dict[str, object]]:
-    """The request for "all", a count such as "2", or "device=0,1"; raises ConfigurationError."""
-    if gpu is None:
-        return []
+    """Return Docker's device requests for "all", a count such as "2", or "device=0,1".
+
+    Returns [] for None, and for any other value, which `check` refuses.
+    """
     request: dict[str, object] = {"Driver": "", "Capabilities": [["gpu"]]}
     if gpu == "all":
         return [request | {"Count": -1}]
-    if gpu.isascii() and gpu.isdigit() and int(gpu) > 0:
+    if gpu is not None and gpu.isascii() and gpu.isdigit() and int(gpu) > 0:
         return [request | {"Count": int(gpu)}]
-    kind, _, devices = gpu.partition("=")
+    kind, _, devices = (gpu or "").partition("=")
     if kind == "device" and all(devices.split(",")):
         return [request | {"Count": 0, "DeviceIDs": devices.split(",")}]
-    raise ConfigurationError(
-        f"docker cannot honour gpu={gpu!r}: use 'all', a count such as '1', or 'device=0,1'",
-        provider="docker",
-    )
+    return []
 
 
-def _is_root(user: str) -> bool:
-    name = user.partition(":")[0]
-    return name == "root" or (name.isdigit() and int(name) == 0)
+RULES = (
+    Rule(
+        "disk_mb",
+        "its storage driver cannot limit a writable root; use profile='strict'",
+        lambda spec: spec.disk_mb is not None and spec.profile != "strict",
+    ),
+    at_least("disk_mb", 2, "it is divided between two folders"),
+    at_least("memory_mb", 16, "the agent alone needs it"),
+    at_least("pids", 16, "the agent's own threads need them"),
+    at_least("cpus", 0.01),
+    *STRICT,
+    Rule(
+        "tags",
+        "that label marks sandboxes; choose another name",
+        lambda spec: MARKER in spec.tags,
+        lambda spec: MARKER,
+    ),
+    Rule(
+        "gpu",
+        "use 'all', a count such as '1', or 'device=0,1'",
+        lambda spec: spec.gpu is not None and not device_requests(spec.gpu),
+    ),
+)
 
 
 def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
-    """The names without "CAP_", sorted; raises ConfigurationError for what may not be added."""
+    """Return the names sorted, without "CAP_"; raises ConfigurationError for one that is not allowed."""
     added = sorted({name.upper().removeprefix("CAP_") for name in names})
     for name in added:
         if name not in _COMMAND_CAPABILITIES:
@@ -150,16 +146,28 @@ def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(added)
 
 
-def runs_as_root(spec: SandboxSpec, image: Image) -> bool:
-    """Whether commands that name no user are root's; those of profile="strict" never are."""
+def runs_as_root(spec: SandboxSpec, image: ContainerImage) -> bool:
+    """Whether commands that name no user run as root; with profile="strict" they never do."""
     user = spec.user or image.user
-    return spec.profile != "strict" and (not user or _is_root(user))
+    return spec.profile != "strict" and (not user or is_root(user))
+
+
+def own_user(security: Iterable[str]) -> str:
+    """Return a random "uid:gid" for one container; `security` are the daemon's security options.
+
+    The kernel counts some resources per host uid, so containers with a common uid could exhaust
+    each other's.
+    """
+    mapped = any(option.startswith(("name=userns", "name=rootless")) for option in security)
+    uid = random.choice(_OWN_MAPPED_UIDS if mapped else _OWN_UIDS)
+    return f"{uid}:{uid}"
 
 
 def create_body(
     spec: SandboxSpec,
-    image: Image,
+    image: ContainerImage,
     *,
+    own_user: str,
     agent_volume: str,
     runtime: str | None,
     network: str,
@@ -167,10 +175,12 @@ def create_body(
     endpoint: bool = True,
     mounts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, object]:
-    """The body of Docker's create call.
+    """Return the body of Docker's create call.
 
-    Without an `endpoint` the daemon does nothing about a network. `mounts` are read-only: a path
-    in the sandbox, and one on the daemon's machine.
+    `own_user` runs commands with profile="strict" if neither the spec nor the image names a user
+    other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
+    sandbox to paths on the daemon's machine, read-only. Raises ConfigurationError for an image
+    with volumes and profile="strict".
     """
     user = spec.user or image.user or None
     host: dict[str, object] = {
@@ -197,14 +207,14 @@ def create_body(
             ),
         ],
         "NetworkMode": "none" if spec.network == "none" else network,
-        # The daemon's own processes and other people's come first when memory runs out.
+        # When memory runs out, the kernel kills sandboxes before the daemon and other programs.
         "OomScoreAdj": 500,
         "PidsLimit": (spec.pids or _PIDS) + _AGENT_PIDS,
         "RestartPolicy": {"Name": "no"},
         "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp()}"],
         "ShmSize": _SHM_MB * _MIB,
         "Ulimits": [
-            {"Name": "nofile", "Soft": _OPEN_FILES, "Hard": _OPEN_FILES},
+            {"Name": "nofile", "Soft": 2 * _OPEN_FILES, "Hard": 2 * _OPEN_FILES},
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "memlock", "Soft": 64 * 1024, "Hard": 64 * 1024},
         ],
@@ -214,8 +224,8 @@ def create_body(
     if runtime is not None:
         host["Runtime"] = runtime
     if spec.profile == "strict":
-        if user is None or _is_root(user):
-            user = _STRICT_USER
+        if user is None or is_root(user):
+            user = own_user
         if image.volumes:
             raise ConfigurationError(
                 f"profile='strict' cannot use image {image.reference!r}: it declares the volumes "
@@ -225,7 +235,7 @@ def create_body(
         host["ReadonlyRootfs"] = True
         host |= _strict_space(spec)
     if spec.reuse == "reset":
-        # A connection that ended would be seen by the next job for a minute.
+        # Otherwise the next job could see closed connections (TIME_WAIT) for a minute.
         host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}
     return {
         "Image": image.reference,
@@ -239,6 +249,7 @@ def create_body(
             spec,
             user=user,
             listen_path=AGENT_SOCKET,
+            open_files=_OPEN_FILES,
             command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
         ),
         "Healthcheck": {"Test": ["NONE"]},
@@ -247,7 +258,7 @@ def create_body(
         "AttachStdout": True,
         "AttachStderr": True,
         "OpenStdin": True,
-        # The daemon closes the agent's stdin with the owner's connection: the lifeline.
+        # The lifeline: when the owner's connection ends, the daemon closes the agent's stdin.
         "StdinOnce": not spec.detach,
         "Tty": False,
         "HostConfig": host,
@@ -255,7 +266,7 @@ def create_body(
 
 
 def _strict_space(spec: SandboxSpec) -> dict[str, object]:
-    """The only writable folders: /tmp, the workdir and /dev/shm, disk_mb together."""
+    """Return mounts for the only writable folders: /tmp, the workdir and /dev/shm share disk_mb."""
     kib = (spec.disk_mb or _STRICT_DISK_MB) * 1024
     shm = min(_SHM_MB * 1024, kib // 8)
     folders = {"/tmp", spec.workdir or DEFAULT_WORKDIR}
@@ -266,7 +277,7 @@ def _strict_space(spec: SandboxSpec) -> dict[str, object]:
 
 @cache
 def _seccomp() -> str:
-    """The profile itself, as the daemon wants it; it does not read files of its clients."""
+    """Return the profile's JSON, because the daemon does not read files of its clients."""
     path = Path(next(iter(_agent.__path__))) / "seccomp.json"
     return json.dumps(json.loads(path.read_text()), separators=(",", ":"))
 
@@ -274,11 +285,11 @@ def _seccomp() -> str:
 def sandbox_info(
     name: str, state: str, labels: Mapping[str, str], image: str, created: datetime
 ) -> SandboxInfo:
-    """A container as a sandbox; labels that only the image brought are no tags."""
+    """Describe a container as a sandbox. Labels that came with the image are not tags."""
     tags = {key: labels[key] for key in _tag_names(labels) if key in labels}
     expires = _expires(tags)
     if state == "running" and expires is not None and expires < datetime.now(UTC):
-        # Its agent would have ended it: it was renewed, which no label can say.
+        # It was renewed, or its agent would have ended it; Docker cannot change the label.
         del tags[_EXPIRES]
         expires = None
     return SandboxInfo(

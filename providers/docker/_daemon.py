@@ -1,4 +1,4 @@
-"""Control calls to one Docker daemon: the docker package in worker threads, with time limits."""
+"""Sends control calls to one Docker daemon: the docker package in worker threads, with time limits."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,18 +20,18 @@ __all__ = ["Daemon", "DaemonInfo"]
 
 T = TypeVar("T")
 
-# Control calls in flight at a time; a daemon serves no more than that at once anyway.
+# Maximum number of control calls in flight; a daemon serves no more at a time anyway.
 _THREADS = 32
-# Lets the first call find out which API version the daemon speaks; any daemon answers it.
+# API version of the first call, which asks for the daemon's own version; any daemon answers it.
 _ANY_VERSION = "1.24"
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonInfo:
-    """What a provider needs to know of the daemon's machine."""
+    """Properties of the daemon and its machine."""
 
     architecture: str
-    """As uname names it."""
+    """The machine name of uname, such as x86_64."""
     cpus: int
     version: str
     runtimes: tuple[str, ...]
@@ -39,7 +39,7 @@ class DaemonInfo:
 
 
 class Daemon:
-    """One daemon; connects at the first call, and may be used from one event loop."""
+    """A client of one daemon, for one event loop. Connects at the first call."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
         self.endpoint = endpoint
@@ -62,9 +62,9 @@ class Daemon:
     ) -> T:
         """Run `function(client)` in a thread and return its result.
 
-        `what` completes "Docker cannot ..." in errors; an error that `allow` accepts is raised
-        as it is. With `shield` a cancelled call is waited for, so that its effect is known;
-        otherwise it is left to its time limit.
+        `what` completes "Docker cannot ..." in errors. A failure is raised as `translate` maps it,
+        or unchanged if `allow` accepts it. With `shield` a cancelled call is waited for, so that
+        its effect is known; without it the thread is abandoned and ends at its time limit.
         """
         try:
             async with self._client() as api:
@@ -97,26 +97,26 @@ class Daemon:
             raise translate(error, url=self.endpoint.url, what="open a stream") from error
 
     async def info(self) -> DaemonInfo:
-        """What `docker info` says, asked once."""
+        """Return the result of `docker info`, cached after the first call."""
         if self._info is None:
             self._info = await self.call(lambda api: _info(api.info()), what="describe itself")
         return self._info
 
     async def aclose(self) -> None:
-        """Close idle connections, and those of calls that are still under way when they end."""
+        """Close idle connections now, and those of calls in flight when the calls end."""
         self._closing = True
         self._close_idle()
 
     def reopen(self) -> None:
-        """Keep connections again, until the next `aclose()`."""
+        """Keep idle connections open again, until the next `aclose()`."""
         self._closing = False
 
     def _close_idle(self) -> None:
         if self._closing and not self._calls and self._api is not None:
             api, self._api = self._api, None
             for adapter in api.adapters.values():
-                # urllib3 itself leaves them until nothing refers to a pool any more; every error
-                # that somebody keeps does, through its traceback.
+                # urllib3 closes connections only when nothing refers to their pool any more, and
+                # the traceback of a stored error may refer to it.
                 pools = adapter.poolmanager.pools
                 for key in tuple(pools.keys()):
                     pools[key].close()
@@ -124,15 +124,15 @@ class Daemon:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Any]:
-        """The client for one call; raises what `translate` makes of a daemon that is not there.
+        """Yield the client for one call; raises the translated error if no daemon answers.
 
-        After `aclose()` it is for as long as calls use it: a command that the closing has cut off
-        may still ask why it ended.
+        After `aclose()` the client lives only as long as calls use it: a command that the closing
+        cut off may still ask why it ended.
         """
         self._calls += 1
         try:
             try:
-                # All who wait for the first answer wait as long as for one, not one after another.
+                # The limit includes the wait for the lock, so that waiting calls time out together.
                 with anyio.fail_after(self._timeout):
                     async with self._lock:
                         if self._api is None:
@@ -163,12 +163,12 @@ class Daemon:
             timeout=self._timeout,  # pyright: ignore[reportArgumentType]  # any number will do
             max_pool_size=_THREADS,
         )
-        # A proxy for the web is not the way to the daemon, whose streams do not take it either.
+        # Ignore the proxy settings of the environment, as our own streams to the daemon do.
         client.trust_env = False
         return client
 
 
-# Any: what the daemon says is untyped.
+# Any: the daemon's answers are untyped.
 def _info(said: Any) -> DaemonInfo:
     return DaemonInfo(
         architecture=str(said["Architecture"]),

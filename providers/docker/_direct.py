@@ -1,8 +1,9 @@
-"""The short way to an agent on this very machine: into its socket, past the daemon.
+"""Direct connections to agents on this machine, which bypass the Docker daemon.
 
-The host's root may enter a container's network namespace, in which the agent's socket has its
-name. Each answer then saves two hops through the daemon, and a second client a `docker exec`.
-Where it does not work (not root, another machine, another kernel) the daemon's way is taken.
+The host's root may enter a container's network namespace, where the agent's abstract socket can
+be reached. This saves two hops through the daemon for each answer, and a `docker exec` for each
+further client. Where it is impossible (not root, another machine, another kernel) connections go
+through the daemon.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,73 +23,52 @@ from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._daemon import Daemon
 
-__all__ = ["ShortWays", "connect"]
+__all__ = ["DirectConnections", "ShortWay", "connect"]
 
 _CLONE_NEWNET = 0x40000000
 _SECONDS = 1.0
-_PAYS_FROM = 4
-"""Which request to a sandbox is the first to go past the daemon: to find the way costs as much as
-it spares a few of them."""
 
 
-class ShortWays:
-    """Finds the agents of a daemon's sandboxes on this machine, when it pays."""
+@dataclass
+class ShortWay:
+    """The data for a direct connection to one sandbox's agent, as far as it is known."""
+
+    container_id: str | None = None
+    """The daemon's id of the container; None unless this provider created it."""
+    pid: int | None = None
+    """The agent's pid on this machine."""
+
+
+class DirectConnections:
+    """Opens direct connections to the agents of one daemon's sandboxes."""
 
     def __init__(self, daemon: Daemon, address: str) -> None:
-        """`address` is the agents' abstract socket."""
+        """`address` is the abstract socket on which every agent listens."""
         self._daemon, self._address = daemon, address
-        self._requests: dict[str, int] = {}
-        """So far, to sandboxes whose agents are reached through the daemon."""
-        self._containers: dict[str, str] = {}
-        """The daemon's own ids of those that were made here."""
-        self._pids: dict[str, int] = {}
 
-    def made(self, sandbox_id: str, container_id: str) -> None:
-        """Know a new sandbox."""
-        self._containers[sandbox_id] = container_id
+    async def open(self, sandbox_id: str, way: ShortWay) -> ByteStream | None:
+        """Open a stream to the agent; return None if a direct connection is impossible.
 
-    def count(self, sandbox_id: str) -> None:
-        """Count a sandbox's requests from now on."""
-        self._requests[sandbox_id] = 0
-
-    def is_due(self, sandbox_id: str) -> bool:
-        """Count a request; true for the one with which the short way is to be tried."""
-        count = self._requests.get(sandbox_id)
-        if count is None:
-            return False
-        self._requests[sandbox_id] = count + 1
-        if count + 1 < _PAYS_FROM:
-            return False
-        del self._requests[sandbox_id]
-        return True
-
-    async def open(self, sandbox_id: str) -> ByteStream | None:
-        """A stream to the agent; None where that cannot be done from here.
-
-        Raises what the daemon answers of a sandbox that is gone.
+        Raises SandboxNotFoundError if the sandbox is gone, or another translated daemon error.
         """
         if not self._possible():
             return None
+        if way.pid is not None and way.container_id is not None:
+            stream = await connect(way.pid, way.container_id, self._address)
+            if stream is not None:
+                return stream
         pid, container_id = await self._process(sandbox_id)
         stream = await connect(pid, container_id, self._address)
         if stream is not None:
-            self._pids[sandbox_id] = pid
+            way.pid = pid
         return stream
 
-    def pid(self, sandbox_id: str) -> int | None:
-        """The agent's process on this machine, where it is known or can be found."""
-        if sandbox_id not in self._pids and sandbox_id in self._containers and self._is_here():
-            # Not asked of the daemon, which what delays the agent may delay as well.
-            pid = _first_process(self._containers[sandbox_id])
-            if pid is not None:
-                self._pids[sandbox_id] = pid
-        return self._pids.get(sandbox_id)
-
-    def forget(self, sandbox_id: str) -> None:
-        """It is being deleted."""
-        self._requests.pop(sandbox_id, None)
-        self._pids.pop(sandbox_id, None)
-        self._containers.pop(sandbox_id, None)
+    def pid(self, way: ShortWay) -> int | None:
+        """Return the agent's pid on this machine; None if it cannot be found."""
+        if way.pid is None and way.container_id is not None and self._is_here():
+            # Read from /proc: whatever delays the agent may delay the daemon, too.
+            way.pid = _first_process(way.container_id)
+        return way.pid
 
     def _possible(self) -> bool:
         return self._is_here() and os.geteuid() == 0
@@ -104,7 +85,7 @@ class ShortWays:
 
 
 def _first_process(container_id: str) -> int | None:
-    """The process that is a container's first one, by what the kernel says of each."""
+    """Find the pid of a container's first process in /proc; None if it is not there."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if container_id.encode() in (folder / "cgroup").read_bytes():
@@ -115,14 +96,16 @@ def _first_process(container_id: str) -> int | None:
     return None
 
 
-def _process_of(said: Any) -> tuple[int, str]:  # Any: what the daemon says is untyped
-    """The first process of a container, and the container's own id."""
+def _process_of(said: Any) -> tuple[int, str]:  # Any: the daemon's answers are untyped
+    """Return the pid of a container's first process, and the container's id."""
     return int(said["State"]["Pid"]), str(said["Id"])
 
 
 async def connect(pid: int, container_id: str, address: str) -> ByteStream | None:
-    """Open a stream to the abstract socket `address` of a container whose first process the
-    daemon says is `pid`; None where that cannot be done from here."""
+    """Open a stream to the abstract socket `address` in a container; None if that is impossible.
+
+    `pid` is the container's first process, as the daemon reports it.
+    """
     if sys.platform != "linux" or os.geteuid() != 0 or pid <= 0:
         return None
     try:
@@ -136,12 +119,12 @@ def _connect(pid: int, container_id: str, address: str) -> socket.socket | None:
     process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if container_id not in _read(process, "cgroup"):
-            return None  # the daemon counts its pids elsewhere
+            return None  # the daemon's pids belong to another pid namespace
         network = os.open("ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
     finally:
         os.close(process)
     try:
-        # A thread of its own: it ends in there.
+        # setns moves the calling thread for good: use one that ends afterwards.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_connect_within, network, address).result()
     finally:

@@ -1,4 +1,4 @@
-"""Where the Docker daemon is: an argument, DOCKER_HOST, or the docker context, in that order."""
+"""Locates the Docker daemon: by an argument, DOCKER_HOST or the docker context, in that order."""
 
 import os
 import socket
@@ -21,10 +21,10 @@ DEFAULT_URL = "unix:///var/run/docker.sock"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One daemon's address, in the forms that the two kinds of connection want."""
+    """One daemon's address, for the docker package and for our own streams."""
 
     url: str
-    """As written, for messages and for the docker package."""
+    """The URL as given, for messages and for the docker package."""
     socket_path: str | None = None
     host: str | None = None
     port: int = 0
@@ -33,7 +33,7 @@ class Endpoint:
 
     @classmethod
     def resolve(cls, base_url: str | None) -> "Endpoint":
-        """Find the daemon as the docker command does; raises ConfigurationError."""
+        """Find the daemon as the docker command does. Raises ConfigurationError."""
         try:
             settings: dict[str, Any] = {**kwargs_from_env()}  # untyped in the package
             if base_url is not None:
@@ -60,7 +60,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str, tls: TLSConfig | None = None) -> "Endpoint":
-        """Split a daemon URL; raises ConfigurationError for one that cannot be used."""
+        """Parse a daemon URL; raises ConfigurationError for one that cannot be used."""
         scheme, separator, rest = url.partition("://")
         if not separator or not rest:
             scheme = ""
@@ -89,9 +89,9 @@ class Endpoint:
         raise ConfigurationError(f"cannot use Docker at {url!r}: {remedy}", provider="docker")
 
     def probe(self, seconds: float) -> None:
-        """Connect and hang up; raises the OSError that says why not.
+        """Connect and disconnect; raises the OSError that says why that fails.
 
-        The docker package's own failure to connect hides that, and leaks the socket.
+        The docker package hides the reason when it cannot connect, and leaks the socket.
         """
         if self.socket_path is None:
             socket.create_connection((self.host, self.port), seconds).close()
@@ -101,7 +101,7 @@ class Endpoint:
             connection.connect(self.socket_path)
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS settings for a connection of our own; None for plain sockets."""
+        """Return the TLS settings for our own streams; None for plain sockets."""
         if self.tls is None:
             return None
         context = ssl.create_default_context(cafile=self.tls.ca_cert)

@@ -1,6 +1,8 @@
-"""Turns what the docker package raises into sandboxkit's errors, each with its remedy."""
+"""Translates the docker package's exceptions to sandboxkit's errors, each with its remedy."""
 
+import errno
 import json
+import resource
 from collections.abc import Iterator
 from http.client import HTTPException
 
@@ -26,7 +28,7 @@ from sandboxkit.errors import (
 __all__ = ["HANDLED", "connection_error", "explanation", "is_status", "refusal", "translate"]
 
 _ODD = (LookupError, TypeError, ValueError, AttributeError)
-"""What reading an answer raises that has not the form it should have."""
+"""Exceptions from reading an answer of an unexpected form."""
 HANDLED: tuple[type[Exception], ...] = (
     DockerException,
     requests.RequestException,
@@ -35,9 +37,9 @@ HANDLED: tuple[type[Exception], ...] = (
     HTTPException,
     *_ODD,
 )
-"""What a control call may raise; `translate` takes any of them."""
+"""Exceptions that a control call may raise; `translate` accepts all of them."""
 
-# What daemons and runtimes say when the machine, not the request, is at its end.
+# Phrases in errors of daemons and runtimes that mean a lack of resources, not a bad request.
 _CAPACITY = (
     "no space left on device",
     "cannot allocate memory",
@@ -49,7 +51,7 @@ _CAPACITY = (
 
 
 _SHOWN = 500
-"""Characters of an odd answer that a message shows."""
+"""Maximum characters of an unexpected answer in a message."""
 
 
 def is_status(error: BaseException, *statuses: int) -> bool:
@@ -58,11 +60,11 @@ def is_status(error: BaseException, *statuses: int) -> bool:
 
 
 class _UnexplainedError(APIError):  # type: ignore[misc]  # the package ships no types
-    """A refusal without the daemon's explanation: perhaps of something that is before it."""
+    """A refusal without the daemon's explanation, perhaps from a proxy in front of it."""
 
 
 def refusal(error: Exception) -> Exception:
-    """The error itself, or the refusal whose explanation the docker package failed to read."""
+    """Return the error, or the HTTP refusal whose explanation the docker package failed to read."""
     read = isinstance(error, APIError)
     for cause in _chain(error):
         if isinstance(cause, requests.HTTPError) and cause.response is not None:
@@ -77,7 +79,7 @@ def refusal(error: Exception) -> Exception:
 
 
 def _message(response: requests.Response) -> tuple[str, bool]:
-    """What the body says, and whether that is an explanation in the daemon's own form."""
+    """Return the body's message, and whether the body has the daemon's own JSON form."""
     try:
         text = response.text
     except (requests.RequestException, RuntimeError):
@@ -92,7 +94,7 @@ def _message(response: requests.Response) -> tuple[str, bool]:
 
 
 def explanation(error: BaseException) -> str:
-    """What the daemon said, without the package's framing."""
+    """Return the daemon's message without the docker package's framing."""
     said = getattr(error, "explanation", None)
     if isinstance(said, bytes):
         said = said.decode(errors="replace")
@@ -100,7 +102,7 @@ def explanation(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that led to it: urllib3 and requests keep causes in `args` too."""
+    """Yield the error and all its causes; urllib3 and requests also keep causes in `args`."""
     seen: set[int] = set()
     todo: list[object] = [error]
     while todo:
@@ -113,8 +115,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def connection_error(error: BaseException, url: str) -> SandboxError:
-    """Say why the daemon could not be reached and what to do about it."""
+    """Return an error that says why the daemon could not be reached, and the remedy."""
     causes = list(_chain(error))
+    if any(isinstance(cause, OSError) and cause.errno == errno.EMFILE for cause in causes):
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return ProviderUnavailableError(
+            f"this process may have no more than {most} files open, and so has no connection to the "
+            "Docker daemon: raise the limit (`ulimit -n`), or run fewer sandboxes at a time",
+            provider="docker",
+        )
     if any(isinstance(cause, PermissionError) for cause in causes):
         return AuthenticationError(
             f"permission denied on the Docker daemon at {url}: add this user to the `docker` "
@@ -138,7 +147,7 @@ def connection_error(error: BaseException, url: str) -> SandboxError:
 def translate(
     error: BaseException, *, url: str, what: str, sandbox_id: str | None = None
 ) -> SandboxError:
-    """The sandboxkit error for a failed control call; `what` names the call in the message."""
+    """Return the sandboxkit error for a failed control call; `what` names the call in its message."""
     if not isinstance(error, APIError):
         if isinstance(error, _ODD) and not isinstance(error, OSError | requests.Timeout):
             return ProviderUnavailableError(

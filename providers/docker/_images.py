@@ -1,4 +1,4 @@
-"""Images: looking one up, and pulling it with progress when the daemon does not have it."""
+"""Looks up images on the daemon, and pulls missing ones with progress."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from sandboxkit.errors import (
     ProviderUnavailableError,
     SandboxError,
 )
-from sandboxkit.providers.docker._container import Image
+from sandboxkit.providers.docker._container import ContainerImage
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import explanation, is_status
 
@@ -27,12 +27,12 @@ __all__ = ["Images", "PullProgress"]
 _log = logging.getLogger("sandboxkit.docker")
 _LOG_EVERY = 2.0
 _KNOWN_FOR = 1.0
-"""Seconds for which a present image is not looked up again: that is a twentieth of a start's work."""
+"""Seconds for which a lookup is cached; a lookup is a twentieth of a start's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a pull has come; sizes in bytes, compressed, of the layers known so far."""
+    """The progress of a pull, in compressed bytes of the layers known so far."""
 
     image: str
     status: str
@@ -41,17 +41,17 @@ class PullProgress:
 
 
 class Images:
-    """The images of one daemon; one pull at a time for each."""
+    """The images of one daemon; concurrent requests for an image pull it once."""
 
     def __init__(self, daemon: Daemon, on_pull: Callable[[PullProgress], None] | None) -> None:
         self._daemon = daemon
         self._on_pull = on_pull
         self._pulls: dict[str, anyio.Lock] = {}
-        self._known: dict[str, tuple[Image, float]] = {}
-        """With the moment until which it is taken for what the daemon has."""
+        self._known: dict[str, tuple[ContainerImage, float]] = {}
+        """Image by reference, with the time at which the cached lookup expires."""
 
-    async def ensure(self, reference: str) -> Image:
-        """The image, pulled if it is missing; as it was up to a second ago.
+    async def ensure(self, reference: str) -> ContainerImage:
+        """Return the image, pulled if it is missing; the lookup may be a second old.
 
         Raises ImageNotFoundError when no registry has it or none can be reached.
         """
@@ -72,14 +72,14 @@ class Images:
         return image
 
     def forget(self, reference: str) -> None:
-        """Look it up the next time: it is not there any more."""
+        """Drop the cached lookup, because the daemon no longer has the image."""
         self._known.pop(reference, None)
 
     async def present(self, reference: str) -> bool:
-        """Whether the daemon has the image already."""
+        """Whether the daemon already has the image."""
         return await self._inspect(reference) is not None
 
-    async def _inspect(self, reference: str) -> Image | None:
+    async def _inspect(self, reference: str) -> ContainerImage | None:
         try:
             return await self._daemon.call(
                 lambda api: _image(reference, api.inspect_image(reference)),
@@ -174,10 +174,10 @@ class Images:
         )
 
 
-# Any: what the daemon says is untyped.
-def _image(reference: str, said: Any) -> Image:
+# Any: the daemon's answers are untyped.
+def _image(reference: str, said: Any) -> ContainerImage:
     config = said["Config"] or {}
-    return Image(
+    return ContainerImage(
         reference=reference,
         user=str(config.get("User") or ""),
         volumes=tuple(config.get("Volumes") or ()),

@@ -1,15 +1,15 @@
-"""Without a network: the runtime's own empty network namespace, and nothing of the daemon's.
+"""Chooses who writes /etc/hosts, which a container without a daemon's network endpoint lacks.
 
-A container of the network "none" gets an endpoint there all the same, for which the runtime starts
-the daemon's whole program once more: two fifths of what a start costs. With `NetworkDisabled` its
-network namespace stays as the runtime makes it, of its own and with no more than the loopback;
-`NetworkMode` stays "none" for a daemon that knows no better. All else that the daemon leaves
-undone then is /etc/resolv.conf, which leads nowhere anyway, and /etc/hosts.
+The daemon gives an endpoint even to a container of the network "none". For that the runtime starts
+the daemon's whole program once more, which is two fifths of the cost of a start. With
+`NetworkDisabled` the container keeps the network namespace that the runtime makes, with a loopback
+interface only. `NetworkMode` stays "none" for daemons that ignore `NetworkDisabled`. The daemon
+then writes neither /etc/resolv.conf, which is of no use without a network, nor /etc/hosts.
 """
 
 from enum import Enum, auto
 
-from sandboxkit.providers.docker._container import Image, runs_as_root
+from sandboxkit.providers.docker._container import ContainerImage, runs_as_root
 from sandboxkit.types import SandboxSpec
 
 __all__ = ["HOSTS", "HOSTS_PATH", "Hosts", "hosts_from"]
@@ -23,25 +23,25 @@ ff00::0	ip6-mcastprefix
 ff02::1	ip6-allnodes
 ff02::2	ip6-allrouters
 """
-"""As the daemon would write it."""
+"""The content that the daemon would write."""
 
 
 class Hosts(Enum):
     """Where a sandbox's /etc/hosts comes from."""
 
     DAEMON = auto()
-    """With an endpoint in a network."""
+    """The daemon writes it, for a container with a network endpoint."""
     MOUNT = auto()
-    """The agent's volume, which holds one: nobody in the sandbox can change it."""
+    """A read-only mount from the agent's volume: nobody in the sandbox can change it."""
     AGENT = auto()
     """The agent writes it; its commands may change it."""
 
 
-def hosts_from(spec: SandboxSpec, image: Image) -> Hosts:
-    """The cheapest way in which /etc/hosts is as the daemon would have it from the first moment."""
+def hosts_from(spec: SandboxSpec, image: ContainerImage) -> Hosts:
+    """Return the cheapest source of /etc/hosts that has it in place before any command runs."""
     if spec.network != "none":
         return Hosts.DAEMON
     if spec.profile == "strict":
         return Hosts.MOUNT
-    # The agent writes as the sandbox's user, and when the main command already runs.
+    # The agent writes as the sandbox's user, and only after the main command has started.
     return Hosts.AGENT if runs_as_root(spec, image) and not spec.command else Hosts.DAEMON

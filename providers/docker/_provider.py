@@ -1,10 +1,11 @@
-"""The docker provider: containers made, found and removed; all else goes through the agent."""
+"""The docker provider: creates, finds and removes containers; the agent does everything else."""
 
 import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -21,40 +22,51 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers.docker import _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, Volume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
-from sandboxkit.providers.docker._direct import ShortWays
+from sandboxkit.providers.docker._direct import DirectConnections, ShortWay
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
 from sandboxkit.providers.docker._removals import Removals
+from sandboxkit.providers.docker._stream import AttachStream
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec
 
 __all__ = ["DockerProvider"]
 
 _DEFAULT_IMAGE = "python:3.11-slim"
 _POLL = 0.02
-_GRACE = 10.0
+_GRACE = 30.0
+"""Seconds in which a broken stream through the daemon can be replaced. A sandbox may outlive its owner
+by this time, unless the agent notices the owner's death by itself."""
 _LEAVING = 1.0
-"""Seconds in which an agent that lost its owner ends its sandbox, or something keeps it."""
+"""Seconds to wait for an agent that lost its owner to end its sandbox."""
 _START_ANSWERS = 2.5
-"""How many times the daemon's time for one answer a start may take: it is four answers."""
+"""Time limit of a start in multiples of `timeout`; a start waits for four answers of the daemon."""
 
 
-class DockerProvider(AgentProvider):
-    """Containers on the daemon that DOCKER_HOST or the docker context names.
+@dataclass(eq=False)
+class DockerInstance(Instance):
+    owned: bool = False
+    """Whether the agent ends the sandbox when its owner disconnects."""
+    way: ShortWay = field(default_factory=ShortWay)
+
+
+class DockerProvider(AgentProvider[DockerInstance]):
+    """Runs sandboxes as containers on the daemon that DOCKER_HOST or the docker context names.
 
     The image defaults to SANDBOXKIT_DOCKER_IMAGE, then python:3.11-slim.
     """
 
     name: ClassVar[str] = "docker"
     on_this_machine: ClassVar[bool] = True
+    _streams_fall_silent: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -66,27 +78,26 @@ class DockerProvider(AgentProvider):
         timeout: float = 60.0,
         on_pull: Callable[[PullProgress], None] | None = None,
     ) -> None:
-        """`runtime` is one that the daemon knows, such as "runsc"; `docker_network` is what
-        network="internet" joins; `capabilities`, such as ("CHOWN", "DAC_OVERRIDE", "FOWNER",
-        "SETGID", "SETUID") for installing packages, are for commands that run as root;
-        `timeout` bounds each answer of the daemon, in seconds, and six times it a creation that
-        fails once it is its turn and the image is there; `on_pull` is called in a worker
-        thread."""
-        super().__init__()
+        """`base_url` is the daemon's address, by default that of DOCKER_HOST or the docker context.
+
+        `runtime` is one of the daemon's, such as "runsc". network="internet" joins
+        `docker_network`. `capabilities` are for commands that run as root; installing packages
+        needs ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"). `timeout` limits (s) each
+        answer of the daemon; a creation fails after at most six times that, besides its wait in
+        the queue and the image's pull. `on_pull` is called in a worker thread. Raises
+        ConfigurationError for an unusable address or capability."""
+        super().__init__(DockerInstance)
         self._daemon = Daemon(Endpoint.resolve(base_url), timeout=timeout)
         self._images = Images(self._daemon, on_pull)
         self._agent = AgentVolume(self._daemon)
         self._by_daemon: set[str] = set()
-        """Images for whose sandboxes only the daemon makes an /etc/hosts."""
+        """References of images whose sandboxes need the daemon to write /etc/hosts."""
         self._runtime = runtime
         self._network = docker_network
         self._capabilities = _container.check_capabilities(capabilities)
         self._timeout = timeout
         self._starts: anyio.CapacityLimiter | None = None
-        self._deleting: set[str] = set()
-        self._owned: dict[str, ByteStream] = {}
-        """Streams with which the agents of sandboxes end that are not detached."""
-        self._ways = ShortWays(self._daemon, AGENT_SOCKET)
+        self._ways = DirectConnections(self._daemon, AGENT_SOCKET)
         self._removals = Removals(self.delete)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -98,17 +109,17 @@ class DockerProvider(AgentProvider):
         self._removals.retry()
         reference = spec.image or _default_image()
         if self._starts is None:
-            # More at a time does not start more a second, it only makes each wait longer.
+            # More concurrent starts do not raise the throughput; each only takes longer.
             self._starts = anyio.CapacityLimiter(4 * (await self._daemon.info()).cpus)
         image = await self._images.ensure(reference)
         try:
             return await self._created(spec, image, self._starts)
-        except ImageNotFoundError:  # it was removed since
+        except ImageNotFoundError:  # removed since it was looked up
             self._images.forget(reference)
         return await self._created(spec, await self._images.ensure(reference), self._starts)
 
     async def _created(
-        self, spec: SandboxSpec, image: _container.Image, starts: anyio.CapacityLimiter
+        self, spec: SandboxSpec, image: _container.ContainerImage, starts: anyio.CapacityLimiter
     ) -> str:
         async with starts:
             limit = _START_ANSWERS * self._timeout
@@ -120,7 +131,7 @@ class DockerProvider(AgentProvider):
             provider=self.name,
         )
 
-    async def _started(self, spec: SandboxSpec, image: _container.Image) -> str:
+    async def _started(self, spec: SandboxSpec, image: _container.ContainerImage) -> str:
         hosts = Hosts.DAEMON if image.reference in self._by_daemon else hosts_from(spec, image)
         volume = await self._agent.ensure(image.reference)
         try:
@@ -130,16 +141,17 @@ class DockerProvider(AgentProvider):
         try:
             return await self._start(spec, image, volume, hosts)
         except _HostsMissingError:
-            # It is there, but the daemon mounts no part of a volume, or the image's /etc is closed.
+            # The daemon cannot mount a file of the volume, or the agent cannot write to the image's /etc.
             self._by_daemon.add(image.reference)
             return await self._start(spec, image, volume, Hosts.DAEMON)
 
     async def _start(
-        self, spec: SandboxSpec, image: _container.Image, volume: Volume, hosts: Hosts
+        self, spec: SandboxSpec, image: _container.ContainerImage, volume: Volume, hosts: Hosts
     ) -> str:
         body = _container.create_body(
             spec,
             image,
+            own_user=_container.own_user((await self._daemon.info()).security),
             agent_volume=volume.name,
             runtime=self._runtime,
             network=self._network,
@@ -147,21 +159,21 @@ class DockerProvider(AgentProvider):
             endpoint=hosts is Hosts.DAEMON,
             mounts={HOSTS_PATH: volume.hosts} if hosts is Hosts.MOUNT else {},
         )
-        # Chosen here, so that a container can be removed whose creation nobody saw the end of.
+        # Chosen here, so that the container can be removed even if the answer to its creation is lost.
         name = f"sandboxkit-{secrets.token_hex(8)}"
+        instance = self._instance(name)
         stream: ByteStream | None = None
         answered = False
         try:
-            container_id = await self._daemon.call(
+            instance.way.container_id = await self._daemon.call(
                 lambda api: str(api.create_container_from_config(body, name)["Id"]),
                 what=f"create a sandbox from image {image.reference!r}",
                 sandbox_id=name,
                 shield=True,
             )
             answered = True
-            self._ways.made(name, container_id)
-            # Before the start: nothing of the agent's first words is lost, and a client that
-            # is killed from here on takes the sandbox with it.
+            # Attach before the start: none of the agent's first output is lost, and if this client
+            # is killed from here on, the sandbox ends with it.
             stream = await self._daemon.stream(
                 f"/containers/{name}/attach?stream=1&stdin=1&stdout=1&stderr=1"
             )
@@ -176,19 +188,17 @@ class DockerProvider(AgentProvider):
                 if AGENT_PATH in str(error) and "no such file" in str(error):
                     raise _AgentMissingError(str(error), provider=self.name) from error
                 raise
-            await self._attach(name, stream, config_of(spec))
+            owner = await self._attach(name, stream, config_of(spec))
             if not spec.detach:
-                self._owned[name] = stream
+                instance.owned = True
+            with suppress(SandboxError):  # the stream through the daemon still works
+                await self._shorten(name)
             if hosts is Hosts.AGENT:
                 await self._write_hosts(name)
-            if spec.reuse == "reset":
-                await self._shorten(name)  # it is there for many jobs
-            else:
-                self._ways.count(name)
+            owner.settle()
         except BaseException as error:
             answered = answered or isinstance(error.__cause__, APIError)
             mounted = hosts is Hosts.MOUNT and isinstance(error, SandboxError)
-            self._ways.forget(name)
             with anyio.CancelScope(shield=True):
                 if stream is not None:
                     await anyio.aclose_forcefully(stream)
@@ -214,7 +224,7 @@ class DockerProvider(AgentProvider):
             what="list sandboxes",
         )
         for info in found:
-            # The daemon also matches labels that came with the image.
+            # The daemon's filter also matches labels of the image.
             if info is not None and all(info.tags.get(key) == tags[key] for key in tags):
                 yield info
 
@@ -233,29 +243,17 @@ class DockerProvider(AgentProvider):
     async def delete(self, sandbox_id: str) -> None:
         if not ID_PATTERN.fullmatch(sandbox_id):
             return
-        self._deleting.add(sandbox_id)
-        try:
-            with anyio.CancelScope(shield=True):
-                try:
-                    if not await self._left(sandbox_id):
-                        await self._until_removed(sandbox_id)
-                finally:
-                    # If the daemon is silent: what is not detached ends without its lifeline.
-                    await self._forget(sandbox_id)
-            self._owned.pop(sandbox_id, None)
-            self._ways.forget(sandbox_id)
-        finally:
-            self._deleting.discard(sandbox_id)
+        with anyio.CancelScope(shield=True):
+            # Even if the daemon hangs, a sandbox that is not detached ends with its lifeline.
+            async with self._deletion(sandbox_id) as instance:
+                if not await self._left(sandbox_id, instance):
+                    await self._until_removed(sandbox_id)
 
-    async def _left(self, sandbox_id: str) -> bool:
-        """Let its agent end it, which spares the runtime a kill; True when nothing is left."""
-        stream = self._owned.get(sandbox_id)
-        if stream is None:
+    async def _left(self, sandbox_id: str, instance: DockerInstance) -> bool:
+        """Let the agent end the sandbox, which spares the runtime a kill; True once it is removed."""
+        owner = instance.lifeline if instance.owned else None
+        if owner is None or not await owner.leave():
             return False
-        try:
-            await stream.send_eof()
-        except (NotImplementedError, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            return False  # it has ended by itself; or TLS, which has no half of a connection
         try:
             return await self._daemon.call(
                 lambda api: _is_gone(api.wait(sandbox_id, timeout=_LEAVING, condition="removed")),
@@ -277,14 +275,14 @@ class DockerProvider(AgentProvider):
             await anyio.sleep(_POLL)
 
     async def _removed(self, sandbox_id: str) -> bool:
-        """Ask for the removal; True when nothing is left. The agent's exit starts one, too."""
+        """Request the removal; True once it is done. The agent's exit starts a removal, too."""
 
         def remove(api: Any) -> bool:
             api.remove_container(sandbox_id, v=True, force=True)
             return True
 
         def busy(error: BaseException) -> bool:
-            # 500: the file system is still busy; the daemon wants to be asked again.
+            # 500: the file system is still busy; retry.
             return is_status(error, 404, 409, 500)
 
         try:
@@ -299,7 +297,7 @@ class DockerProvider(AgentProvider):
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
             raise self._not_found(sandbox_id)
-        direct = await self._ways.open(sandbox_id)
+        direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             return direct
         try:
@@ -314,34 +312,34 @@ class DockerProvider(AgentProvider):
                 allow=lambda error: is_status(error, 409),
             )
         except APIError as error:
+            if "is paused" in str(error):
+                raise ProviderUnavailableError(
+                    f"sandbox {sandbox_id!r} is paused: docker unpause {sandbox_id}",
+                    provider=self.name,
+                    sandbox_id=sandbox_id,
+                ) from error
             raise self._not_found(sandbox_id) from error  # 409: it is not running
         return await self._daemon.stream(f"/exec/{started}/start", {"Detach": False, "Tty": False})
 
-    async def _client(self, sandbox_id: str) -> AgentClient:
-        if self._ways.is_due(sandbox_id):
-            with suppress(SandboxError):  # the daemon's own way is still there
-                await self._shorten(sandbox_id)
-        return await super()._client(sandbox_id)
-
     async def _shorten(self, sandbox_id: str) -> None:
-        """Send requests past the daemon from now on, where that can be done."""
-        direct = await self._ways.open(sandbox_id)
+        """Send requests directly to the agent from now on, if that is possible.
+
+        The direct stream also lets the agent notice at once when this process dies.
+        """
+        direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             await self._prefer(sandbox_id, direct)
 
-    def _agent_pid(self, sandbox_id: str) -> int | None:
-        return self._ways.pid(sandbox_id)
+    def _agent_pid(self, instance: DockerInstance) -> int | None:
+        return self._ways.pid(instance.way)
 
-    def _grace(self) -> float:
-        # A daemon's network may break under a stream; this machine's sockets do not.
-        return 0.0 if self._daemon.endpoint.socket_path is not None else _GRACE
-
-    def _is_deleting(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._deleting
+    def _grace(self, stream: ByteStream) -> float:
+        # The daemon, or the network to it, may break a stream; a direct stream cannot break.
+        return _GRACE if isinstance(stream, AttachStream) else 0.0
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        if self._is_deleting(sandbox_id):
-            reason = "it was deleted"  # its agent knows no more than that its owner went away
+        if self._known(sandbox_id).deletions:
+            reason = "it was deleted"  # the agent knows only that its owner disconnected
         if reason:
             return await super()._why_ended(sandbox_id, reason)
         try:
@@ -411,14 +409,14 @@ class DockerProvider(AgentProvider):
 
 
 class _AgentMissingError(SandboxStartError):
-    """The agent's volume is empty; it must be filled again."""
+    """The agent's volume is empty and must be filled again."""
 
 
 class _HostsMissingError(_AgentMissingError):
-    """It is, or /etc/hosts cannot be made without the daemon."""
+    """The agent's volume is empty, or only the daemon can write /etc/hosts."""
 
 
-# Any: what the daemon says is untyped. What has another form than it should fails in Daemon.call.
+# Any: the daemon's answers are untyped. An answer of an unexpected form fails within Daemon.call.
 def _list(said: Any) -> list[SandboxInfo | None]:
     if not isinstance(said, list):
         raise TypeError(f"no list, but {said!r:.100}")
@@ -426,7 +424,7 @@ def _list(said: Any) -> list[SandboxInfo | None]:
 
 
 def _listed(item: Any) -> SandboxInfo | None:
-    """One of the containers that a list names; None if it is no sandbox, or is just going."""
+    """Describe one container of a list; None if it is no sandbox or is being removed."""
     names = [name.removeprefix("/") for name in item.get("Names") or ()]
     name = next((name for name in names if ID_PATTERN.fullmatch(name)), None)
     if name is None or item.get("State") == "removing":
@@ -441,19 +439,19 @@ def _listed(item: Any) -> SandboxInfo | None:
 
 
 def _described(sandbox_id: str, said: Any) -> SandboxInfo | None:
-    """A container that was inspected; None as for `_listed`."""
+    """Describe an inspected container; None if it is no sandbox or is being removed."""
     labels: dict[str, str] = said["Config"].get("Labels") or {}
     state = str(said["State"]["Status"])
     if labels.get(_container.MARKER) != "1" or state == "removing":
         return None
-    # Nanoseconds are more than fromisoformat takes.
+    # fromisoformat does not accept nanoseconds.
     created = datetime.fromisoformat(str(said["Created"])[:19]).replace(tzinfo=UTC)
     image = str(said["Config"].get("Image"))
     return _container.sandbox_info(sandbox_id, state, labels, image, created)
 
 
 def _is_gone(said: Any) -> bool:
-    """Whether what was waited for happened: no removal that failed."""
+    """Whether the wait for a removal ended with the container removed, not with an error."""
     return isinstance(said["StatusCode"], int) and not said.get("Error")
 
 
@@ -462,11 +460,11 @@ _OUT_OF_MEMORY = "it ran out of memory; raise memory_mb"
 
 
 def _last_words(api: Any, sandbox_id: str) -> str:
-    """How the daemon's recent events say that a container died."""
+    """Return why a container died, according to the daemon's recent events."""
     now = time.time()
     events = api.events(
         since=f"{now - 60:.3f}",
-        until=f"{now + 0.3:.3f}",  # the stream's end may be ahead of the event
+        until=f"{now + 0.3:.3f}",  # the stream may end before the event is recorded
         filters={"container": sandbox_id, "event": ["oom", "die", "kill"]},
         decode=True,
     )
@@ -477,7 +475,7 @@ def _last_words(api: Any, sandbox_id: str) -> str:
     if "kill" in seen:
         signal = seen["kill"]["Actor"]["Attributes"].get("signal", "?")
         return f"its agent was killed through Docker, with signal {signal}"
-    # An older one was of a command alone, which the sandbox outlived.
+    # An older OOM event is that of a single command, which the sandbox survived.
     if "oom" in seen and abs(seen["oom"]["timeNano"] - died["timeNano"]) < _TOGETHER_NS:
         return _OUT_OF_MEMORY
     return f"its agent was killed (exit status {died['Actor']['Attributes'].get('exitCode')})"

@@ -1,7 +1,8 @@
-"""Removals of what failed creations may have made: begun at once, waited for within reason."""
+"""Removes the containers that failed creations may have left, in background tasks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import anyio
 
@@ -9,63 +10,74 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError
 
 __all__ = ["Removals"]
 
+_LATE_SECONDS = 60.0
+"""Seconds after which the daemon no longer carries out a creation whose answer was lost."""
+
+
+@dataclass(slots=True)
+class _FailedRemoval:
+    """A container that a failed creation may have left."""
+
+    settled: float
+    """Time from which a removal is final; before it, the daemon may still create the container."""
+    failure: SandboxError | None = None
+    task: "asyncio.Task[None] | None" = None
+
 
 class Removals:
-    """Goes on removing where its caller gave up waiting; `finish` says what is left."""
+    """Continues removals after callers stop waiting; `finish` reports what is left."""
 
     def __init__(self, delete: Callable[[str], Awaitable[None]]) -> None:
         self._delete = delete
-        self._left: dict[str, SandboxError | None] = {}
-        """To be removed, and why that failed last."""
-        self._unanswered: set[str] = set()
-        """Whose creation the daemon may yet carry out, so that a removal before says nothing."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._left: dict[str, _FailedRemoval] = {}
+        """Failed removals by container name; `retry` and `finish` empty it once the daemon answers."""
 
     async def undo(self, name: str, *, answered: bool, seconds: float) -> None:
-        """Remove it, and wait so long for that, cancelled or not.
+        """Start the container's removal and wait at most `seconds` for it, even if cancelled.
 
-        `answered`: whether the daemon said what became of its creation.
+        `answered`: whether the daemon answered the request to create the container.
         """
-        if not answered:
-            self._unanswered.add(name)
+        late = 0.0 if answered else _LATE_SECONDS
+        left = self._left[name] = _FailedRemoval(anyio.current_time() + late)
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([self._begin(name)], timeout=seconds)
+            await asyncio.wait([self._begin(name, left)], timeout=seconds)
 
     def retry(self) -> None:
-        """Begin again with those whose removal failed."""
-        for name, failure in tuple(self._left.items()):
-            if failure is not None:
-                self._begin(name)
+        """Start the removals again of containers that may still exist."""
+        for name, left in self._left.items():
+            self._begin(name, left)
 
     async def finish(self) -> None:
-        """Try all that are left once more; raises ProviderUnavailableError that names the rest."""
+        """Retry every removal once; raises ProviderUnavailableError that names what is left."""
         with anyio.CancelScope(shield=True):
-            if self._tasks:
-                await asyncio.wait(list(self._tasks.values()))
-            unanswered, self._unanswered = self._unanswered, set()
-            if tasks := [self._begin(name) for name in {*self._left, *unanswered}]:
+            if tasks := [left.task for left in self._left.values() if left.task is not None]:
+                await asyncio.wait(tasks)
+            for left in self._left.values():
+                left.settled = 0.0
+            if tasks := [self._begin(name, left) for name, left in self._left.items()]:
                 await asyncio.wait(tasks)
         if self._left:
             names = " ".join(sorted(self._left))
+            failure = next(iter(self._left.values())).failure
             raise ProviderUnavailableError(
-                f"Docker did not remove {names}: {next(iter(self._left.values()))}. Close again, "
-                f"or remove them once it answers: docker rm --force {names}",
+                f"Docker did not remove {names}: {failure}. Close again, or remove them once it "
+                f"answers: docker rm --force {names}",
                 provider="docker",
             )
 
-    def _begin(self, name: str) -> "asyncio.Task[None]":
-        task = self._tasks.get(name)
-        if task is None:
-            self._left.setdefault(name, None)
-            # Beside whoever asks: it outlives the call that failed, and aclose() waits for it.
-            task = self._tasks[name] = asyncio.create_task(self._remove(name))
-        return task
+    def _begin(self, name: str, left: _FailedRemoval) -> "asyncio.Task[None]":
+        if left.task is None:
+            # A task of its own: it outlives the call that failed, and aclose() waits for it.
+            left.task = asyncio.create_task(self._remove(name, left))
+        return left.task
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, name: str, left: _FailedRemoval) -> None:
         try:
             await self._delete(name)
-            del self._left[name]
+            left.failure = None
+            if anyio.current_time() >= left.settled:
+                del self._left[name]
         except SandboxError as error:
-            self._left[name] = error
+            left.failure = error
         finally:
-            del self._tasks[name]
+            left.task = None

@@ -1,4 +1,4 @@
-"""Byte streams to a process in a container: the daemon's hijacked attach and exec connections."""
+"""Byte streams to a process in a container, over hijacked attach and exec connections."""
 
 import json
 import socket
@@ -26,9 +26,9 @@ _HEAD_LIMIT = 64 * 1024
 
 
 class AttachStream(anyio.abc.ByteStream):
-    """One process's stdin and stdout; its stderr is kept aside for error messages.
+    """The stdin and stdout of one process; the end of its stderr is kept for error messages.
 
-    The daemon multiplexes both outputs in frames of an 8-byte header, which end here.
+    The daemon multiplexes both outputs in frames with an 8-byte header, which are decoded here.
     """
 
     def __init__(self, transport: anyio.abc.ByteStream, received: bytes) -> None:
@@ -40,7 +40,7 @@ class AttachStream(anyio.abc.ByteStream):
 
     @property
     def stderr(self) -> str:
-        """The newest text that the process wrote to its stderr."""
+        """The last text (at most 4096 bytes) that the process wrote to its stderr."""
         return self._stderr.decode(errors="replace").strip()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -57,7 +57,7 @@ class AttachStream(anyio.abc.ByteStream):
                 return chunk
 
     async def _next_frame(self) -> None:
-        """Read up to the payload of the next stdout frame."""
+        """Read up to the payload of the next stdout frame, and store stderr on the way."""
         kind, length = _HEADER.unpack(await self._take(_HEADER.size))
         if kind == _STDOUT:
             self._frame_left = length
@@ -107,7 +107,7 @@ async def _connect(endpoint: Endpoint) -> anyio.abc.ByteStream:
         stream = await anyio.connect_tcp(
             endpoint.host, endpoint.port, ssl_context=context, tls_standard_compatible=False
         )
-    # A daemon's machine that vanishes must not leave the stream waiting for ever.
+    # Without keepalive the stream would wait for ever if the daemon's machine vanished.
     raw = stream.extra(SocketAttribute.raw_socket)
     close_in_forks(raw)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -120,7 +120,7 @@ async def _connect(endpoint: Endpoint) -> anyio.abc.ByteStream:
 async def hijack(
     endpoint: Endpoint, path: str, body: Mapping[str, object] | None, *, seconds: float
 ) -> AttachStream:
-    """Send one request and keep its connection as a byte stream, both ways.
+    """Send one request and keep its connection as a bidirectional byte stream.
 
     Raises SandboxNotFoundError for the daemon's 404 or 409 (no such container, not running),
     AuthenticationError, ProviderUnavailableError, and TimeoutError after `seconds`.
@@ -167,7 +167,7 @@ def _status(head: bytes) -> int:
 
 
 async def _error_text(transport: anyio.abc.ByteStream, body: bytes) -> str:
-    """The daemon's own words: a JSON object with `message`, read as far as it comes at once."""
+    """Return `message` of the daemon's JSON error, or the raw text that arrives within a second."""
     with anyio.move_on_after(1):
         try:
             while b"}" not in body and len(body) < _HEAD_LIMIT:
