@@ -1,4 +1,4 @@
-"""Where the cluster is and who we are there: a kubeconfig's context, or the pod that this runs in."""
+"""Reads the cluster's address and our credentials from a kubeconfig or this pod's service account."""
 
 import os
 import ssl
@@ -25,23 +25,23 @@ _MALFORMED = (
     AttributeError,
     OSError,
 )
-"""What the package raises for a file that has not the form it should have."""
+"""The exceptions that kubernetes_asyncio raises for a malformed kubeconfig."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a connection needs."""
+    """The address, credentials and TLS settings of a connection to the API server."""
 
     server: str
     namespace: str
     ssl: ssl.SSLContext | bool
     server_name: str | None
-    """What the certificate must say, if not the server's address."""
+    """The host name expected in the certificate; None for that of the server's address."""
     proxy: str | None
     configuration: client.Configuration
 
     async def headers(self) -> dict[str, str]:
-        """The headers that say who we are; a service account's token is read anew each minute."""
+        """Return the authorization headers; a service account's token is re-read every minute."""
         try:
             token = await self.configuration.get_api_key_with_prefix("BearerToken")
         except (config.ConfigException, OSError) as error:
@@ -50,11 +50,11 @@ class Access:
 
 
 async def read_access(kubeconfig: str | None, context: str | None) -> Access:
-    """Read it, and run the login program if the context has one.
+    """Read the configuration, and run the login program if the context has one.
 
-    `kubeconfig` may be several files, as in $KUBECONFIG. None is that variable, ~/.kube/config, or
-    else the service account. Raises ConfigurationError, and AuthenticationError for a login that
-    fails.
+    `kubeconfig` may list several files, as $KUBECONFIG does. None means $KUBECONFIG, then
+    ~/.kube/config, then the pod's service account. Raises ConfigurationError, or
+    AuthenticationError if the login fails.
     """
     files = kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     found = [name for name in files.split(os.pathsep) if Path(name).expanduser().is_file()]
@@ -112,7 +112,7 @@ def _from_pod(here: client.Configuration) -> str:
 
 def _ssl_context(here: client.Configuration) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=here.ssl_ca_cert)
-    # Clusters are older than this flag: their own authorities lack the extensions it wants.
+    # Many clusters' own CAs predate this flag and lack the extensions that it requires.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if here.cert_file:
         context.load_cert_chain(here.cert_file, keyfile=here.key_file)

@@ -1,4 +1,4 @@
-"""One cluster's API server: REST calls, watches and exec streams, each with its time limit."""
+"""The client of a cluster's API server: REST calls, watches and exec streams, with time limits."""
 
 import json
 import re
@@ -22,37 +22,37 @@ from sandboxkit.providers.kubernetes._errors import (
     error_of,
     refusal_of,
 )
-from sandboxkit.providers.kubernetes._exec import CLOSE_SECONDS, PROTOCOLS, ExecStream
+from sandboxkit.providers.kubernetes._exec import CLOSE_SECONDS, PROTOCOLS, PodExecStream
 
 __all__ = ["Api", "Json"]
 
 Json = Any
-"""What the server says is untyped."""
+"""The server's JSON, which is untyped."""
 Params = Mapping[str, str | int]
 Headers = dict[str, str]
 T = TypeVar("T")
 
 _PAGE = 500
 _CALLS = 64
-"""Requests and handshakes in flight at a time. Streams and watches that are open do not count."""
+"""Limit of requests and handshakes in flight. Open streams and watches do not count."""
 _WATCH_SECONDS = 240
-"""After so long the server ends a watch, and another goes on where it was."""
+"""How long (s) the server keeps a watch open; the next watch resumes where it ended."""
 _WATCH_SILENCE = 100.0
-"""A server sends a bookmark a minute: one that says nothing for so long is not there any more."""
+"""A watch silent for so many seconds is dead: a server sends a bookmark about every minute."""
 _CLOSE_LOOKS = 500
 _NOT_RUNNING = re.compile(
     r"container not found|does not have a host assigned|completed pod|pod does not exist"
 )
 _UNANSWERED = (aiohttp.ClientError, OSError, EOFError)
-"""What aiohttp raises for the network's sake; OSError has TimeoutError in it."""
+"""Exceptions that aiohttp raises when the network fails; OSError includes TimeoutError."""
 
 
 class Api:
-    """Connects at the first call. From one event loop; after `aclose` the next call connects anew.
+    """A client for one event loop. The first call connects, and so does the next after `aclose`.
 
-    Without a `kubeconfig` it is $KUBECONFIG, ~/.kube/config, or the service account of the pod
-    that this runs in. `namespace` is the given one, that of the context or of the pod, "default".
-    Credentials that the server does not take any more are read anew, once for all who need them.
+    `kubeconfig` defaults to $KUBECONFIG, then ~/.kube/config, then this pod's service account.
+    `namespace` defaults to that of the context or of the pod, then to "default". After a 401 the
+    credentials are read again, once for all calls that failed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Api:
 
     @property
     def namespace(self) -> str:
-        """The namespace to use; only after `open`, if none was given."""
+        """The namespace to use. If none was given, call `open` before reading this."""
         if self._namespace is None:
             assert self._access is not None, "open() first"
             return self._access.namespace
@@ -81,18 +81,18 @@ class Api:
 
     @property
     def server(self) -> str:
-        """The server's URL, "" before `open`."""
+        """The server's URL; "" before `open`."""
         return self._access.server if self._access is not None else ""
 
     async def open(self) -> None:
-        """Read the configuration, which `namespace` and `server` need. `call` and all do it too.
+        """Read the configuration, for `namespace` and `server`; every call does this by itself.
 
-        Raises ConfigurationError, or AuthenticationError for a login program that fails.
+        Raises ConfigurationError, or AuthenticationError if the login program fails.
         """
         await self._opened()
 
     async def path(self, resource: str, name: str = "") -> str:
-        """The path of a core resource of the namespace, such as "pods", or of one of them."""
+        """Return the path of a core resource in the namespace, such as "pods", or of one object."""
         await self.open()
         base = f"/api/v1/namespaces/{self.namespace}/{resource}"
         return f"{base}/{name}" if name else base
@@ -109,11 +109,11 @@ class Api:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> Json:
-        """One request; returns the parsed answer. `what` completes "Kubernetes cannot ...".
+        """Make one request and return the parsed response; `what` completes "Kubernetes cannot ...".
 
-        Raises what `error_of` says of a refusal (`refusal_of(error)` has `.status`, `.reason`), and
-        ProviderUnavailableError when there is no answer within `seconds`: it may have been
-        done then.
+        Raises the error of `error_of` for an error response (`refusal_of(error)` has `.status` and
+        `.reason`). Raises ProviderUnavailableError without a response in `seconds`; the server may
+        still have carried out the request.
         """
         headers = {} if body is None else {"Content-Type": content_type}
         data = None if body is None else json.dumps(body).encode()
@@ -142,9 +142,9 @@ class Api:
     async def pages(
         self, path: str, *, what: str, params: Params | None = None
     ) -> AsyncGenerator[Json, None]:
-        """The items of a list, fetched in pages of 500; none comes twice.
+        """Yield the items of a list, each once, fetched in pages of 500.
 
-        Where the server has forgotten where it was (410), the items that follow are as of now.
+        If the continue token has expired (410), the remaining items show the current state.
         """
         seen: set[str] = set()
         place = ""
@@ -171,10 +171,10 @@ class Api:
     async def watch(
         self, path: str, resource_version: str, *, params: Params | None = None
     ) -> AsyncIterator[AsyncGenerator[Json, None]]:
-        """The events after `resource_version`, bookmarks included, until the server ends them.
+        """Yield the events after `resource_version`, bookmarks included, until the server ends them.
 
-        Entered when the server has agreed. Entering and iterating raise as `call` does;
-        refusal_of(error).status is 410 where the version is too old.
+        The context is entered once the server has accepted the watch. Entering and iterating raise
+        what `call` raises; `refusal_of(error).status` is 410 if the version is too old.
         """
         what = f"watch {path.rpartition('/')[2]}"
         query = {
@@ -222,18 +222,20 @@ class Api:
 
     async def exec(
         self, pod: str, container: str, argv: Sequence[str], *, sandbox_id: str | None = None
-    ) -> ExecStream:
-        """Start a program in a container. Whether it could be started, its stream tells.
+    ) -> PodExecStream:
+        """Start a program in a container; its stream reports whether the program could start.
 
-        Raises as `call`: SandboxNotFoundError for a pod or container that is not there or does
-        not run.
+        Raises what `call` raises, and SandboxNotFoundError if the pod or container does not exist
+        or does not run.
         """
         path = await self.path("pods", pod) + "/exec"
         query = [("container", container), ("stdin", "true"), ("stdout", "true")]
         query += [("stderr", "true"), *(("command", word) for word in argv)]
 
-        async def ask(session: aiohttp.ClientSession, access: Access, who: Headers) -> ExecStream:
-            return ExecStream(
+        async def ask(
+            session: aiohttp.ClientSession, access: Access, who: Headers
+        ) -> PodExecStream:
+            return PodExecStream(
                 await session.ws_connect(
                     access.server + path,
                     params=query,
@@ -260,11 +262,11 @@ class Api:
             raise
 
     async def aclose(self) -> None:
-        """Close all connections, and return when they are closed. Idempotent."""
+        """Close all connections and wait until they are closed. Idempotent."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-        # Of one in TLS, closing waits for the server's word, and nobody waits for it.
+        # Closing a TLS connection would wait for the server's close_notify, so shut the socket down.
         left = [each for each in self._sockets if each.fileno() >= 0]
         for each in left:
             with suppress(OSError):
@@ -281,7 +283,7 @@ class Api:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Ask within `seconds`, and once more where only our credentials had expired."""
+        """Make a request within `seconds`; after a 401, retry it once with new credentials."""
         access, again = await self._opened(), False
         while True:
             try:
@@ -321,7 +323,7 @@ class Api:
         close_in_forks(made)
         self._sockets.add(made)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A machine that vanishes must not leave a stream or a watch waiting for ever.
+        # Keepalives end a stream or a watch whose peer has vanished.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
             if hasattr(socket, option):
@@ -342,7 +344,7 @@ def _route(access: Access) -> _Route:
 async def _refuse(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Turn a refusal into an exception while its words can still be read: a WebSocket's, too."""
+    """Raise Refusal for a response of 300 or above while its body is readable, WebSockets included."""
     answer = await handler(request)
     if answer.status < 300:
         return answer

@@ -1,4 +1,4 @@
-"""Why a pod does not start, and why it ended: from its state and its events to the error."""
+"""Finds out from a pod's state and events why it does not start or has ended; returns the error."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,34 +35,34 @@ _CONTAINER = "sandbox"
 _EVENTS_SECONDS = 5.0
 _LONGEST = 500
 _KILLED = 137
-"""The status of what SIGKILL ended: the kernel's too, when memory is out."""
+"""The exit status after SIGKILL, which the kernel's OOM killer sends, too."""
 
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _NO_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
-# What registries and runtimes say of an image that is not there, or not for us.
+# Messages of registries and runtimes for an image that is missing or that we may not pull.
 _MISSING = re.compile(
     r"not found|manifest unknown|does not exist|name unknown|denied|unauthorized|forbidden"
     r"|authorization failed|no such host|insufficient_scope|no match for platform|no basic auth|invalid reference",
     re.IGNORECASE,
 )
-# What passes by itself: the node is slow, or has not yet all that the pod needs.
+# Transient causes: the node is slow, or does not have everything that the pod needs yet.
 _PASSING = re.compile(
     r"timed out|timeout|deadline exceeded|is reserved for|failed to sync|connection refused"
     r"|connection reset|unavailable|too many requests",
     re.IGNORECASE,
 )
-# A pod that its node refused, or made room with: another one may have a place.
+# The node rejected the pod or preempted it: a new pod may fit on another node.
 _NO_ROOM = re.compile(r"^(OutOf\w+|UnexpectedAdmissionError|NodeAffinity|Preempting)$")
 _SCARCE = re.compile(r"Insufficient|Too many pods|free ports|exceed max volume", re.I)
-# What the kubelet says when a pod itself used more disk than it may.
+# The kubelet's messages for a pod that exceeded its own disk limit.
 _OWN_DISK = re.compile(
     r"exceed\w* (its local ephemeral storage limit|the total limit of containers|the limit \")"
     r"|Usage of EmptyDir volume",
     re.IGNORECASE,
 )
-# What a node says for ever of a pod that it cannot start, though it goes on trying.
+# Permanent causes, although the node keeps retrying the start.
 _NEVER = re.compile(
     r"memory limit too low|no runtime for|runtime handler .*not (found|supported)", re.I
 )
@@ -80,7 +80,7 @@ _TELLING = frozenset(
 
 
 async def events_of(api: Api, pod_name: str) -> list[Event]:
-    """The pod's events, oldest first; none where they cannot be had. Takes at most 5 s."""
+    """Return the pod's events, oldest first; an empty list if they are not available within 5 s."""
     query = {"fieldSelector": f"involvedObject.name={pod_name},involvedObject.kind=Pod"}
     with anyio.move_on_after(_EVENTS_SECONDS):
         try:
@@ -88,7 +88,7 @@ async def events_of(api: Api, pod_name: str) -> list[Event]:
             said = await api.call("GET", path, what="list events", params=query)
             return sorted(said.get("items") or (), key=_time_of)
         except SandboxError:
-            pass  # they only add words to what is known
+            pass  # events only add detail to an error message
     return []
 
 
@@ -112,7 +112,7 @@ def is_running(seen: Seen, container: str = _CONTAINER) -> bool:
 
 
 def has_ended(seen: Seen) -> bool:
-    """Whether the pod is over: finished, deleted, or being deleted."""
+    """Whether the pod has finished, was deleted, or is being deleted."""
     return (
         seen.gone
         or "deletionTimestamp" in seen.pod["metadata"]
@@ -125,12 +125,12 @@ def has_ended(seen: Seen) -> bool:
 
 
 def is_lost(seen: Seen) -> bool:
-    """Whether the pod's node is not heard of. It may come back, with the pod."""
+    """Whether the pod's node is unreachable. The node may return, together with the pod."""
     status = _status(seen.pod)
     if status.get("reason") == "NodeLost":
         return True
     ready = _conditions(seen.pod).get("Ready", {})
-    # Of a pod that is not ready for its own sake, it is its containers that are not.
+    # A pod that is not ready for a reason of its own has containers that are not ready.
     return (
         status.get("phase") == "Running"
         and ready.get("status") == "False"
@@ -139,9 +139,10 @@ def is_lost(seen: Seen) -> bool:
 
 
 def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None:
-    """Why a pod will never start; None while it may: for `Watch.until`'s predicate and after it.
+    """Return why a pod will never start, or None while it still may. `events` add detail.
 
-    ImageNotFoundError, SandboxStartError, CapacityError for what its node had no room for.
+    The error is an ImageNotFoundError, a SandboxStartError, or a CapacityError if its node had no
+    room for it.
     """
     pod = seen.pod
     name = str(pod["metadata"]["name"])
@@ -165,15 +166,15 @@ def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None
     if status.get("reason") and _NO_ROOM.search(str(status["reason"])):
         return made(CapacityError, f"{status['reason']}: {status.get('message', '')}")
     if has_ended(seen):
-        return made(SandboxStartError, f"it ended at once: {_said(seen, events)}")
+        return made(SandboxStartError, f"it ended at once: {_pod_text(seen, events)}")
     return None
 
 
 def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
-    """Why a pod has not started within so many `seconds`, which are its deadline.
+    """Return why a pod has not started within `seconds`, its time limit.
 
-    CapacityError where no node has room, SandboxStartError where none ever fits,
-    ProviderUnavailableError for a registry or a node that does not answer.
+    The error is a CapacityError if no node has room, a SandboxStartError if no node can ever run
+    the pod, and a ProviderUnavailableError if a registry or node does not respond.
     """
     if seen is None:
         return ProviderUnavailableError(
@@ -195,21 +196,21 @@ def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) ->
         return made(CapacityError if _SCARCE.search(said) else SandboxStartError, said)
     if not seen.pod["spec"].get("nodeName"):
         return made(ProviderUnavailableError, "no scheduler has looked at it")
-    said = _said(seen, events)
+    said = _pod_text(seen, events)
     return made(SandboxStartError if _NEVER.search(said) else ProviderUnavailableError, said)
 
 
 def end_error(
     seen: Seen | None, events: Sequence[Event] = (), *, sandbox_id: str, reason: str = ""
 ) -> SandboxTerminatedError:
-    """Why a sandbox ended; `reason` is what its agent said, or what the provider knows.
+    """Return why a sandbox ended; `reason` comes from its agent or its provider, if they know it.
 
-    `out_of_memory` is true only for what ran in it: its own memory limit or its own disk limit.
+    The error's `out_of_memory` is true only if the sandbox exceeded its own memory or disk limit.
     """
     over, said = _own_excess(seen) if seen is not None else ("", "")
     if not over:
         words = {"lifetime": "its lifetime is over"}.get(reason, reason)
-        said = words or (_said(seen, events) if seen is not None else "its agent was killed")
+        said = words or (_pod_text(seen, events) if seen is not None else "its agent was killed")
     text = f"sandbox {sandbox_id!r} ended: {over or said}" + (f" ({said})" if over else "")
     return SandboxTerminatedError(
         text, provider=NAME, sandbox_id=sandbox_id, out_of_memory=bool(over)
@@ -217,9 +218,9 @@ def end_error(
 
 
 def _own_excess(seen: Seen) -> tuple[str, str]:
-    """What a sandbox used more of than it has, and the cluster's words; "" for nothing.
+    """Return which of its own limits a sandbox exceeded, and the cluster's message; or two "".
 
-    A node that runs short evicts and kills, too: whom it takes is no fault of theirs.
+    A node that is short of memory or disk also evicts and kills pods that stay within their limits.
     """
     status = _status(seen.pod)
     if status.get("reason") == "Evicted":
@@ -228,8 +229,8 @@ def _own_excess(seen: Seen) -> tuple[str, str]:
     if status.get("reason"):
         return "", ""
     for container, state, detail in _states(seen.pod):
-        # A container is called so for ever once anything in it was killed for memory, whatever
-        # ends it later: a deletion asks it to end before.
+        # OOMKilled stays a container's reason once any of its processes was killed for memory, even
+        # if a deletion is what ends the container later.
         if (
             container.get("name") == _CONTAINER
             and state == "terminated"
@@ -242,7 +243,7 @@ def _own_excess(seen: Seen) -> tuple[str, str]:
 
 
 def _deleted_before(pod: Pod, ended: Mapping[str, Any]) -> bool:
-    """Whether the pod was to end when its container did; both are told to the second."""
+    """Whether the container ended after the pod's deletion was requested, to the second."""
     until = pod["metadata"].get("deletionTimestamp")
     if until is None:
         return False
@@ -255,8 +256,8 @@ def _time(said: object) -> datetime:
     return datetime.fromisoformat(str(said))
 
 
-def _said(seen: Seen, events: Sequence[Event]) -> str:
-    """What the cluster says of the pod's state, at most its three newest events included."""
+def _pod_text(seen: Seen, events: Sequence[Event]) -> str:
+    """Return the cluster's description of the pod's state and its three newest events."""
     return "; ".join(list(_statements(seen)) + _event_words(events)[-3:])[: 2 * _LONGEST]
 
 
@@ -299,7 +300,7 @@ def _event_words(events: Sequence[Event]) -> list[str]:
 
 
 def _pull_words(events: Sequence[Event]) -> str:
-    """The newest words of a failed pull; a state soon says only that it is tried again."""
+    """Return the message of the newest failed pull; the state soon shows only "back-off"."""
     for event in reversed(events):
         if event.get("reason") == "Failed" and "pull" in str(event.get("message")):
             return str(event["message"])
@@ -315,7 +316,7 @@ def _conditions(pod: Pod) -> dict[str, Mapping[str, Any]]:
 
 
 def _states(pod: Pod) -> Iterator[tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
-    """Each container's status, the name of its state, and the state."""
+    """Yield for each container its status, the name of its state, and the state."""
     status = _status(pod)
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():

@@ -1,4 +1,4 @@
-"""What the API server answers to a call that fails, as sandboxkit's errors; ANSWERS.md has the table."""
+"""Maps the API server's error responses to sandboxkit's errors; ANSWERS.md has the table."""
 
 import json
 import math
@@ -24,33 +24,33 @@ _LONGEST = 600
 
 
 class Refusal(Exception):
-    """An answer of 400 or above, or a watch's error: the cause of the typed error made of it."""
+    """An error response, or a watch's ERROR event; it becomes the `__cause__` of the typed error."""
 
     def __init__(self, status: int, body: str, retry_after: str | None = None) -> None:
         said = _parsed(body)
         self.status = status
-        """HTTP's number."""
+        """The HTTP status."""
         self.reason = str(said.get("reason") or "")
-        """Kubernetes' word: AlreadyExists, Conflict, NotFound, Forbidden, ..."""
+        """The reason in the Status object: AlreadyExists, Conflict, NotFound, Forbidden, ..."""
         self.said = str(said.get("message") or body.strip() or "no explanation")[:_LONGEST]
-        """The message in the server's words."""
+        """The server's message."""
         details = said.get("details")
         details = details if isinstance(details, dict) else {}
         self.kind = str(details.get("kind") or "")
-        """What the message is of, as in a path: pods, namespaces. "" for no answer of Kubernetes'."""
+        """The resource concerned, such as "pods"; "" if the response is not a Kubernetes Status."""
         meta = said.get("metadata")
         self.go_on = str(meta.get("continue") or "") if isinstance(meta, dict) else ""
-        """Where a list goes on whose first pages the server has forgotten."""
+        """The continue token for a list whose previous token has expired."""
         self.retry_after = _seconds(retry_after, details.get("retryAfterSeconds"))
         super().__init__(f"{self.said} (HTTP {status})")
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
-    """The answer that a typed error was made of; None if there was no answer."""
+    """Return the response that a typed error was made from; None if there was no response."""
     return error.__cause__ if isinstance(error.__cause__, Refusal) else None
 
 
-# Any: what the server says is untyped.
+# Any: the server's JSON is untyped.
 def _parsed(body: str) -> dict[str, Any]:
     try:
         said = json.loads(body)
@@ -74,9 +74,9 @@ _RBAC = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
     r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
-"""What is said of a right that is missing."""
+"""The server's message about a missing RBAC permission."""
 
-# All of these are a 403, whatever they are about; where none fits it is a right that is missing.
+# Kubernetes answers 403 for all of these; a 403 that matches none is a missing permission.
 _ADMISSION: tuple[tuple[re.Pattern[str], type[SandboxError], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), kind, remedy)
     for pattern, kind, remedy in (
@@ -130,7 +130,7 @@ _ADMISSION: tuple[tuple[re.Pattern[str], type[SandboxError], str], ...] = tuple(
 
 
 def error_of(refusal: Refusal, what: str, *, sandbox_id: str | None = None) -> SandboxError:
-    """The typed error; `what` completes "Kubernetes cannot ..."."""
+    """Return the typed error for a refusal; `what` completes "Kubernetes cannot ..."."""
     text = f"Kubernetes cannot {what}: {refusal}"
 
     def made(kind: type[SandboxError], remedy: str = "") -> SandboxError:
@@ -149,7 +149,7 @@ def error_of(refusal: Refusal, what: str, *, sandbox_id: str | None = None) -> S
                 return made(kind, remedy)
         return made(AuthenticationError, _missing_right(refusal.said))
     if status == 404 and not refusal.reason:
-        # No proof that anything is gone: a server in between says so, too.
+        # A proxy in between may have sent this, so it does not prove that anything is gone.
         return made(ProviderUnavailableError, "is that the address of a Kubernetes API server?")
     if status == 404 and refusal.kind == "namespaces":
         return made(ConfigurationError, "create the namespace, or name another one")
@@ -165,7 +165,7 @@ def error_of(refusal: Refusal, what: str, *, sandbox_id: str | None = None) -> S
         return made(ConfigurationError)
     if status == 507:
         return made(CapacityError)
-    # 408, 409, 410, 429 and the server's own faults: the same call may succeed later.
+    # 408, 409, 410, 429 and 5xx: the same call may succeed later.
     return ProviderUnavailableError(
         text, provider=NAME, sandbox_id=sandbox_id, retry_after=refusal.retry_after
     )
@@ -184,7 +184,7 @@ def _missing_right(said: str) -> str:
 
 
 def connection_error(error: BaseException, what: str, server: str) -> SandboxError:
-    """The typed error for a call that got no answer."""
+    """Return the typed error for a call that got no response."""
     text = f"Kubernetes cannot {what}: "
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return ConfigurationError(

@@ -1,4 +1,4 @@
-"""A program in a container as a byte stream: the exec call's WebSocket."""
+"""A byte stream to a program in a container, over the exec call's WebSocket."""
 
 import json
 import socket
@@ -7,26 +7,26 @@ import aiohttp
 import anyio
 import anyio.abc
 
-__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "ExecStream"]
+__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "PodExecStream"]
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""The newest first; servers before 1.30 have only v4, where nothing can be said to be over."""
+"""Newest first. Servers before 1.30 have only v4, which cannot close a channel."""
 CLOSE_SECONDS = 1.0
 
 _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 _OVER = 255
-"""In v5: the channel that the next byte names is over."""
+"""v5: this message closes the channel that its next byte names."""
 _PIECE = 128 << 10
 _SAID_BYTES = 2000
 
 
-class ExecStream(anyio.abc.ByteStream):
+class PodExecStream(anyio.abc.ByteStream):
     """stdin and stdout of one program that `Api.exec` started.
 
-    One task sends and one receives; any may close. `receive` raises EndOfStream when the program
-    has ended, BrokenResourceError when the connection broke, ClosedResourceError after `aclose`.
-    Closing takes at most about a second, and nothing if it is forced; the program sees its stdin
-    end, no more.
+    One task sends and one receives; any task may close. `receive` raises EndOfStream when the
+    program has ended, BrokenResourceError when the connection broke, and ClosedResourceError after
+    `aclose`. Closing takes about 1 s at most, and no time if forced. It ends the program's stdin
+    but does not kill the program.
     """
 
     def __init__(self, connection: "aiohttp.ClientWebSocketResponse[bool]") -> None:
@@ -36,14 +36,14 @@ class ExecStream(anyio.abc.ByteStream):
         self._stderr = b""
         self._status = ""
         self._end: type[Exception] | None = None
-        """What `receive` raises from now on."""
+        """The exception that `receive` raises once no data is left."""
         self._closed = False
         self._receiving: anyio.CancelScope | None = None
         self._received = anyio.Event()
 
     @property
     def said(self) -> str:
-        """The newest 2000 bytes of what the program wrote to stderr, and why it ended, as text."""
+        """The last 2000 bytes of the program's stderr, and why the program ended, as text."""
         parts = (self._stderr.decode(errors="replace").strip(), self._status)
         return "; ".join(part for part in parts if part)
 
@@ -58,7 +58,7 @@ class ExecStream(anyio.abc.ByteStream):
         return bytes(data)
 
     async def _take(self) -> None:
-        """Wait for one message, and sort it."""
+        """Receive one message and handle it by its channel."""
         if self._receiving is not None:
             raise anyio.BusyResourceError("receiving from")
         message = None
@@ -84,7 +84,7 @@ class ExecStream(anyio.abc.ByteStream):
             self._conclude(bytes(data))
 
     def _conclude(self, status: bytes) -> None:
-        """The server's last word: the program's end, or why nothing more is known of it."""
+        """Handle the status message: the program has ended, or the connection to it has failed."""
         try:
             said = json.loads(status)
             message = str(said.get("message") or "")
@@ -100,7 +100,7 @@ class ExecStream(anyio.abc.ByteStream):
             await self._send(b"\0" + view[at : at + _PIECE])
 
     async def send_eof(self) -> None:
-        """End the program's stdin. Servers before 1.30 cannot: BrokenResourceError."""
+        """End the program's stdin. Raises BrokenResourceError on servers before 1.30."""
         if self._connection.protocol != PROTOCOLS[0]:
             raise anyio.BrokenResourceError("this server cannot end a program's input")
         await self._send(bytes((_OVER, _STDIN)))
@@ -118,7 +118,7 @@ class ExecStream(anyio.abc.ByteStream):
     async def aclose(self) -> None:
         self._closed = True
         try:
-            # The receiver leaves first, or the connection would still be in use when it is closed.
+            # Stop the receiver first: the connection must not be in use when it is closed.
             with anyio.CancelScope(shield=True):
                 while self._receiving is not None:
                     self._received = anyio.Event()
@@ -127,7 +127,7 @@ class ExecStream(anyio.abc.ByteStream):
             with anyio.move_on_after(CLOSE_SECONDS):
                 await self._connection.close()
         finally:
-            # Even with bytes in it that nobody takes any more.
+            # Close the socket even if it still holds unread bytes.
             if self._socket is not None:
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""A kubeconfig made ready: its login program is run, and its keys are where they can be read."""
+"""Prepares a kubeconfig: runs its login program and writes its inline keys to files."""
 
 import base64
 import json
@@ -17,17 +17,17 @@ from sandboxkit.providers.kubernetes._errors import NAME
 __all__ = ["logged_in"]
 
 _SECONDS = 60.0
-"""The most that a login program may take."""
+"""Time limit of a login program."""
 
 
 async def logged_in(files: str, context: str | None, folder: Path) -> ConfigNode | None:
-    """The kubeconfig, ready: what its login program said is in its place, keys are in `folder`.
+    """Return the kubeconfig with the login program's credentials, and with its keys in `folder`.
 
-    The package would do both. But it leaves the program running when nobody waits for it any more,
-    and the keys on the disk. None for users of an `auth-provider`, whose tokens it keeps for them.
-    Raises AuthenticationError when the program fails, and what a malformed kubeconfig makes of it.
+    kubernetes_asyncio would do both, but after a cancellation it leaves the program running, and it
+    leaves the keys on disk. Returns None for an `auth-provider` user, whose tokens it refreshes.
+    Raises AuthenticationError if the program fails, and other errors for a malformed kubeconfig.
     """
-    # Any: what is in a kubeconfig is untyped, and so are the package's nodes.
+    # Any: a kubeconfig's contents and the package's nodes are untyped.
     config: Any = KubeConfigMerger(files).config
     chosen: Any = config["contexts"].get_with_name(context or config["current-context"])
     cluster: Any = config["clusters"].get_with_name(chosen["context"]["cluster"])["cluster"]
@@ -53,7 +53,7 @@ async def logged_in(files: str, context: str | None, folder: Path) -> ConfigNode
 
 
 def _in_place(said: dict[str, Any]) -> dict[str, str]:
-    """What a user of a kubeconfig has who needs no program to say it."""
+    """Convert a login program's credentials to the fields of a kubeconfig user."""
     if "token" in said:
         return {"token": str(said["token"])}
     keys = {"client-certificate": "clientCertificateData", "client-key": "clientKeyData"}

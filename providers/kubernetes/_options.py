@@ -1,4 +1,4 @@
-"""What a `KubernetesProvider` is told: how its pods are secured, placed and bounded."""
+"""The options of a `KubernetesProvider`: security, placement and limits of its pods."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes._errors import NAME
 
-__all__ = ["NoNetwork", "Options", "PullPolicy", "Security"]
+__all__ = ["ClusterOptions", "NoNetwork", "PullPolicy", "Security"]
 
 Security = Literal["baseline", "restricted"]
 NoNetwork = Literal["interfaces", "policy"]
@@ -21,14 +21,14 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?")
 
 
-# Any: a toleration is whatever Kubernetes takes for one.
+# Any: a toleration is whatever Kubernetes accepts as one.
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The same for every sandbox of a provider. Raises ConfigurationError for what cannot be."""
+class ClusterOptions:
+    """Options for all sandboxes of a provider. Invalid values raise ConfigurationError."""
 
     security: Security = "baseline"
     no_network: NoNetwork | None = None
-    """How network="none" is kept. None: by interfaces where the security allows that."""
+    """How network="none" is enforced; None: "interfaces" where `security` allows it, or "policy"."""
     runtime_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
@@ -77,22 +77,22 @@ class Options:
 
     @property
     def architecture(self) -> str:
-        """Of the nodes that are chosen from, and so of the agent."""
+        """The CPU architecture of the selected nodes, and so of the agent."""
         return self.node_selector.get(_ARCHITECTURE_LABEL, "amd64")
 
     @property
     def nodes(self) -> dict[str, str]:
-        """The node selector with the architecture."""
+        """The node selector, with the architecture added."""
         return {**self.node_selector, _ARCHITECTURE_LABEL: self.architecture}
 
     @property
     def grace(self) -> float:
-        """How much of the lease is for connections that break; the agent counts the rest alone."""
+        """Seconds of the lease for reconnecting; the agent itself counts down the other half."""
         return self.lease / 2
 
     @property
     def by_policy(self) -> bool:
-        """Whether network="none" is left to a NetworkPolicy."""
+        """Whether a NetworkPolicy enforces network="none"."""
         return (self.no_network or ("policy" if self.security == "restricted" else "")) == "policy"
 
 

@@ -1,7 +1,7 @@
-"""The agent in a cluster: immutable ConfigMaps with its parts, and a loader that joins them.
+"""Stores the agent in a cluster as immutable ConfigMaps with its parts and a loader that joins them.
 
-A ConfigMap holds at most 1 MiB, and the agent is larger. No image has to be built or pulled for it,
-and nothing of the sandbox's own image is needed to start it.
+The agent is larger than the 1 MiB that a ConfigMap holds. No image needs to be built or pulled for
+it, and starting it needs nothing from the sandbox's own image.
 """
 
 import base64
@@ -24,31 +24,31 @@ __all__ = ["AGENT_DIRECTORY", "LOADER", "PART", "AgentParts", "Parts", "parts_of
 AGENT_DIRECTORY = "/.sandboxkit"
 LOADER = f"{AGENT_DIRECTORY}/loader"
 PART = "sandboxkit-agent-"
-"""How the names of the ConfigMaps begin."""
+"""The prefix of the ConfigMaps' names."""
 _PART_BYTES = 700_000
-"""In JSON less than 1 MiB: what is larger is not sent in one piece, and costs a warning."""
+"""Less than 1 MiB as JSON; aiohttp sends a larger body in pieces and warns about it."""
 _MODE = 0o444
 _LOADER_MODE = 0o111
-"""Nobody may read it: Linux then lets nobody of its own user trace it, not even as it starts."""
+"""Unreadable, so that Linux lets no process of the same user trace it, not even as it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
-    """One agent, cut into parts."""
+    """One agent, split into parts for ConfigMaps."""
 
     digest: str
     contents: Sequence[dict[str, bytes]]
-    """Of each ConfigMap: file name to content."""
+    """File name to content, for each ConfigMap."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the ConfigMaps: what they hold never changes."""
+        """The names of the ConfigMaps; they contain the digest, so contents never change."""
         return [f"{PART}{self.digest}-{number}" for number in range(len(self.contents))]
 
     # Any: manifests are JSON.
     @property
     def volume(self) -> dict[str, Any]:
-        """The volume "agent" of a pod, with all the files."""
+        """A pod's volume "agent", which contains all the files."""
         sources = [
             {
                 "configMap": {
@@ -69,7 +69,7 @@ class AgentParts:
 
     @property
     def config_maps(self) -> list[dict[str, Any]]:
-        """What is to be created."""
+        """The manifests of the ConfigMaps."""
         return [
             {
                 "apiVersion": "v1",
@@ -85,7 +85,7 @@ class AgentParts:
 
 
 def parts_of(loader: bytes, agent: bytes) -> AgentParts:
-    """Cut an agent."""
+    """Split an agent into parts that fit into ConfigMaps."""
     digest = hashlib.sha256(len(loader).to_bytes(8, "big") + loader + agent).hexdigest()[:16]
     pieces = [agent[at : at + _PART_BYTES] for at in range(0, len(agent), _PART_BYTES)]
     contents = [{f"p{number}": piece} for number, piece in enumerate(pieces)]
@@ -94,7 +94,7 @@ def parts_of(loader: bytes, agent: bytes) -> AgentParts:
 
 
 class Parts:
-    """Sees to it once that the agent's parts are in the namespace."""
+    """Ensures that the agent's parts are in the namespace."""
 
     def __init__(self, api: Api, architecture: str) -> None:
         self._api, self._architecture = api, architecture
@@ -103,7 +103,7 @@ class Parts:
         self._there = False
 
     async def ensure(self) -> AgentParts:
-        """Create what is missing; other versions' are left, for the sandboxes that use them."""
+        """Create missing ConfigMaps, at the first call only; those of other versions are kept."""
         async with self._lock:
             if self._parts is None:
                 self._parts = await anyio.to_thread.run_sync(self._read)
@@ -122,7 +122,7 @@ class Parts:
             return self._parts
 
     async def restore(self) -> AgentParts:
-        """Create again what somebody has deleted."""
+        """Recreate the ConfigMaps that somebody has deleted."""
         self._there = False
         return await self.ensure()
 

@@ -1,4 +1,4 @@
-"""What a sandbox is to Kubernetes: the manifest of a bare pod for a spec, and back."""
+"""Converts a SandboxSpec into the manifest of a bare pod, and a pod's state into a SandboxInfo."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
 from sandboxkit.providers.kubernetes import _tags
 from sandboxkit.providers.kubernetes._errors import NAME
-from sandboxkit.providers.kubernetes._options import Options
+from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER, AgentParts
 from sandboxkit.providers.kubernetes._spec import user_of
 from sandboxkit.providers.kubernetes._watch import Seen
@@ -37,31 +37,31 @@ __all__ = [
 ]
 
 AGENT_SOCKET = "@sandboxkit-agent"
-"""Abstract, so that a read-only root and a hostile /tmp are no matter."""
+"""An abstract socket: it needs no writable root, and a hostile /tmp cannot affect it."""
 CONNECT = (LOADER, "connect", AGENT_SOCKET)
-"""The command that joins a stream to a sandbox's agent."""
+"""The command that connects its stdin and stdout to a sandbox's agent."""
 CONTAINER = "sandbox"
 ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
-"""Only pods with such names are ever looked at, let alone deleted."""
+"""Only pods with such names are ever read or deleted."""
 MARKER = _tags.MARKER
 NETWORK = f"{_tags.PREFIX}network"
-"""The label that a NetworkPolicy selects by; "none" or "internet"."""
+"""The label that a NetworkPolicy selects by: "none" or "internet"."""
 EXPIRES = f"{_tags.PREFIX}expires"
-"""The annotation with the end of the lifetime, which `renew` moves."""
+"""The annotation with the time at which the lifetime ends; `renew` updates it."""
 
-# The least that PID 1 needs: to become the spec's user, to kill its processes, and (before it
-# drops that one too) to give it the workdir.
+# The minimum for PID 1: it switches to the spec's user, kills that user's processes, and gives the
+# user the workdir before it drops CHOWN.
 _CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
 _MEMORY_MB = 1024
 _DISK_MB = 10_240
 _STRICT_DISK_MB = 512
 _REQUESTS = {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
 _GRACE_SECONDS = 1
-"""Between asking the agent and killing it; at 0 Kubernetes would not wait for the node's answer."""
+"""Between SIGTERM and SIGKILL; with 0 Kubernetes would not wait for the node's confirmation."""
 _LOST_NODE_SECONDS = 30
 _START_SECONDS = 600
 _CLOCKS = 10.0
-"""Seconds by which the clocks of this machine and of the one that made a pod may differ."""
+"""The clock skew (s) allowed between this machine and the one that created a pod."""
 _UNIT = {
     "n": 1e-9,
     "u": 1e-6,
@@ -75,14 +75,14 @@ _UNIT = {
 }
 _STATES = {"Pending": SandboxState.STARTING, "Running": SandboxState.RUNNING}
 
-# Any: manifests and what the API server says of them are JSON.
+# Any: manifests and the API server's responses are JSON.
 Json = dict[str, Any]
 
 
 def manifest(
-    name: str, spec: SandboxSpec, options: Options, *, image: str, agent: AgentParts
+    name: str, spec: SandboxSpec, options: ClusterOptions, *, image: str, agent: AgentParts
 ) -> Json:
-    """The pod for a spec that `check` has passed."""
+    """Return the pod manifest for a spec that has passed `check`."""
     volumes: list[Json] = [agent.volume]
     mounts: list[Json] = [{"name": "agent", "mountPath": AGENT_DIRECTORY, "readOnly": True}]
     for number, (folder, size_mb) in enumerate(_folders(spec, options).items()):
@@ -99,7 +99,7 @@ def manifest(
             "annotations": {
                 _tags.ANNOTATION: _tags.annotation(spec.tags),
                 **({} if spec.lifetime is None else {EXPIRES: expiry(spec.lifetime)}),
-                # A node that holds one is not removed for being little used.
+                # The cluster autoscaler must not remove a node with sandboxes because it is idle.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
         },
@@ -138,7 +138,7 @@ def manifest(
                         ),
                     ],
                     "workingDir": "/",
-                    # An agent that cannot start says why on its stderr, and so in the pod's status.
+                    # Puts an agent's stderr into the pod's status when the agent cannot start.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": _security(spec, options, cut=cut),
                     "volumeMounts": mounts,
@@ -149,7 +149,7 @@ def manifest(
     }
 
 
-# For how long a pod stays on a node that is not heard of: not the five minutes of the default.
+# Evict pods from an unreachable node sooner than the default of five minutes.
 _LOST_NODE = [
     {
         "key": f"node.kubernetes.io/{why}",
@@ -161,8 +161,11 @@ _LOST_NODE = [
 ]
 
 
-def _net(spec: SandboxSpec, options: Options) -> Json:
-    """The last net under the agent's own deadline, which `renew` moves; this one cannot be."""
+def _net(spec: SandboxSpec, options: ClusterOptions) -> Json:
+    """Return a deadline behind the agent's own: it ends the pod even if the agent does not.
+
+    `renew` extends the agent's deadline; Kubernetes does not let this one be extended.
+    """
     if spec.lifetime is None:
         return {}
     seconds = max(spec.lifetime + _START_SECONDS, options.max_lifetime)
@@ -171,11 +174,11 @@ def _net(spec: SandboxSpec, options: Options) -> Json:
 
 def _name_servers(spec: SandboxSpec) -> Json:
     if spec.network == "internet":
-        return {"dnsPolicy": "Default"}  # the node's, which know nothing of the cluster's services
+        return {"dnsPolicy": "Default"}  # the node's DNS, which cannot resolve cluster services
     return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
 
 
-def _security(spec: SandboxSpec, options: Options, *, cut: bool) -> Json:
+def _security(spec: SandboxSpec, options: ClusterOptions, *, cut: bool) -> Json:
     context: Json = {
         "allowPrivilegeEscalation": False,
         "privileged": False,
@@ -191,17 +194,17 @@ def _security(spec: SandboxSpec, options: Options, *, cut: bool) -> Json:
     return context | root | {"capabilities": {"drop": ["ALL"], "add": sorted(added)}}
 
 
-def _folders(spec: SandboxSpec, options: Options) -> dict[str, int | None]:
-    """The volumes to write to, each with its MiB; None where the sandbox's own limit is enough."""
+def _folders(spec: SandboxSpec, options: ClusterOptions) -> dict[str, int | None]:
+    """Return the writable volumes: mount path to size in MiB, or None for no limit of its own."""
     workdir = spec.workdir or DEFAULT_WORKDIR
     if spec.profile == "strict":
         folders = sorted({"/tmp", workdir})
         return dict.fromkeys(folders, (spec.disk_mb or _STRICT_DISK_MB) // len(folders))
-    # Root alone could make it elsewhere.
+    # Without a volume, only root could create the workdir.
     return {workdir: None} if options.security == "restricted" and workdir != "/tmp" else {}
 
 
-def _resources(spec: SandboxSpec, options: Options) -> Json:
+def _resources(spec: SandboxSpec, options: ClusterOptions) -> Json:
     disk_mb = _STRICT_DISK_MB if spec.profile == "strict" else _DISK_MB
     limits = {
         "memory": f"{spec.memory_mb or _MEMORY_MB}Mi",
@@ -210,7 +213,7 @@ def _resources(spec: SandboxSpec, options: Options) -> Json:
     if spec.cpus is not None:
         limits["cpu"] = f"{round(spec.cpus * 1000)}m"
     needs = {**_REQUESTS, **options.requests}
-    # Kubernetes refuses a request above its limit.
+    # Kubernetes refuses a request that exceeds its limit.
     requests = {
         name: limits[name] if name in limits and _number(limits[name]) < _number(value) else value
         for name, value in needs.items()
@@ -227,7 +230,7 @@ def _number(quantity: str) -> float:
 
 
 def info_of(pod: Mapping[str, Any]) -> SandboxInfo | None:
-    """A pod as a sandbox; None if it is none, or is being deleted."""
+    """Return the sandbox that a pod is; None if it is not a sandbox or is being deleted."""
     metadata: Mapping[str, Any] = pod["metadata"]
     if (
         not ID_PATTERN.fullmatch(metadata["name"])
@@ -249,17 +252,17 @@ def info_of(pod: Mapping[str, Any]) -> SandboxInfo | None:
 
 
 def expiry(lifetime: float) -> str:
-    """What the annotation says of a lifetime that begins now."""
+    """Return the `EXPIRES` value for a lifetime that begins now: a Unix time."""
     return f"{time.time() + lifetime:.0f}"
 
 
 def is_deleted(seen: Seen) -> bool:
-    """Whether somebody deleted a pod."""
+    """Whether a pod has been deleted or is being deleted."""
     return seen.gone or "deletionTimestamp" in seen.pod["metadata"]
 
 
 def why_left(pod: Mapping[str, Any]) -> str:
-    """Why an agent ended its sandbox by itself, in its own words; "" if it did not."""
+    """Return the agent's reason for ending its sandbox by itself; "" if it did not do so."""
     states = [
         each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()
     ]
@@ -269,7 +272,7 @@ def why_left(pod: Mapping[str, Any]) -> str:
 
 
 def has_expired(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod's lifetime is over, or nearly: clocks differ."""
+    """Whether a pod's lifetime has ended, give or take the clock skew."""
     expires = _expires(pod)
     return expires is not None and expires.timestamp() < time.time() + _CLOCKS
 
@@ -283,7 +286,7 @@ def _expires(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def finished_at(pod: Mapping[str, Any]) -> datetime | None:
-    """When all that ran in a pod had ended; None while something may run in it."""
+    """Return when the pod's last container ended; None while one may still run."""
     status = pod.get("status") or {}
     if _STATES.get(status.get("phase", "Pending")) is not None:
         return None
@@ -292,25 +295,25 @@ def finished_at(pod: Mapping[str, Any]) -> datetime | None:
         for each in status.get("containerStatuses") or ()
         if "terminated" in (each.get("state") or {})
     ]
-    # One that was evicted before anything of it ran has no other time.
+    # A pod that was evicted before any container ran has only its creation time.
     return max(filter(None, ends), default=_time(pod["metadata"].get("creationTimestamp")))
 
 
 def nothing_runs(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod's node has said that all of its containers have ended."""
+    """Whether a pod's node has reported that all of its containers have ended."""
     containers = (pod.get("status") or {}).get("containerStatuses") or []
     ended = ["terminated" in (each.get("state") or {}) for each in containers]
     return finished_at(pod) is not None or (bool(ended) and all(ended))
 
 
 def never_started(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod's node has not made a container for it yet."""
+    """Whether a pod's node has not created a container for it yet."""
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     return not any(each.get("containerID") for each in containers)
 
 
 def longest(pod: Mapping[str, Any], now: datetime) -> float:
-    """For how many seconds from now Kubernetes lets a pod run."""
+    """Return for how many more seconds Kubernetes lets a pod run; inf without a deadline."""
     limit = pod["spec"].get("activeDeadlineSeconds")
     if limit is None:
         return math.inf

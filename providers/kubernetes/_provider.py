@@ -1,4 +1,4 @@
-"""The kubernetes provider: pods made, found and removed; all else goes through the agent."""
+"""The kubernetes provider: creates, lists and deletes pods; the agent does the rest."""
 
 import os
 import secrets
@@ -21,21 +21,22 @@ from sandboxkit.errors import (
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, Windows
+from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.unclear import UnclearError
 from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._denial import Denial
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
-from sandboxkit.providers.kubernetes._exec import ExecStream
-from sandboxkit.providers.kubernetes._options import NoNetwork, Options, PullPolicy, Security
+from sandboxkit.providers.kubernetes._exec import PodExecStream
+from sandboxkit.providers.kubernetes._options import ClusterOptions, NoNetwork, PullPolicy, Security
 from sandboxkit.providers.kubernetes._parts import Parts
 from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
+from sandboxkit.providers.kubernetes._policy_probe import NetworkPolicyProbe
 from sandboxkit.providers.kubernetes._starting import Start
-from sandboxkit.providers.kubernetes._sweep import Sweeper
-from sandboxkit.providers.kubernetes._watch import Seen, Watch
+from sandboxkit.providers.kubernetes._sweep import PodSweeper
+from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["KubernetesProvider"]
@@ -46,24 +47,24 @@ _MAKER = f"{_tags.PREFIX}maker"
 _GRACE = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
 _AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
 _AGAIN_WITHIN = 2.0
-"""Seconds in which a creation without an answer is asked for again: who is silent is not."""
+"""A creation is retried only if its call failed within these seconds, so not after a time-out."""
 _END_SECONDS = 3.0
-"""For the node to tell of an end that its agent's stream has shown."""
+"""How long (s) to wait for the node to report an end that the agent's stream has already shown."""
 _AT_ONCE_SECONDS = 0.01
 _POLLS = (0.1, 1.0)
 _NOBODY_LISTENS = "connection refused"
 
 
-class KubernetesProvider(AgentProvider):
-    """Pods in the cluster that KUBECONFIG, or the service account of the pod this runs in, names.
+class KubernetesProvider(AgentProvider[Instance]):
+    """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
-    The image defaults to SANDBOXKIT_KUBERNETES_IMAGE, then python:3.11-slim; context, namespace,
-    security, no_network and runtime_class to variables of such names.
+    The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
+    security, no_network, runtime_class and lease default to variables with the same prefix.
     """
 
     name: ClassVar[str] = NAME
 
-    # Any: a toleration is whatever Kubernetes takes for one.
+    # Any: a toleration is whatever Kubernetes accepts as one.
     def __init__(
         self,
         *,
@@ -84,20 +85,20 @@ class KubernetesProvider(AgentProvider):
         timeout: float = 30.0,
         start_timeout: float = 300.0,
     ) -> None:
-        """`security` names the level of PodSecurity that pods keep to: "baseline", with an agent of
-        root's and any user for commands, or "restricted", with one user for both. `no_network` says
-        how network="none" is kept: the agent removes the "interfaces", for which baseline pods get
-        NET_ADMIN, more than that level allows; or a "policy" denies everything, and it is proven
-        first that the cluster enforces it.
-        `requests` are what the scheduler reserves, such as {"cpu": "500m"}. A sandbox whose owner is
-        gone ends after `lease` seconds, and a connection that breaks has half of them to be made
-        again. No sandbox runs longer than its own lifetime or `max_lifetime`, however often renewed.
-        `timeout` bounds each answer of the API server, `start_timeout` the whole start, in seconds."""
-        super().__init__()
-        # Any: what a variable holds is checked like an argument.
+        """`security` is the Pod Security level: with "baseline" the agent runs as root and commands
+        as any user, with "restricted" both run as one user. `no_network` is how network="none" is
+        enforced: with "interfaces" the agent removes them, for which the pod gets NET_ADMIN, more
+        than baseline allows; with "policy" a NetworkPolicy denies all traffic, once a test has shown
+        that the cluster enforces it. `requests` is what the scheduler reserves, such as
+        {"cpu": "500m"}. A sandbox ends `lease` seconds after its owner is gone; a broken connection
+        has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
+        `max_lifetime`, whichever is longer. `timeout` limits each response of the API server,
+        `start_timeout` the whole start, both in seconds."""
+        super().__init__(Instance)
+        # Any: Options checks a variable's value like an argument.
         security_: Any = security or _variable("SECURITY") or "baseline"
         no_network_: Any = no_network or _variable("NO_NETWORK")
-        self._options = Options(
+        self._options = ClusterOptions(
             security=security_,
             no_network=no_network_,
             runtime_class=runtime_class or _variable("RUNTIME_CLASS"),
@@ -117,15 +118,13 @@ class KubernetesProvider(AgentProvider):
             namespace=namespace or _variable("NAMESPACE"),
             timeout=timeout,
         )
-        # Of this provider alone, so that its watch hears of nobody else's pods.
+        # Unique to this provider object, so that its watch gets no other owner's pods.
         self._maker = secrets.token_hex(8)
-        self._watch = Watch(self._api, selector=f"{_MAKER}={self._maker}")
-        self._made: set[str] = set()
+        self._watch = PodWatch(self._api, selector=f"{_MAKER}={self._maker}")
         self._parts = Parts(self._api, self._options.architecture)
-        self._denial = Denial(self._api, self._create, self.exec, self.delete)
+        self._denial = NetworkPolicyProbe(self._api, self._create, self.exec, self.delete)
         self._creations = Creations(self.delete, provider=self.name)
-        self._sweeper = Sweeper(self._api)
-        self._deleting: set[str] = set()
+        self._sweeper = PodSweeper(self._api)
 
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec, self._options)
@@ -139,12 +138,12 @@ class KubernetesProvider(AgentProvider):
 
     async def _create(self, spec: SandboxSpec) -> str:
         agent = await self._parts.ensure()
-        # Chosen here: the same creation asked for twice makes one pod.
+        # The client chooses the name, so that a retried creation cannot make a second pod.
         name = f"sandboxkit-{secrets.token_hex(8)}"
         image = spec.image or _default_image()
         body = _pod.manifest(name, spec, self._options, image=image, agent=agent)
         body["metadata"]["labels"][_MAKER] = self._maker
-        self._made.add(name)
+        self._instance(name).is_ours = True
         self._watch.follow(name)
 
         async def create() -> str:
@@ -163,13 +162,14 @@ class KubernetesProvider(AgentProvider):
             async with self._creations.preparing(name):
                 await self._own(name, spec)
         except BaseException:
-            self._unfollow(name)
+            with anyio.CancelScope(shield=True):
+                await self._forget(name)
             raise
         return name
 
     # Any, here and below: pods are JSON.
     async def _post(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Create a pod. Raises UnclearError where nobody can say whether it is there."""
+        """Create a pod. Raises AmbiguousError if the pod may or may not have been created."""
         pods = await self._api.path("pods")
         began = time.monotonic()
         asked = False
@@ -188,11 +188,11 @@ class KubernetesProvider(AgentProvider):
                 if not isinstance(error, ProviderUnavailableError):
                     raise
                 if asked or time.monotonic() - began > _AGAIN_WITHIN:
-                    raise UnclearError(str(error), provider=self.name, sandbox_id=name) from error
+                    raise AmbiguousError(str(error), provider=self.name, sandbox_id=name) from error
                 asked = True
 
     async def _own(self, name: str, spec: SandboxSpec) -> None:
-        """Become the owner of a pod's agent, once it runs."""
+        """Wait until the pod's agent runs, and become its owner."""
         start = Start(
             self._api,
             self._watch,
@@ -207,7 +207,7 @@ class KubernetesProvider(AgentProvider):
                 await self._attach(name, stream, config_of(spec), lifeline=False)
                 return
             except SandboxStartError as error:
-                # Then it has not reached the agent, which has just been started.
+                # "connection refused": the agent was started just now and does not listen yet.
                 if _NOBODY_LISTENS not in stream.said or start.is_late:
                     cause = error.__cause__
                     refused = isinstance(cause, ConnectionEndedError) and cause.reason != ""
@@ -231,8 +231,8 @@ class KubernetesProvider(AgentProvider):
     def _info(self, pod: Mapping[str, Any]) -> SandboxInfo | None:
         info = _pod.info_of(pod)
         if info is not None and info.state is SandboxState.STARTING:
-            client = self._clients.get(info.id)
-            if client is not None and client.ended is None:  # its node tells of it later
+            client = self._known(info.id).client
+            if client is not None and client.ended is None:  # it runs; the node reports that later
                 return replace(info, state=SandboxState.RUNNING)
         return info
 
@@ -250,20 +250,13 @@ class KubernetesProvider(AgentProvider):
     async def delete(self, sandbox_id: str) -> None:
         if not ID_PATTERN.fullmatch(sandbox_id):
             return
-        self._deleting.add(sandbox_id)
-        try:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self._until_removed(sandbox_id)
-                finally:
-                    # If the API server is silent: what is not detached ends with its lease.
-                    await self._forget(sandbox_id)
-                self._unfollow(sandbox_id)
-        finally:
-            self._deleting.discard(sandbox_id)
+        with anyio.CancelScope(shield=True):
+            # If the API server does not answer, the lease ends a sandbox that is not detached.
+            async with self._deletion(sandbox_id):
+                await self._until_removed(sandbox_id)
 
     async def _until_removed(self, sandbox_id: str) -> None:
-        """Return when nothing of it runs. What then is left of the pod is its node's business."""
+        """Remove a pod and return once nothing of it runs; its node removes the rest later."""
         if await self._ended(sandbox_id):
             await self._remove(sandbox_id, _AT_ONCE)
             return
@@ -279,7 +272,7 @@ class KubernetesProvider(AgentProvider):
             if _pod.nothing_runs(seen.pod):
                 return
             if _pod.never_started(seen.pod) and time.monotonic() > began + _END_SECONDS:
-                # Its node has no container to end, and takes its time to say so.
+                # There is no container to stop, and the node is slow to report that.
                 await self._remove(sandbox_id, _AT_ONCE)
                 return
             if time.monotonic() > deadline:
@@ -287,7 +280,7 @@ class KubernetesProvider(AgentProvider):
             await anyio.sleep(pause)
             pause = min(pause * 1.5, _POLLS[1])
         if _ends.is_lost(seen):
-            # Its node will not answer. If the agent lives there, its lease ends it.
+            # The node does not respond. If the agent still runs there, its lease ends it.
             await self._remove(sandbox_id, _AT_ONCE)
             return
         raise ProviderUnavailableError(
@@ -297,13 +290,13 @@ class KubernetesProvider(AgentProvider):
         )
 
     async def _ended(self, sandbox_id: str) -> bool:
-        """Let the agent end the sandbox, if it can be asked: a node takes seconds for that."""
+        """Ask the agent to end the sandbox, which is faster than the node; return whether it did."""
         with anyio.move_on_after(_END_SECONDS):
             try:
-                client = self._clients.get(sandbox_id)
-                if client is None and sandbox_id in self._made:
+                known = self._known(sandbox_id)
+                if known.client is None and known.is_ours:
                     return False
-                client = client or await self._client(sandbox_id)
+                client = known.client or await self._client(sandbox_id)
                 try:
                     await requests.renew(client, _AT_ONCE_SECONDS)
                 except (ConnectionEndedError, CallError, SilentError):
@@ -328,9 +321,9 @@ class KubernetesProvider(AgentProvider):
         except SandboxNotFoundError:
             pass
 
-    def _unfollow(self, sandbox_id: str) -> None:
-        self._made.discard(sandbox_id)
+    async def _forget(self, sandbox_id: str) -> None:
         self._watch.forget(sandbox_id)
+        await super()._forget(sandbox_id)
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         pod = await self._pod(sandbox_id)
@@ -344,7 +337,7 @@ class KubernetesProvider(AgentProvider):
                 sandbox_id=sandbox_id,
             )
         await super().renew(sandbox_id, lifetime)
-        # For whoever cleans up: the tag says when it was to end at first.
+        # Cleanup reads the expiry from the annotation, which would still hold the first one.
         expires = {_pod.EXPIRES: _pod.expiry(lifetime)}
         await self._api.call(
             "PATCH",
@@ -361,7 +354,7 @@ class KubernetesProvider(AgentProvider):
         try:
             return await self._exec(sandbox_id)
         except SandboxNotFoundError as error:
-            # A kubelet that was started again does not know its containers at once.
+            # A restarted kubelet needs a moment before it knows its containers again.
             info = await self.get(sandbox_id)
             if info.state is SandboxState.STOPPED:
                 raise self._not_found(sandbox_id) from error
@@ -371,47 +364,44 @@ class KubernetesProvider(AgentProvider):
                 sandbox_id=sandbox_id,
             ) from error
 
-    async def _exec(self, sandbox_id: str) -> ExecStream:
+    async def _exec(self, sandbox_id: str) -> PodExecStream:
         return await self._api.exec(sandbox_id, CONTAINER, _pod.CONNECT, sandbox_id=sandbox_id)
 
-    def _grace(self) -> float:
+    def _grace(self, stream: ByteStream) -> float:
         return self._options.grace
 
     def _windows(self) -> Windows:
         return FAR
 
-    def _is_deleting(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._deleting
-
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        if self._is_deleting(sandbox_id):
+        if self._known(sandbox_id).deletions:
             reason = "it was deleted"
-        seen = self._watch.last(sandbox_id) if sandbox_id in self._made else None
+        seen = self._watch.last(sandbox_id) if self._known(sandbox_id).is_ours else None
         if reason == "lifetime" and seen is not None and not _pod.has_expired(seen.pod):
-            reason = ""  # so its agent was asked to end it
+            reason = ""  # so the agent was asked to end it
         events: Sequence[Any] = ()
         if not reason:
             try:
                 seen = await self._final(sandbox_id, _ends.has_ended)
                 reason = _pod.why_left(seen.pod)
                 if reason and not _pod.has_expired(seen.pod):
-                    # Perhaps because it was asked to, by who is about to delete it.
+                    # Perhaps a caller asked the agent to end it and is about to delete the pod.
                     seen = await self._final(sandbox_id, _pod.is_deleted)
                 if _pod.is_deleted(seen):
                     reason = "it was deleted"
             except SandboxNotFoundError:
                 reason = "it was deleted"
             except SandboxError:
-                pass  # what is known is what there is to say
+                pass  # report what is known already
             if not reason:
                 events = await _ends.events_of(self._api, sandbox_id)
         return _ends.end_error(seen, events, sandbox_id=sandbox_id, reason=reason)
 
     async def _final(self, sandbox_id: str, predicate: Callable[[Seen], bool]) -> Seen:
-        """The state of a pod that has ended, which its node may have to tell of yet."""
+        """Wait for an ended pod's state to fulfil `predicate`, and return it, or the last one known."""
         deadline = time.monotonic() + _END_SECONDS
         while True:
-            if sandbox_id in self._made:
+            if self._known(sandbox_id).is_ours:
                 try:
                     return await self._watch.until(sandbox_id, predicate, seconds=_END_SECONDS)
                 except TimeoutError:

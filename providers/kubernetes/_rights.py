@@ -1,4 +1,4 @@
-"""The rights that the provider needs in its namespace, and which of them somebody lacks."""
+"""The RBAC permissions that the provider needs in its namespace, and a check for missing ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,32 +13,32 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What may be done with one kind of object."""
+    """The verbs that are needed on one kind of resource."""
 
     resource: str
     verbs: tuple[str, ...]
     group: str = ""
 
     def each(self) -> "Iterator[tuple[str, Right]]":
-        """Every verb by itself."""
+        """Yield each verb separately, together with this right."""
         for verb in self.verbs:
             yield verb, self
 
 
 ALWAYS = (
     Right("pods", ("create", "delete", "get", "list", "patch", "watch")),
-    # The exec call is a GET to older servers; newer ones ask for "create" as well.
+    # Older servers authorize exec as "get"; newer ones require "create" as well.
     Right("pods/exec", ("create", "get")),
     Right("configmaps", ("create",)),
     Right("events", ("list",)),
 )
 POLICY = Right("networkpolicies", ("create",), "networking.k8s.io")
-"""Needed as well where no_network="policy"."""
+"""Also needed with no_network="policy"."""
 
 
 # Any: a manifest is JSON.
 def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
-    """The least Role with which the provider works."""
+    """Return the manifest of the smallest Role with which the provider works."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -51,7 +51,7 @@ def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
 
 
 async def missing(api: Api, *, by_policy: bool) -> list[str]:
-    """What these credentials may not do, such as "create pods/exec", in the order of the Role."""
+    """Return the permissions that the credentials lack, such as "create pods/exec", in Role order."""
     rights = (*ALWAYS, *((POLICY,) if by_policy else ()))
     asked = [pair for right in rights for pair in right.each()]
     allowed: dict[int, bool] = {}

@@ -1,4 +1,4 @@
-"""A pod that starts: the first stream to its agent, as soon as there is one, or why there is none."""
+"""Waits for a pod to start: gets the first stream to its agent, or raises why there will be none."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,32 +10,32 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNot
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import NAME
-from sandboxkit.providers.kubernetes._exec import ExecStream
+from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._parts import PART
-from sandboxkit.providers.kubernetes._watch import Seen, Watch
+from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
 
 __all__ = ["Start"]
 
 _KNOCK_SECONDS = 3.0
-"""For which a container may be asked for often, and for which one attempt may take."""
+"""How long (s) connection attempts are frequent, and the time limit of one attempt."""
 _OFTEN, _SELDOM = 0.1, 1.0
 _END_SECONDS = 3.0
 
 
 class Start:
-    """One pod's start, which may take so many `seconds`."""
+    """One pod's start, which may take at most `seconds`."""
 
     def __init__(
         self,
         api: Api,
-        watch: Watch,
+        watch: PodWatch,
         name: str,
-        connect: Callable[[], Awaitable[ExecStream]],
+        connect: Callable[[], Awaitable[PodExecStream]],
         restore: Callable[[], Awaitable[object]],
         *,
         seconds: float,
     ) -> None:
-        """`restore` stores the agent's parts again, if somebody deleted them."""
+        """`restore` recreates the agent's ConfigMaps when somebody has deleted them."""
         self._api, self._watch, self._name, self._connect = api, watch, name, connect
         self._restore = restore
         self._seconds = seconds
@@ -43,13 +43,13 @@ class Start:
 
     @property
     def is_late(self) -> bool:
-        """Whether its time is over."""
+        """Whether the start's time limit has passed."""
         return time.monotonic() > self._deadline
 
-    async def stream(self) -> ExecStream:
-        """A stream to the program that leads to the agent, which may not listen yet.
+    async def stream(self) -> PodExecStream:
+        """Return a stream to the program that connects to the agent, which may not listen yet.
 
-        Raises why there will be none: the errors of `Provider.create`.
+        Raises the errors of `Provider.create` when the pod will not start.
         """
         seen = await self._until(_placed)
         placed, looked = time.monotonic(), False
@@ -58,7 +58,7 @@ class Start:
                 looked = True
                 if any(map(_lacks_agent, await _ends.events_of(self._api, self._name))):
                     await self._restore()
-            # A node tells of a start up to a second later than a container can be used.
+            # A node reports a start up to 1 s after the container is usable, so try to connect before.
             with anyio.move_on_after(_KNOCK_SECONDS):
                 try:
                     return await self._connect()
@@ -76,7 +76,7 @@ class Start:
         raise _ends.start_error(seen, events) or self._late(events)
 
     async def explain(self, error: SandboxError, *, said: bool) -> SandboxError:
-        """The error for an agent that could not be reached; `said`: because it refused."""
+        """Return the error for an agent that could not be reached; `said`: the agent refused us."""
         try:
             seen = await self._watch.until(self._name, _ends.has_ended, seconds=_END_SECONDS)
         except (SandboxError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Finished pods: Kubernetes keeps them for whoever may want to read their state, and we remove them."""
+"""Removes finished pods, which Kubernetes itself keeps so that their state can be read."""
 
 import asyncio
 import time
@@ -11,17 +11,17 @@ from sandboxkit.providers.kubernetes import _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._pod import ID_PATTERN, finished_at
 
-__all__ = ["Sweeper"]
+__all__ = ["PodSweeper"]
 
 _EVERY = 300.0
 _KEPT = 300.0
-"""Seconds for which what has ended can still be asked how. Nothing runs in it: a wall clock that
-jumps costs nothing but that."""
+"""Seconds for which a finished pod is kept, so that its end can be explained. Nothing runs in it, so
+a jump of the wall clock loses only that explanation."""
 _FINISHED = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 
 
-class Sweeper:
-    """Removes the remains of sandboxes that ended by themselves, whoever made them."""
+class PodSweeper:
+    """Removes pods of sandboxes that ended by themselves, whichever process created them."""
 
     def __init__(self, api: Api, *, every: float = _EVERY, kept: float = _KEPT) -> None:
         self._api, self._every, self._kept = api, every, kept
@@ -29,7 +29,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Sweep beside whatever else happens, if the last time is long ago."""
+        """Start a sweep in the background, unless one runs or the last one was recent."""
         now = time.monotonic()
         if self._task is None and (self._last is None or now - self._last >= self._every):
             self._last = now
@@ -45,10 +45,10 @@ class Sweeper:
         try:
             await self.sweep()
         except SandboxError:
-            pass  # whoever makes a sandbox hears what is wrong; there is another time
+            pass  # creations report the same error, and a later sweep tries again
 
     async def sweep(self) -> int:
-        """Remove what ended long enough ago; returns how many."""
+        """Remove the pods that ended long enough ago; return how many were removed."""
         pods = await self._api.path("pods")
         params = {"labelSelector": _tags.selector({}), "fieldSelector": _FINISHED}
         removed = 0
@@ -58,7 +58,7 @@ class Sweeper:
                 continue
             if (datetime.now(UTC) - ended).total_seconds() < self._kept:
                 continue
-            # That one, and none that got its name.
+            # The uid protects a newer pod with the same name.
             body = {"preconditions": {"uid": pod["metadata"]["uid"]}}
             try:
                 await self._api.call(
@@ -66,11 +66,11 @@ class Sweeper:
                 )
                 removed += 1
             except SandboxError:
-                continue  # somebody else did
+                continue  # somebody else removed it
         return removed
 
     async def aclose(self) -> None:
-        """Stop. Idempotent."""
+        """Cancel a running sweep. Idempotent."""
         task = self._task
         if task is not None:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Tags as Kubernetes stores them: labels to select by, which are hashes, and an annotation with all.
+"""How Kubernetes stores tags: as hashed labels to select by, and as one annotation with the values.
 
-A label's value has at most 63 characters of few kinds, a tag's has any. So what a selector finds is
-compared with the annotation.
+A label value has at most 63 characters from a small set, but a tag may have any value. Because
+hashes may collide, pods that a selector finds are compared with the annotation.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ PREFIX = "sandboxkit.dev/"
 MARKER = f"{PREFIX}sandbox"
 ANNOTATION = f"{PREFIX}tags"
 MAX_BYTES = 128 << 10
-"""Kubernetes has room for 256 KiB of annotations in all."""
+"""Half of the 256 KiB that Kubernetes allows for all annotations of an object."""
 
 
 def labels(tags: Mapping[str, str]) -> dict[str, str]:
-    """One label for each tag, and the one that marks sandboxes."""
+    """Return one label per tag, and the label that marks sandboxes."""
     return {
         MARKER: "1",
         **{f"{PREFIX}t-{_hash(key, 16)}": _hash(value, 40) for key, value in tags.items()},
@@ -36,18 +36,18 @@ def labels(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def selector(tags: Mapping[str, str]) -> str:
-    """What selects the pods that carry these tags, and perhaps a few more."""
+    """Return a label selector for pods with these tags; hash collisions may add other pods."""
     return ",".join(f"{name}={value}" for name, value in labels(tags).items())
 
 
 def annotation(tags: Mapping[str, str]) -> str:
-    """All of them, readable."""
+    """Return all tags as JSON."""
     return json.dumps(dict(tags), sort_keys=True)
 
 
-# Any: whoever may patch pods may have written anything.
+# Any: somebody with permission to patch pods may have written anything.
 def tags_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a pod by its metadata; what is no tag is left out."""
+    """Return the tags in a pod's metadata; invalid entries are left out."""
     try:
         stored: Any = json.loads((metadata.get("annotations") or {}).get(ANNOTATION, "{}"))
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""One watch for all pods of a provider: the newest state of each, and how those that are gone ended."""
+"""One watch for all pods of a provider: it keeps each pod's newest state, the final one included."""
 
 import asyncio
 import random
@@ -12,16 +12,16 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNot
 from sandboxkit.providers.kubernetes._api import Api, Json
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 
-__all__ = ["Pod", "Seen", "Watch"]
+__all__ = ["Pod", "PodWatch", "Seen"]
 
 Pod = Mapping[str, Any]
-"""A pod as the server says it."""
+"""A pod as the API server's JSON describes it."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _CATCH_UP = 0.5
-"""Seconds in which a watch tells what has happened since the pods were listed."""
+"""How long (s) after a list the watch may take to report what happened since."""
 _STILL_GOOD = frozenset({401, 403, 429, 502, 503})
-"""Answers after which a watch may go on where it was; after any other one the pods are listed."""
+"""Statuses after which a watch resumes from its version; after any other, pods are listed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Seen:
 
     pod: Pod
     gone: bool = False
-    """It was deleted: `pod` is its last state, of an evicted one with the reason."""
+    """Whether the pod was deleted: `pod` is then its last state, which has an eviction's reason."""
 
 
-class Watch:
+class PodWatch:
     """Watches pods from the first `follow` to `aclose`, through restarts of the API server.
 
-    Of all the pods that `selector` fits, only those that are followed are kept.
+    Only the states of followed pods are kept, although the watch gets all that match `selector`.
     """
 
     def __init__(self, api: Api, *, selector: str) -> None:
@@ -44,14 +44,14 @@ class Watch:
         self._known: dict[str, Seen | None] = {}
         self._changed: dict[str, anyio.Event] = {}
         self._trouble: SandboxError | None = None
-        """Why nothing is watched now."""
+        """Why the watch is down; None while it works."""
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, name: str, pod: Pod | None = None) -> None:
-        """Remember this pod's states from now on; `pod` is what its creation answered.
+        """Keep this pod's states from now on; `pod` is its state, if known. Idempotent.
 
-        Call it before the creation (without) and after it (with); for a pod that is there already
-        with what the server says of it, or its state is known from its next change on. Idempotent.
+        Call this before the pod's creation without `pod`, and after it with the response. For an
+        existing pod, pass its current state; otherwise its state is unknown until it changes.
         """
         if self._known.setdefault(name, None) is None and pod is not None:
             self._note(name, Seen(pod))
@@ -59,20 +59,20 @@ class Watch:
             self._task = asyncio.create_task(self._run())
 
     def forget(self, name: str) -> None:
-        """Remember it no longer. Whoever waits for it raises SandboxNotFoundError."""
+        """Stop following a pod. Pending `until` calls for it raise SandboxNotFoundError."""
         self._known.pop(name, None)
         self._wake(name)
 
     def last(self, name: str) -> Seen | None:
-        """The newest state, the final one of a deleted pod too; None if it was not seen yet."""
+        """Return the newest state, for a deleted pod its final one; None if none is known yet."""
         return self._known.get(name)
 
     async def until(self, name: str, predicate: Callable[[Seen], bool], *, seconds: float) -> Seen:
-        """Wait for a state of which `predicate` is true; follows the pod.
+        """Follow the pod and wait until `predicate` is true of its state; return that state.
 
-        Raises TimeoutError, or ProviderUnavailableError if the server cannot be reached then; at
-        once what forbids watching (AuthenticationError, ConfigurationError), and
-        SandboxNotFoundError for a pod that is gone otherwise, or forgotten.
+        Raises TimeoutError after `seconds`, or ProviderUnavailableError if the server is then
+        unreachable. Raises at once AuthenticationError or ConfigurationError if watching is not
+        permitted, and SandboxNotFoundError if the pod is gone or is forgotten.
         """
         self.follow(name)
         with anyio.move_on_after(seconds):
@@ -95,7 +95,7 @@ class Watch:
         raise TimeoutError(f"nothing came of pod {name!r} within {seconds:g} s")
 
     async def aclose(self) -> None:
-        """End the watch and forget all pods. Idempotent; the next `follow` begins anew."""
+        """End the watch and forget all pods. Idempotent; the next `follow` starts a new watch."""
         task, self._task = self._task, None
         for name in list(self._known):
             self.forget(name)
@@ -116,6 +116,7 @@ class Watch:
                     async for event in events:
                         version = event["object"]["metadata"]["resourceVersion"]
                         self._take(event)
+                        del event  # free its memory before the wait for the next one
             except SandboxError as error:
                 refusal = refusal_of(error)
                 if refusal is not None and refusal.status not in _STILL_GOOD:
@@ -127,7 +128,7 @@ class Watch:
                 self._fail(ProviderUnavailableError(said, provider=NAME))
             if anyio.current_time() - began > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
-            # Not all clients at once, where a server comes back.
+            # Jitter, so that not all clients reconnect at once when a server comes back.
             await anyio.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -137,9 +138,10 @@ class Watch:
             self._wake(name)
 
     async def _list(self, path: str) -> str:
-        """Bring what is followed up to date, and return the version to watch from.
+        """Update the followed pods' states, and return the resource version to watch from.
 
-        What changes meanwhile is watched, the final state of a pod that is deleted now as well.
+        That version precedes the list, so the watch also reports changes during it, such as the
+        final state of a pod that is deleted meanwhile.
         """
         query = {"labelSelector": self._selector}
         before = {name: seen for name, seen in self._known.items() if seen is not None}
@@ -149,17 +151,17 @@ class Watch:
                 name = pod["metadata"]["name"]
                 before.pop(name, None)
                 self._update(name, pod, gone=False)
-            # Those that have ended just now the watch will tell better of.
+            # Not at once: for pods that have just ended, the watch delivers the final state.
             asyncio.get_running_loop().call_later(_CATCH_UP, self._miss, before)
         return str(page["metadata"]["resourceVersion"])
 
     def _miss(self, before: Mapping[str, Seen]) -> None:
-        """Take for gone what was not listed any more, and of which nothing was heard since."""
+        """Mark as gone the pods that the list lacked and the watch has not reported since."""
         for name, seen in before.items():
             if self._known.get(name) is seen and not seen.gone:
                 self._note(name, Seen(seen.pod, gone=True))
 
-    # Any: what the server says is untyped.
+    # Any: the server's JSON is untyped.
     def _take(self, event: Json) -> None:
         if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
             pod = event["object"]
@@ -170,8 +172,8 @@ class Watch:
             return
         seen = self._known[name]
         if seen is not None and not gone and (seen.gone or _is_older(pod, seen.pod)):
-            return  # said again after the pods were listed
-        pod["metadata"].pop("managedFields", None)  # half of it all
+            return  # an old event, repeated after a list
+        pod["metadata"].pop("managedFields", None)  # half of a pod's size
         self._note(name, Seen(pod, gone))
 
     def _note(self, name: str, seen: Seen) -> None:

@@ -1,7 +1,7 @@
-"""No network by a NetworkPolicy: the one that denies everything, and the proof that it is enforced.
+"""network="none" by a NetworkPolicy that denies all traffic, with a test that it is enforced.
 
-Kubernetes takes such a policy from everybody and enforces none by itself: that is the network
-plugin's business, and some have no idea of it. So three pods try it first.
+Kubernetes accepts such a policy on any cluster, but only the network plugin enforces it, and some
+plugins do not. So three pods test it first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 from sandboxkit.providers.kubernetes._pod import NETWORK
 from sandboxkit.types import Command, Exit, Network, SandboxSpec
 
-__all__ = ["POLICY", "Denial", "verdict"]
+__all__ = ["POLICY", "NetworkPolicyProbe", "verdict"]
 
 # Any: a manifest is JSON.
 POLICY: dict[str, Any] = {
@@ -50,14 +50,14 @@ while True:
         time.sleep(0.1)
 """
 _PATIENCE = 8.0
-"""Seconds in which a plugin lets a new pod reach what it may; what it may not, it never may."""
+"""How long (s) a plugin may take to let a new pod reach an allowed peer."""
 _UNREACHED = 7
 _LIFETIME = 120.0
 _SECONDS = 60.0
 
 
-class Denial:
-    """The policy and its proof, made at the first sandbox that needs them."""
+class NetworkPolicyProbe:
+    """The policy and the test of its enforcement, for the first sandbox that needs them."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Denial:
         self._refusal: ConfigurationError | None = None
 
     async def ensure(self, image: str) -> None:
-        """Make the policy, and see once that it is enforced; `image` has python3.
+        """Create the policy and test once that it is enforced; `image` needs python3.
 
-        Raises ConfigurationError where it is not, or where that cannot be seen.
+        Raises ConfigurationError if the policy is not enforced or the test fails.
         """
         async with self._lock:
             if self._refusal is not None:
@@ -174,7 +174,7 @@ class Denial:
 
 
 async def _all(*calls: Callable[[], Awaitable[None]]) -> None:
-    """Make the calls at once; raises the first error, once all have ended."""
+    """Make the calls concurrently; raise the first error after all calls have ended."""
 
     async def make(call: Callable[[], Awaitable[None]]) -> None:
         await call()
@@ -188,7 +188,10 @@ async def _all(*calls: Callable[[], Awaitable[None]]) -> None:
 
 
 def verdict(*, free: bool, denied: bool) -> ConfigurationError | None:
-    """What follows from whether a pod without the policy, and one with it, reached a third."""
+    """Return the error for a test's result, or None if the policy is enforced.
+
+    `free` and `denied` say whether the pods without and with the policy reached the third pod.
+    """
     if denied:
         return ConfigurationError(
             "kubernetes cannot honour network='none' by no_network='policy': this cluster's network "
