@@ -1,4 +1,4 @@
-"""A sandbox's control groups, v1 and v2: limits, an equal share of the processors, and its use."""
+"""A sandbox's control groups, v1 and v2: limits, an equal share of the CPU, and usage counts."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from sandboxkit.providers.local._state import Maker
 
 __all__ = [
-    "Limits",
+    "CgroupLimits",
     "available",
     "create",
     "join",
@@ -33,17 +33,17 @@ _FOLDER = "sandboxkit"
 _CPU_PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
 _COUNTER_V1 = "cpuacct"
-"""Counts processor time, which v2 does in every group."""
+"""The v1 controller that counts CPU time; v2 counts it in every group."""
 _NAME = re.compile(r"(detached-)?(\d+-\d+-\d+)-local-[0-9a-f]{16}")
 _DEFAULT_SHARES, _MOST_SHARES = 1024, 262_144
 _MAKE_ATTEMPTS = 10
 _REMOVE_PATIENCE = 2.0
-"""Seconds that a killed process may still count as a member after it was reaped."""
+"""Seconds for which a killed process may still count as a member after it was reaped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one sandbox may use; None for no limit."""
+class CgroupLimits:
+    """Resource limits of one sandbox; None means no limit."""
 
     memory_mb: int | None
     pids: int | None
@@ -51,7 +51,7 @@ class Limits:
 
 
 def _own_v1() -> dict[str, Path]:
-    """For each v1 controller, the folder of our own group, seen from here."""
+    """Map each v1 controller to the folder of this process's group."""
     mounts: dict[str, Path] = {}
     roots: dict[str, str] = {}
     with open("/proc/self/mountinfo") as file:
@@ -68,7 +68,7 @@ def _own_v1() -> dict[str, Path]:
             _, names, path = line.rstrip("\n").split(":", 2)
             for name in names.split(","):
                 if name in mounts:
-                    # Inside a container the mount shows only a part of the hierarchy.
+                    # Inside a container the mount shows only part of the hierarchy.
                     inner = path.removeprefix(roots[name].rstrip("/"))
                     folder = mounts[name] / inner.lstrip("/")
                     own[name] = folder if folder.is_dir() else mounts[name]
@@ -76,7 +76,7 @@ def _own_v1() -> dict[str, Path]:
 
 
 def _parent_v2() -> Path | None:
-    """The nearest group above ours below which we may make groups with controllers."""
+    """Return the nearest ancestor of our group in which we may create groups with controllers."""
     if not (_ROOT / "cgroup.controllers").exists():
         return None
     with open("/proc/self/cgroup") as file:
@@ -84,7 +84,7 @@ def _parent_v2() -> Path | None:
     if own is None or ".." in own:
         return None
     group = _ROOT / own.lstrip("/")
-    # Not our own group: one with processes of its own cannot share out controllers.
+    # Start at the parent: a group that has processes cannot delegate controllers to children.
     while group != _ROOT and group.is_relative_to(_ROOT):
         group = group.parent
         if not os.access(group / "cgroup.procs", os.W_OK) or not os.access(group, os.W_OK):
@@ -101,7 +101,7 @@ def _enabled(group: Path) -> set[str]:
             try:
                 control.write_text(f"+{controller}")
             except OSError:
-                pass  # not there, not delegated, or the group has processes of its own
+                pass  # missing, not delegated, or the group has processes
     return set(control.read_text().split()) & set(_CONTROLLERS)
 
 
@@ -109,7 +109,7 @@ def _enabled(group: Path) -> set[str]:
 class _Hierarchy:
     version: int
     parents: Mapping[str, Path]
-    """Controller to the folder in which a sandbox's group is made."""
+    """Maps a controller to the folder in which a sandbox's group is created."""
 
 
 @cache
@@ -134,15 +134,21 @@ def _hierarchy() -> _Hierarchy:
                 (parent_of_ours / "cgroup.subtree_control").write_text(f"+{controller}")
             found = set((parent_of_ours / "cgroup.subtree_control").read_text().split())
         except FileNotFoundError:
-            continue  # the last sandbox of some process has just ended, and the folder with it
+            continue  # another process's last sandbox has just ended and removed the folder
         except OSError:
             pass
         break
     return _Hierarchy(2, {name: parent_of_ours for name in _CONTROLLERS if name in found})
 
 
+def takes_other_users() -> bool:
+    """Whether a process with another uid than ours can be moved into our groups."""
+    found = _hierarchy()
+    return os.geteuid() == 0 or found.version == 2 or not found.parents
+
+
 def available() -> frozenset[str]:
-    """The controllers that can limit a sandbox here: some of memory, pids, cpu."""
+    """Return the controllers that can limit a sandbox here, a subset of memory, pids and cpu."""
     return frozenset(_hierarchy().parents) & frozenset(_CONTROLLERS)
 
 
@@ -151,7 +157,7 @@ def _write(group: Path, name: str, value: object) -> None:
         file.write(str(value))
 
 
-def _fill_v1(controller: str, group: Path, limits: Limits) -> None:
+def _fill_v1(controller: str, group: Path, limits: CgroupLimits) -> None:
     if controller == "memory" and limits.memory_mb is not None:
         size = limits.memory_mb << 20
         _write(group, "memory.limit_in_bytes", size)
@@ -166,7 +172,7 @@ def _fill_v1(controller: str, group: Path, limits: Limits) -> None:
         _write(group, "cpu.cfs_quota_us", int(limits.cpus * _CPU_PERIOD_US))
 
 
-def _fill_v2(controllers: frozenset[str], group: Path, limits: Limits) -> None:
+def _fill_v2(controllers: frozenset[str], group: Path, limits: CgroupLimits) -> None:
     if "memory" in controllers and limits.memory_mb is not None:
         _write(group, "memory.max", limits.memory_mb << 20)
         if (group / "memory.swap.max").exists():
@@ -177,21 +183,21 @@ def _fill_v2(controllers: frozenset[str], group: Path, limits: Limits) -> None:
         _write(group, "cpu.max", f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}")
 
 
-def plan(sandbox_id: str, limits: Limits, *, detached: bool) -> list[str]:
-    """The folders of the groups that a sandbox needs; written down before they are made.
+def plan(sandbox_id: str, limits: CgroupLimits, *, detached: bool) -> list[str]:
+    """Return the folders of the groups that a sandbox needs, to be recorded before `create`.
 
-    Their names tell on their own whether anybody can still want them.
+    The names identify the maker, so that a sweep can tell which groups are abandoned.
     """
     name = f"{'detached-' if detached else ''}{Maker.me()}-{sandbox_id}"
     return [str(parent / name) for parent in dict.fromkeys(_parents(limits).values())]
 
 
-def _parents(limits: Limits) -> dict[str, Path]:
+def _parents(limits: CgroupLimits) -> dict[str, Path]:
     # Controllers that are mounted together share one group.
     unwanted = {
         "memory": limits.memory_mb is None,
         "pids": limits.pids is None,
-        # Also without a limit: in a group of its own a sandbox has no more weight than another,
+        # Even without a limit: in its own group a sandbox gets the same CPU weight as any other,
         # however many processes it starts.
         "cpu": False,
         _COUNTER_V1: False,
@@ -199,8 +205,8 @@ def _parents(limits: Limits) -> dict[str, Path]:
     return {c: parent for c, parent in _hierarchy().parents.items() if not unwanted[c]}
 
 
-def create(groups: list[str], limits: Limits) -> None:
-    """Make the planned groups and set their limits. If it fails, some of them may exist."""
+def create(groups: list[str], limits: CgroupLimits) -> None:
+    """Create the planned groups and set their limits. After a failure some of them may exist."""
     hierarchy = _hierarchy()
     for group in groups:
         _make(Path(group), hierarchy)
@@ -218,7 +224,7 @@ def _make(group: Path, hierarchy: _Hierarchy) -> None:
             group.mkdir()
             return
         except FileNotFoundError:
-            # The last sandbox of some process has just ended, and the folder went with it.
+            # Another process's last sandbox has just ended and removed the folder.
             try:
                 group.parent.mkdir(exist_ok=True)
                 if hierarchy.version == 1:
@@ -227,17 +233,17 @@ def _make(group: Path, hierarchy: _Hierarchy) -> None:
                     enable = " ".join(f"+{controller}" for controller in hierarchy.parents)
                     _write(group.parent, "cgroup.subtree_control", enable)
             except OSError as error:
-                # It may go again at once: before it is opened, or while it is written to.
+                # The folder may be removed again before or while the file is written.
                 if error.errno not in (errno.ENOENT, errno.ENODEV):
                     raise
     group.mkdir()
 
 
 def _share_v1(parent: Path) -> None:
-    """Weigh all sandboxes together as one program of the host on each processor.
+    """Give all sandboxes together the CPU weight of one host process per processor.
 
-    The host's programs are not in groups beside theirs, as on v2: each alone weighs as much as a
-    group does on all processors together.
+    On v1 the host's processes are not in sibling groups as on v2: each of them weighs as much as
+    a whole group does on all processors together.
     """
     if (parent / "cpu.shares").exists():
         shares = min(_DEFAULT_SHARES * (os.cpu_count() or 1), _MOST_SHARES)
@@ -245,13 +251,13 @@ def _share_v1(parent: Path) -> None:
 
 
 def join(groups: list[str], pid: int) -> None:
-    """Put a process into the groups; what it starts from then on is in them, too."""
+    """Move a process into the groups; its future children inherit them."""
     for group in groups:
         _write(Path(group), "cgroup.procs", pid)
 
 
 def out_of_memory(groups: list[str]) -> bool:
-    """Whether the kernel killed something of the sandbox for its use of memory."""
+    """Whether the kernel's OOM killer killed a process of the sandbox."""
     for group in groups:
         for name in ("memory.oom_control", "memory.events"):
             try:
@@ -264,7 +270,7 @@ def out_of_memory(groups: list[str]) -> bool:
 
 
 def kill_members(groups: list[str], patience: float = _REMOVE_PATIENCE) -> None:
-    """SIGKILL for whatever is still in the groups, until nothing is."""
+    """SIGKILL all members of the groups until none is left or `patience` (s) is over."""
     deadline = time.monotonic() + patience
     while (found := _members(groups)) and time.monotonic() < deadline:
         _kill(found, groups)
@@ -276,7 +282,7 @@ def _kill(pids: set[int], groups: list[str]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             pinned[pid] = os.pidfd_open(pid)
-    # Asked again: what was pinned may have been another process, by now, with the same number.
+    # Read again: a pid may have been reused before its pidfd was opened.
     still = _members(groups)
     for pid, pidfd in pinned.items():
         if pid in still:
@@ -292,12 +298,12 @@ def _members(groups: list[str]) -> set[int]:
             found.update(int(pid) for pid in Path(group, "cgroup.procs").read_text().split())
         except OSError:
             pass  # the group is gone
-    # A process of another pid namespace is shown as 0, which to kill(2) is our own group.
+    # The kernel shows members of other pid namespaces as 0, which kill(2) takes for our own group.
     return found - {0}
 
 
 def try_remove(groups: list[str]) -> list[str]:
-    """Remove what can be removed; return what is still in use."""
+    """Remove the groups that are empty; return those still in use."""
     busy = []
     for group in groups:
         try:
@@ -310,9 +316,9 @@ def try_remove(groups: list[str]) -> list[str]:
 
 
 def remove(groups: list[str]) -> bool:
-    """Remove the groups; their processes are dead, but the kernel may take a moment to see it.
+    """Remove the groups of dead processes; return whether all are gone.
 
-    Says whether they are gone.
+    Retries for a while, because the kernel may still count dead processes as members.
     """
     deadline = time.monotonic() + _REMOVE_PATIENCE
     busy = groups
@@ -323,7 +329,7 @@ def remove(groups: list[str]) -> bool:
 
 
 def remove_parents(groups: list[str]) -> None:
-    """Remove the folders in which these groups were, unless another sandbox has one there."""
+    """Remove the parent folders of these groups, unless another sandbox has a group there."""
     for parent in {os.path.dirname(group) for group in groups}:
         try:
             os.rmdir(parent)
@@ -332,7 +338,7 @@ def remove_parents(groups: list[str]) -> None:
 
 
 def strays() -> Iterator[tuple[Maker, bool, str]]:
-    """Every sandbox's group here, in whatever state folder: who made it, and if to last."""
+    """Yield (maker, detached, path) of every sandbox's group here, whatever its state folder."""
     for parent in set(_hierarchy().parents.values()):
         try:
             names = os.listdir(parent)
@@ -345,7 +351,7 @@ def strays() -> Iterator[tuple[Maker, bool, str]]:
 
 
 def remove_unused_parents() -> None:
-    """Remove the folders for sandboxes' groups, unless there is one in them."""
+    """Remove the parent folders of sandboxes' groups, unless they contain a group."""
     for parent in set(_hierarchy().parents.values()):
         with suppress(OSError):
             os.rmdir(parent)

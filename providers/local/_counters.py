@@ -1,4 +1,4 @@
-"""What the host's control groups count for a sandbox, and what that says of one command's end."""
+"""Reads a sandbox's control group counters, and attributes their changes to a command."""
 
 import os
 import re
@@ -10,26 +10,26 @@ from sandboxkit.types import CommandUsage, Ending, Exit
 __all__ = ["Counters", "Counts", "attributed"]
 
 _KILLED = 128 + signal.SIGKILL
-# Of control groups v1 and v2.
+# In control groups v1 and v2, respectively.
 _OOM_FILES = ("memory.oom_control", "memory.events")
 _OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _THROTTLED = re.compile(rb"^throttled_(?:time|(usec)) (\d+)$", re.MULTILINE)
 _UNIT = {None: 1e9, b"usec": 1e6}
-# The processor time of v1, in nanoseconds; v2 has it among its other figures.
+# CPU time in v1, in nanoseconds; v2 has it in cpu.stat.
 _USED_FILE = "cpuacct.usage"
 _USED = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has been counted since the sandbox began; None where no group counts it."""
+    """Counts since the sandbox's start; None where no control group counts."""
 
     oom_kills: int | None = None
     throttled_seconds: float | None = None
 
 
 class Counters:
-    """A sandbox's counters, held open: every command asks twice, and every reset."""
+    """A sandbox's counter files, kept open because each command reads them twice."""
 
     def __init__(self, groups: list[str]) -> None:
         self._oom_kills = _open(groups, *_OOM_FILES)
@@ -39,7 +39,7 @@ class Counters:
         self._counts = Counts()
 
     def read(self) -> Counts:
-        """The counts as they are now."""
+        """Return the current counts."""
         texts = _read(self._oom_kills), _read(self._throttled)
         if texts != self._texts:
             self._texts = texts
@@ -51,14 +51,14 @@ class Counters:
         return self._counts
 
     def processor_seconds(self) -> float | None:
-        """What all of the sandbox's processes used, dead ones included; None where nothing counts."""
+        """Return the CPU seconds of all processes so far, dead ones included; None if not counted."""
         if text := _read(self._used):
             return int(text) / 1e9
         used = _USED.search(_read(self._throttled))
         return None if used is None else int(used[1]) / 1e6
 
     def close(self) -> None:
-        """Let the files go. Idempotent."""
+        """Close the files. Idempotent."""
         for file in (self._oom_kills, self._throttled, self._used):
             if file is not None:
                 os.close(file)
@@ -71,7 +71,7 @@ def _open(groups: list[str], *names: str) -> int | None:
             try:
                 return os.open(f"{group}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                pass  # another controller's group, or it is gone
+                pass  # the group is gone, or of another controller
     return None
 
 
@@ -81,15 +81,15 @@ def _read(file: int | None) -> bytes:
     try:
         return os.pread(file, 4096, 0)
     except OSError:
-        return b""  # the group went just now
+        return b""  # the group was just removed
 
 
 def attributed(ended: Exit, before: Counts, after: Counts) -> Exit:
-    """A command's end with what the host counted while it ran.
+    """Return a command's Exit with the counts of the time in which it ran.
 
-    The counts are of the whole sandbox: what ran beside the command is in them. A command that
-    died of SIGKILL while the kernel killed for want of memory was what it killed: nothing else
-    in a sandbox is more likely to, and sandboxkit's own kills are told apart before.
+    The counts are those of the whole sandbox, including concurrent commands. If a command died of
+    SIGKILL and the OOM killer killed a process meanwhile, the command is assumed to be the victim:
+    sandboxkit's own kills have another `ending`, and other causes are less likely.
     """
     usage = ended.usage
     oom_kills, throttled = usage.oom_kills, usage.throttled_seconds

@@ -1,6 +1,5 @@
-"""Whether local sandboxes can work on this machine, and what to do where they cannot."""
+"""Checks whether local sandboxes work on this machine, and names the remedy if they do not."""
 
-import os
 import platform
 import subprocess
 import sys
@@ -9,9 +8,9 @@ import anyio.to_thread
 
 from sandboxkit.errors import SandboxError, SandboxStartError
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import _bwrap, _cgroup
+from sandboxkit.providers.local import _bwrap, _cgroup, _host_uid, _layout
 from sandboxkit.providers.local._host_user import HostUser
-from sandboxkit.types import Diagnosis
+from sandboxkit.types import Diagnosis, SandboxSpec
 
 __all__ = ["CGROUP_REMEDY", "diagnose", "start_error"]
 
@@ -31,7 +30,7 @@ def _read(path: str) -> str:
 
 
 def _namespace_remedy() -> str:
-    """What forbids user namespaces here, as something to do; "" if nothing is known to."""
+    """Return how to allow user namespaces here; "" if nothing is known to forbid them."""
     if _read("/proc/sys/user/max_user_namespaces") == "0":
         return "as root: sysctl -w user.max_user_namespaces=15000"
     if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
@@ -46,7 +45,7 @@ def _namespace_remedy() -> str:
 
 
 def start_error(said: str) -> SandboxStartError:
-    """The error for a sandbox whose bubblewrap ended with these words on stderr."""
+    """Return the error for a sandbox whose bubblewrap failed with this text on stderr."""
     message = f"the sandbox did not start: {said}"
     if "namespace" in said or "uid map" in said or "Operation not permitted" in said:
         remedy = _namespace_remedy() or (
@@ -59,20 +58,34 @@ def start_error(said: str) -> SandboxStartError:
 
 
 def _probe(host: HostUser) -> str:
-    """Try an empty sandbox; return what bubblewrap had against it."""
-    agent = str(binary.path())
-    paths = [*_bwrap.own_paths(), agent]
-    command = [*host.prefix(paths), str(_bwrap.find()), "--unshare-user", "--unshare-pid"]
-    command += ["--unshare-net", "--unshare-ipc", "--unshare-uts", "--disable-userns"]
-    command += ["--tmpfs", "/", "--proc", "/proc", "--dev", "/dev", "--ro-bind", agent, "/agent"]
-    command += ["--clearenv", "--", "/agent", "-h"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-    said = done.stderr.decode(errors="replace").strip()
-    return said if said.startswith("bwrap:") or not said else ""
+    """Start an empty sandbox; return bubblewrap's error text, "" if it works."""
+    return _bwrap.try_empty(host.prefix([*_bwrap.own_paths(), str(binary.path())]))
+
+
+def _identity(host: HostUser) -> str:
+    """Describe the host uids of sandboxes, and the kernel limits that a common uid makes them share."""
+    if host.is_root:
+        uids = _host_uid.uids()
+    else:
+        sources = _layout.layout(SandboxSpec(), 1, None, None).sources
+        uids = host.subordinate([*sources, str(binary.path()), *_bwrap.own_paths()])
+    if uids is not None:
+        return (
+            f"each sandbox runs as a uid of its own of the host, from {uids.start + 1} to "
+            f"{uids.stop - 1}"
+            + ("" if host.is_root else " (your subordinate ids), or as yours with an image")
+        )
+    uid, _ = host.owner()
+    why = f" ({host.why_shared})" if host.why_shared else ""
+    return (
+        f"sandboxes run as uid {uid} of the host{'' if host.is_root else ' (yours)'} and share "
+        "what the kernel counts for it: descriptors in flight, queued signals, message queues, "
+        f"pipe pages, inotify instances; one sandbox can use them up for all{why}"
+    )
 
 
 async def diagnose(host: HostUser) -> Diagnosis:
-    """Look at bubblewrap, user namespaces and control groups."""
+    """Check bubblewrap, user namespaces and control groups."""
     if sys.platform != "linux":
         return Diagnosis(
             available=False,
@@ -89,9 +102,8 @@ async def diagnose(host: HostUser) -> Diagnosis:
         return Diagnosis(False, _ISOLATION, str(start_error(problem)), _namespace_remedy())
     limits = sorted(_cgroup.available())
     missing = sorted({"memory", "pids", "cpu"} - _cgroup.available())
-    uid, _ = host.owner()
-    detail = f"{bwrap}; sandboxes run as uid {uid} of the host"
-    detail += "" if os.geteuid() == 0 else " (yours)"
+    detail = f"{bwrap}; {_identity(host)}; sandboxes have this machine's programs, and of Python "
+    detail += f"{_layout.python_prefix()[0]}, without the packages of virtual environments"
     detail += f"; control groups limit {', '.join(limits) or 'nothing'}"
     remedy = ""
     if missing:

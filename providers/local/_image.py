@@ -1,4 +1,4 @@
-"""Images of the local provider: a root folder as it is, or an archive extracted into a cache."""
+"""Images of the local provider: a root folder used in place, or an archive extracted to a cache."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import BadLayerError, apply_layer
 from sandboxkit.providers.local._state import Maker
 
-__all__ = ["Image", "find"]
+__all__ = ["LocalImage", "find"]
 
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _ACCEPTED = (
@@ -30,21 +30,27 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """A root file system, and the environment that its image asks for."""
+class LocalImage:
+    """A root file system, and the environment variables of its image."""
 
     root: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    extracted: bool = False
+    """Whether the image was extracted to our cache, where it belongs to `HostUser.owner`."""
 
 
-async def find(image: str, host: HostUser) -> Image:
-    """The image that a spec names. Raises ImageNotFoundError, and SandboxStartError if broken."""
+async def find(image: str, host: HostUser) -> LocalImage:
+    """Return the image that a spec names, extracted if needed.
+
+    Raises ImageNotFoundError if it is missing, unreadable or no image, and SandboxStartError if a
+    layer cannot be unpacked.
+    """
     path = Path(image).expanduser()
     try:
         path = path.resolve(strict=True)
         if path.is_dir() and not (path / "oci-layout").exists():
             if any((path / name).is_dir() for name in ("usr", "bin")):
-                return Image(path)
+                return LocalImage(path)
             raise ImageNotFoundError(
                 f"image={image!r} is a folder, but not a root file system: it has neither "
                 f"usr nor bin; {_ACCEPTED}",
@@ -68,7 +74,7 @@ class _Blobs(Protocol):
 
 
 class _Folder:
-    """An OCI layout that lies unpacked."""
+    """An OCI layout in a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +90,7 @@ class _Folder:
 
 
 class _Archive:
-    """A tar of an OCI layout, or of `docker save`."""
+    """A tar archive of an OCI layout or from `docker save`."""
 
     def __init__(self, path: Path) -> None:
         self._tar = tarfile.open(path)  # noqa: SIM115  # closed by close()
@@ -115,7 +121,7 @@ def _blob(descriptor: Mapping[str, Any]) -> str:
 
 
 def _contents(blobs: _Blobs) -> tuple[dict[str, Any], list[str]]:
-    """The image's configuration and the names of its layers."""
+    """Return the image's configuration and the names of its layers."""
     try:
         (saved, *_) = json.loads(blobs.read("manifest.json"))
         return json.loads(blobs.read(saved["Config"])), list(saved["Layers"])
@@ -123,7 +129,7 @@ def _contents(blobs: _Blobs) -> tuple[dict[str, Any], list[str]]:
         manifest = json.loads(blobs.read("index.json"))
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
     while "manifests" in manifest:
-        # An index, which may lead to another one; a manifest without a platform suits any.
+        # An index may point to another index. A manifest without a platform fits any machine.
         fitting = [
             entry
             for entry in manifest["manifests"]
@@ -147,7 +153,7 @@ def _cache(host: HostUser) -> Path:
     return path
 
 
-def _extracted(path: Path, host: HostUser) -> Image:
+def _extracted(path: Path, host: HostUser) -> LocalImage:
     found = path.stat()
     index = path / "index.json" if path.is_dir() else path
     uid, gid = host.owner()
@@ -157,7 +163,7 @@ def _extracted(path: Path, host: HostUser) -> Image:
     target = cache / key
     if not target.exists():
         _remove_forgotten(cache)
-        # Removed by a failure; a name of its own, so that two processes do not meet in it.
+        # Removed on failure. A unique name, so that two processes do not share the folder.
         prefix = f".extracting-{Maker.me()}-"
         with tempfile.TemporaryDirectory(prefix=prefix, dir=cache) as temporary:
             work = Path(temporary, "image")
@@ -170,11 +176,11 @@ def _extracted(path: Path, host: HostUser) -> Image:
                     raise
                 shutil.rmtree(work)
     env = json.loads((target / "env.json").read_bytes())
-    return Image(target / "root", env)
+    return LocalImage(target / "root", env, extracted=True)
 
 
 def _remove_forgotten(cache: Path) -> None:
-    """Remove what processes that were killed meanwhile have extracted halfway."""
+    """Remove incomplete extractions of processes that were killed."""
     for folder in cache.iterdir():
         match = _EXTRACTING.fullmatch(folder.name)
         if match is not None:
@@ -184,7 +190,7 @@ def _remove_forgotten(cache: Path) -> None:
 
 
 def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
-    """Unpack all layers, as files that a sandbox's user may change in its copy."""
+    """Unpack all layers with `owner`, so that a sandbox's user may change the files in its overlay."""
     root = target / "root"
     root.mkdir(mode=0o755)
     if owner is not None:

@@ -1,4 +1,4 @@
-"""Starting bubblewrap: its descriptors, its control groups, its process and the end of that."""
+"""Starts bubblewrap with its descriptors, control groups and limits, and watches its process."""
 
 import asyncio
 import os
@@ -17,36 +17,50 @@ import anyio.to_thread
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import _bwrap, _cgroup, _doctor, _layout, _seccomp, _state
+from sandboxkit.providers.local import (
+    _arguments,
+    _bwrap,
+    _cgroup,
+    _doctor,
+    _layout,
+    _seccomp,
+    _state,
+)
 from sandboxkit.providers.local._counters import Counters
-from sandboxkit.providers.local._host_user import HostUser, free_folder
-from sandboxkit.providers.local._image import Image
+from sandboxkit.providers.local._host_uid import LentUid
+from sandboxkit.providers.local._host_user import HostUser
+from sandboxkit.providers.local._image import LocalImage
+from sandboxkit.providers.local._namespaces import free_folder
 from sandboxkit.types import SandboxSpec
 
 __all__ = ["MARK", "Launched", "launch"]
 
 MARK = "SANDBOXKIT_START"
-"""Names the sandbox in the environment of what is to become its agent, until it has."""
+"""Precedes the sandbox's id in the command line of its processes until they execute the agent.
 
-_OPEN_FILES = 4096
+An environment variable would not do: an ordinary user cannot read that of another uid.
+"""
+
+_OPEN_FILES = 8192
+"""Open file limit of the agent; that of a command is half of it."""
 _KILL_PATIENCE = 5.0
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 _CHILD = re.compile(rb'"child-pid": *(\d+)\D')
 _contents: dict[bytes, int] = {}
 _unreaped: list[int] = []
-"""Children that outlive the provider which started them, by pid."""
+"""Pids of children that outlive the provider which started them."""
 
 
 def _runs_on(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     except ChildProcessError:
-        return False  # we are a fork of the process whose child it is
+        return False  # this process is a fork, and the child is its parent's
 
 
 def _readable(content: bytes) -> int:
-    """A new descriptor that reads `content` from its start."""
+    """Open a new descriptor that reads `content` from its start."""
     if content not in _contents:
         memory = os.memfd_create("sandboxkit")
         os.write(memory, content)
@@ -55,12 +69,20 @@ def _readable(content: bytes) -> int:
 
 
 class Launched:
-    """One sandbox's processes as their parent sees them."""
+    """One sandbox's processes, as their parent process sees them."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", info: int, errors: int, groups: list[str]
+        self,
+        process: "subprocess.Popen[bytes]",
+        info: int,
+        errors: int,
+        groups: list[str],
+        lent: LentUid | None,
+        namespace: int | None,
     ) -> None:
         self.groups = groups
+        self._lent = lent
+        self._namespace = namespace
         self.counters = Counters(groups)
         self.exited = anyio.Event()
         self.on_exit: Callable[[], None] | None = None
@@ -76,6 +98,8 @@ class Launched:
 
     def _ended(self) -> None:
         self._words = os.pread(self._errors, 4096, 0)
+        if self._lent is not None:
+            self._lent.give_back()
         self.release()
         self._process.wait()
         self.exited.set()
@@ -83,66 +107,77 @@ class Launched:
             self.on_exit()
 
     def release(self) -> None:
-        """Watch no longer. A process that still runs is left to itself."""
+        """Stop watching and close all descriptors. A process that still runs is left alone. Idempotent."""
         if self._monitor < 0:
             return
         self._loop.remove_reader(self._monitor)
         self.counters.close()
-        for descriptor in (self._monitor, self._info, self._errors, self._init):
+        if self._lent is not None:
+            self._lent.leave()
+        for descriptor in (
+            self._monitor,
+            self._info,
+            self._errors,
+            self._init,
+            self._namespace,
+        ):
             if descriptor is not None:
                 os.close(descriptor)
-        self._monitor, self._info, self._init = -1, None, None
+        self._monitor, self._info, self._init, self._namespace = -1, None, None, None
         if self._process.poll() is None:
-            # It runs on by intent; the object would warn of that at the interpreter's end.
+            # The process outlives us on purpose; without this, Popen's destructor would warn.
             self._process.returncode = 0
             _unreaped.append(self._process.pid)
 
     def find_init(self) -> bool:
-        """Learn which process is PID 1, if bubblewrap has said so already."""
+        """Find PID 1, once bubblewrap has reported its pid; return whether it is known."""
         if self._info is not None and self._monitor >= 0:
             found = _CHILD.search(os.pread(self._info, 4096, 0))
             if found is not None:
                 self.init_pid = int(found[1])
                 os.close(self._info)
                 self._info = None
+                if self._namespace is not None:
+                    os.close(self._namespace)  # bubblewrap has entered it
+                    self._namespace = None
                 with suppress(ProcessLookupError):
                     self._init = os.pidfd_open(self.init_pid)
         return self._init is not None
 
     def processes(self) -> dict[int, int]:
-        """Host pids and start times of the monitor and of PID 1."""
+        """Return host pid and start time of the monitor (the outer bubblewrap) and of PID 1."""
         found = {pid: _state.start_time(pid) for pid in (self._process.pid, self.init_pid)}
         return {pid: started for pid, started in found.items() if started is not None}
 
     def limit(self, pid: int, limits: dict[int, int]) -> None:
-        """Resource limits for one of its processes and what that starts from now on."""
+        """Set resource limits for a process of the sandbox and for its future children."""
         for name, value in limits.items():
             resource.prlimit(pid, name, (value, value))
 
     async def kill(self) -> None:
-        """End it, and return when no process of it is left."""
+        """Kill the sandbox; return when none of its processes is left. Idempotent."""
         if not self.exited.is_set() and not self.find_init():
-            # It is between its start and its first word: an end in there could leave PID 1 behind.
+            # Wait until bubblewrap reports PID 1: killed before that, it could leave PID 1 behind.
             with anyio.move_on_after(_KILL_PATIENCE):
                 while not self.find_init() and not self.exited.is_set():  # noqa: ASYNC110
                     await anyio.sleep(0.001)
         if self._init is not None:
             _state.kill(self._init)
             with anyio.move_on_after(_KILL_PATIENCE):
-                # The monitor ends after PID 1, which ends after everything else in there.
+                # PID 1 ends after all other processes inside, and the monitor after PID 1.
                 await self.exited.wait()
         if not self.exited.is_set():
             _state.kill(self._monitor)
             await self.exited.wait()
 
     def said(self) -> str:
-        """What bubblewrap and the agent wrote on stderr."""
+        """Return the first 4096 bytes that bubblewrap and the agent wrote to stderr, as text."""
         words = self._words if self._monitor < 0 else os.pread(self._errors, 4096, 0)
         return words.decode(errors="replace").strip()
 
 
 def _rlimits() -> dict[int, int]:
-    """No core dumps, which the host would handle, and not more open files than anybody needs."""
+    """Return limits: no core dumps, which the host would handle, and at most 8192 open files."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     return {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: files}
@@ -150,24 +185,27 @@ def _rlimits() -> dict[int, int]:
 
 @dataclass(slots=True)
 class _Start:
-    """A started bubblewrap that waits for its arguments, and this process's ends to it."""
+    """A bubblewrap process that waits for its arguments, and our ends of its connections."""
 
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
     info: int
     errors: int
     arguments: list[tuple[socket.socket, list[str]]]
+    lent: LentUid | None
+    namespace: int | None
+    """A mount namespace in which the image belongs to the lent uid."""
 
     def proceed(self) -> None:
-        """Give it the arguments, unless it has them. A socket holds more than they can be."""
+        """Send the arguments, unless sent before. They always fit in the socket's buffer."""
         for ours, options in self.arguments:
             ours.sendall(b"".join(option.encode() + b"\0" for option in options))
         self.close()
 
     def close(self) -> None:
-        """Let it end, if it has no arguments yet: without any it can execute nothing."""
+        """Close the argument sockets. Bubblewrap ends if it has received no arguments. Idempotent."""
         for ours, _ in self.arguments:
-            # Not only closed: a child that was forked meanwhile may have a copy.
+            # Closing is not enough: a child forked meanwhile may have a copy.
             ours.shutdown(socket.SHUT_WR)
             ours.close()
         self.arguments.clear()
@@ -177,7 +215,7 @@ def _start(
     spec: SandboxSpec,
     host: HostUser,
     begun: _state.Begun,
-    image: Image | None,
+    image: LocalImage | None,
     disk_mb: int,
     rlimits: dict[int, int],
 ) -> _Start:
@@ -185,8 +223,22 @@ def _start(
     own = [agent, *_bwrap.own_paths()]
     overlay = None if image is None else free_folder([str(image.root), *own])
     root = _layout.layout(spec, disk_mb, image, overlay)
-    prefix = host.prefix([*root.sources, *own], rlimits)
+    sources = [*root.sources, *own]
     with ExitStack() as inherited, ExitStack() as kept:
+        # An ordinary user's image belongs to that user, and no other uid can change its files.
+        lent = host.lend(sources) if host.is_root or image is None else None
+        if lent is not None:
+            kept.callback(lent.give_back)
+        namespace = None
+        if lent is not None and image is not None and image.extracted:
+            # In an overlay only the owner of the image's files can change them.
+            namespace = host.image_of(lent, str(image.root), sources)
+            if namespace is None:
+                lent.give_back()
+                lent = None
+            else:
+                kept.callback(os.close, namespace)
+        prefix = host.prefix(sources, rlimits, lent, namespace)
 
         def inherit(descriptor: int) -> int:
             inherited.callback(os.close, descriptor)
@@ -198,7 +250,7 @@ def _start(
 
         def pair() -> tuple[socket.socket, socket.socket]:
             ours, theirs = socket.socketpair()
-            # Their end must see ours close when this process dies, whatever it has forked.
+            # When this process dies, bubblewrap must see our end close, whatever forks are left.
             for end in (ours, theirs):
                 close_in_forks(end)
             kept.callback(ours.close)
@@ -207,47 +259,63 @@ def _start(
         ours, theirs = pair()
         listener = inherited.enter_context(_listener(begun.folder))
         errors = keep(os.memfd_create("stderr"))
-        # A file and not a pipe: bubblewrap, which would be killed by one that nobody reads any
-        # more, would leave its child behind, which waits for it.
+        # A file and not a pipe: writing to a pipe without a reader would kill bubblewrap and leave
+        # its child behind, which waits for it.
         info = keep(os.memfd_create("info"))
         passed = [info, inherit(_readable(_seccomp.program()))]
         files = [inherit(_readable(content)) for _, content in root.files]
-        options = _bwrap.arguments(
-            spec, root, agent=agent, image=image, files=files, info=passed[0], seccomp=passed[1]
+        held = None if lent is None else lent.lock
+        options = _arguments.arguments(
+            spec,
+            root,
+            agent=agent,
+            image=image,
+            files=files,
+            info=passed[0],
+            seccomp=passed[1],
+            held=held,
         )
-        command = ["--", *_bwrap.agent_command(spec, listener.fileno())]
+        if held is not None:
+            passed.append(held)
+        command = [
+            "--",
+            *_arguments.agent_command(
+                spec, listener.fileno(), rlimits[resource.RLIMIT_NOFILE] // 2
+            ),
+        ]
         arguments: list[tuple[socket.socket, list[str]]] = []
         batches = [options]
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))
-            outer = _bwrap.outer_arguments(spec, image, overlay, disk_mb, files[-1])
+            outer = _arguments.outer_arguments(spec, image, overlay, disk_mb, files[-1])
             batches.append(outer)
         for batch in batches:
             sender, reader = pair()
             passed.append(reader.fileno())
             arguments.append((sender, batch))
-            command = ["--", program, "--args", str(reader.fileno()), *command]
+            mark = ["--setenv", MARK, begun.sandbox_id]  # --clearenv removes it again
+            command = ["--", program, *mark, "--args", str(reader.fileno()), *command]
         process = subprocess.Popen(
             [*prefix, *command[1:]],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
             pass_fds=[*passed, *files, listener.fileno()],
-            env={**_ENVIRONMENT, MARK: begun.sandbox_id},
+            env=_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
         kept.pop_all()
-    return _Start(process, ours, info, errors, arguments)
+    return _Start(process, ours, info, errors, arguments, lent, namespace)
 
 
 def _listener(folder: Path) -> socket.socket:
-    """The socket for further clients. Its path is not in the sandbox."""
+    """Return the listening socket for further clients; its path is not visible in the sandbox."""
     listener = socket.socket(socket.AF_UNIX)
     close_in_forks(listener)
     place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
-        # A path through the descriptor is short enough wherever the folder is.
+        # A path through the descriptor stays below the length limit of socket paths.
         listener.bind(f"/proc/self/fd/{place}/{_state.SOCKET}")
         listener.listen()
     except BaseException:
@@ -263,31 +331,33 @@ async def launch(
     host: HostUser,
     begun: _state.Begun,
     *,
-    image: Image | None,
+    image: LocalImage | None,
     disk_mb: int,
     groups: list[str],
 ) -> tuple[Launched, socket.socket]:
-    """Start the sandbox's processes; the socket is the stream to the agent.
+    """Start the sandbox's processes; return them and the socket of the stream to the agent.
 
-    Nothing of it runs any more if this fails or is cancelled.
+    If this fails or is cancelled, no process is left. Raises SandboxStartError.
     """
     _unreaped[:] = [pid for pid in _unreaped if _runs_on(pid)]
     rlimits = _rlimits()
     try:
-        # On the loop's own thread, which lasts: a parent's death signal goes by thread.
+        # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
         start = _start(spec, host, begun, image, disk_mb, rlimits)
     except OSError as error:
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"
         ) from error
-    launched = Launched(start.process, start.info, start.errors, groups)
+    launched = Launched(
+        start.process, start.info, start.errors, groups, start.lent, start.namespace
+    )
     try:
         if groups:
-            # The kernel may let this wait for tens of milliseconds on a busy machine.
+            # On a busy machine this may block in the kernel for tens of milliseconds.
             await anyio.to_thread.run_sync(_cgroup.join, groups, start.process.pid)
         if host.may_limit:
             launched.limit(start.process.pid, rlimits)
-        # It has waited until here: whatever it starts is in the groups and has the limits.
+        # Bubblewrap has waited until here: its children inherit the groups and the limits.
         start.proceed()
     except BaseException as error:
         start.connection.close()

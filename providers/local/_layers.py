@@ -1,4 +1,4 @@
-"""Unpacking an image's layers so that nothing lands outside of the target, whatever they say."""
+"""Unpacks an image's layers, and writes nothing outside the target even for a hostile layer."""
 
 import os
 import shutil
@@ -27,9 +27,9 @@ def _parts(name: str) -> list[str]:
 
 
 class _Tree:
-    """The target folder. Links in it are followed as if it were the root, as in the image.
+    """The target folder. Symbolic links are resolved as if it were the root directory.
 
-    Nobody else writes there meanwhile, so what was looked at stays as it was.
+    Nobody else writes there meanwhile, so a path cannot change between its check and its use.
     """
 
     def __init__(self, root: Path, owner: tuple[int, int] | None) -> None:
@@ -41,7 +41,7 @@ class _Tree:
             os.chown(path, *self.owner, follow_symlinks=False)
 
     def folder(self, parts: list[str]) -> str:
-        """The real path of a folder in the image, made where it is missing."""
+        """Return the real path of a folder in the image; missing folders are created."""
         todo = parts[::-1]
         at: list[str] = []
         links = 0
@@ -78,9 +78,10 @@ class _Tree:
 
 
 def apply_layer(file: IO[bytes], root: Path, owner: tuple[int, int] | None) -> None:
-    """Unpack one layer over what is there. Device nodes are left out.
+    """Unpack one layer over the earlier ones, without device nodes. Raises BadLayerError.
 
-    Everything belongs to `owner`, or to us: an overlay lets a sandbox's user change only that.
+    All files belong to `owner`, or to this process's user if it is None: in an overlay a sandbox's
+    user can change only files of its own.
     """
     if file.read(4) == b"\x28\xb5\x2f\xfd":
         raise BadLayerError("a layer is compressed with zstd; save the image with gzip or none")

@@ -1,5 +1,6 @@
-"""What a sandbox sees: the bubblewrap arguments for its file system, with or without an image."""
+"""Builds bubblewrap's arguments for a sandbox's file system, with or without an image."""
 
+import glob
 import os
 import posixpath
 import sys
@@ -8,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
-from sandboxkit.providers.local._image import Image
+from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
 __all__ = ["AGENT", "Layout", "layout", "python_prefix"]
@@ -26,35 +27,40 @@ _SHARED_ETC = (
     "ssl/openssl.cnf",
     "pki/tls/certs",
     "pki/ca-trust/extracted",
+    # Configuration that packages install for languages and libraries.
+    *("java-*", "java", "dotnet", "mono", "perl", "python3*", "R", "ghc", "emacs"),
+    *("fonts", "ImageMagick-*", "OpenCL", "terminfo", "texmf", "xml", "sgml"),
+    *("magic", "mime.types", "mailcap", "protocols", "services", "rpc", "locale.alias"),
 )
-"""Of the host's /etc, what programs in /usr need and what says nothing about the host."""
+"""Patterns in the host's /etc that programs in /usr need and that reveal nothing about the host. They are
+read-only in a sandbox, and unreadable there if only their owner can read them."""
 
 
 @dataclass(slots=True)
 class Layout:
-    """Arguments for bubblewrap, and what must be done for them."""
+    """Bubblewrap's arguments, with the files and host paths that they need."""
 
     args: list[str] = field(default_factory=list)
     files: list[tuple[str, bytes]] = field(default_factory=list)
-    """Paths in the sandbox and the small files to put there."""
+    """Small files to create: (path in the sandbox, content)."""
     sources: list[str] = field(default_factory=list)
-    """Host paths that are bound, and that whoever starts the sandbox must be able to reach."""
+    """Host paths that are bind-mounted; the user that starts the sandbox must be able to reach them."""
     after: list[str] = field(default_factory=list)
-    """Arguments that follow the files: what makes the root read-only, for one."""
+    """Arguments that follow the files, such as those that make the root read-only."""
 
     def bind(self, source: str, target: str | None = None) -> None:
-        """Show a host path read-only."""
+        """Bind-mount a host path read-only, by default at the same path."""
         self.args += ["--ro-bind", source, target or source]
         self.sources.append(source)
 
 
 def uid_of(user: str | None) -> int:
-    """The uid inside for a spec's user, which `check` has found to be one that exists."""
+    """Return the uid inside for a spec's user, which `check` has validated."""
     return 0 if user in ("root", "0") else SANDBOX_UID
 
 
 def python_prefix() -> tuple[str, str]:
-    """The running Python: its installation, and its executable there."""
+    """Return the running Python's installation folder and its executable."""
     prefix = os.path.realpath(sys.base_prefix)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for name in (version, "python3", "python"):
@@ -70,7 +76,7 @@ def _within(path: str, folder: str) -> bool:
 
 @cache
 def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The host's programs and libraries: bubblewrap's arguments, and the paths they bind."""
+    """Return bubblewrap's arguments for the host's programs and libraries, and the paths they bind."""
     found = Layout()
     found.bind("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
@@ -79,9 +85,9 @@ def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
             found.args += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             found.bind(path)
-    for name in _SHARED_ETC:
-        if os.path.exists(f"/etc/{name}"):
-            found.bind(f"/etc/{name}")
+    for pattern in _SHARED_ETC:
+        for path in sorted(glob.glob(f"/etc/{pattern}")):
+            found.bind(path)
     prefix, executable = python_prefix()
     if not any(_within(prefix, seen) for seen in found.sources):
         found.bind(prefix)
@@ -91,8 +97,8 @@ def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(found.args), tuple(found.sources)
 
 
-def search_path(image: Image | None) -> str:
-    """PATH inside."""
+def search_path(image: LocalImage | None) -> str:
+    """Return the value of PATH inside the sandbox."""
     if image is not None:
         return ":".join(_SYSTEM_PATH)
     own = os.path.dirname(python_prefix()[1])
@@ -118,7 +124,7 @@ def _accounts() -> tuple[tuple[str, bytes], ...]:
 
 
 def resolver(spec: SandboxSpec) -> bytes:
-    """The content of /etc/resolv.conf."""
+    """Return the content of /etc/resolv.conf, empty without a network."""
     if spec.network == "none":
         return b""
     try:
@@ -128,7 +134,7 @@ def resolver(spec: SandboxSpec) -> bytes:
 
 
 def _writable(spec: SandboxSpec) -> list[str]:
-    """The folders that can be written where the root cannot."""
+    """Return the writable folders of a sandbox with a read-only root."""
     folders = ["/tmp", DEFAULT_WORKDIR]
     workdir = posixpath.normpath(spec.workdir or DEFAULT_WORKDIR)
     if not any(_within(workdir, folder) for folder in folders):
@@ -136,11 +142,14 @@ def _writable(spec: SandboxSpec) -> list[str]:
     return folders
 
 
-def layout(spec: SandboxSpec, disk_mb: int, image: Image | None, overlay: str | None) -> Layout:
-    """How the sandbox's root is put together.
+def layout(
+    spec: SandboxSpec, disk_mb: int, image: LocalImage | None, overlay: str | None
+) -> Layout:
+    """Return the layout of the sandbox's root.
 
-    Without an image it is one sized tmpfs into which the host's programs are bound. With one, it
-    is an overlay whose upper half is in the folder `overlay`, which somebody sized.
+    Without an image the root is a tmpfs of `disk_mb` into which the host's programs are bound.
+    With an image it is an overlay; the caller limits the size of `overlay`, the folder with the
+    upper layer.
     """
     root = Layout()
     size = str(disk_mb << 20)
@@ -159,8 +168,9 @@ def layout(spec: SandboxSpec, disk_mb: int, image: Image | None, overlay: str | 
     root.args += ["--proc", "/proc", "--dev", "/dev"]
     root.args += ["--size", str(_SHM_MB << 20), "--perms", "1777", "--tmpfs", "/dev/shm"]
     if spec.reuse == "reset":
-        # Message queues exist without the file system, which shows them. In /proc the sandbox's one
-        # user owns files whose modes and values would last from job to job.
+        # Mounted so that a reset can find message queues, which exist even without the mount.
+        # /proc is read-only: the sandbox's user owns files there whose modes and values would
+        # otherwise last from job to job.
         root.args += ["--mqueue", "/dev/mqueue"]
         root.after += ["--remount-ro", "/proc"]
     root.args += ["--remount-ro", "/dev"]

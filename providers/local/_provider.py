@@ -1,4 +1,4 @@
-"""The local provider: sandboxes of this machine's kernel, without a daemon and without root."""
+"""The local provider: sandboxes on this machine's kernel, without a daemon and without root."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import anyio
@@ -23,6 +23,7 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.provider import Output, close_in_forks
+from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
@@ -30,7 +31,7 @@ from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
     _image,
-    _layout,
+    _spec,
     _state,
     _sweep,
 )
@@ -47,89 +48,58 @@ _DISK_MB = 1024
 _KILL_PATIENCE = 5.0
 _AT_ONCE = 0.001
 _AGENT_PIDS = 32
-"""Room for bubblewrap and the agent's threads beyond a sandbox's own processes."""
-
-_USERS = {
-    None: "sandbox",
-    "sandbox": "sandbox",
-    str(_layout.SANDBOX_UID): "sandbox",
-    "root": "root",
-    "0": "root",
-}
+"""Pids for bubblewrap and the agent's threads, in addition to the sandbox's limit."""
 
 
-class LocalProvider(AgentProvider):
-    """Namespaces, seccomp and control groups around the agent, started by bubblewrap.
+@dataclass(eq=False)
+class LocalInstance(Instance):
+    launched: Launched | None = None
+    """The sandbox's processes while they run, if this provider started them."""
+    detached: bool = False
+    user: str | None = None
+    out_of_memory: bool = False
 
-    `image` is None for the host's own programs, read-only, and the running Python; or a
-    folder with a root file system; or an archive of an image (OCI layout or `docker save`).
+
+class LocalProvider(AgentProvider[LocalInstance]):
+    """Runs the agent under bubblewrap, with namespaces, seccomp and control groups.
+
+    `image` is a folder with a root file system, or an archive of an image (OCI layout or
+    `docker save`). None means the host's own programs, read-only, and the running Python.
     """
 
     name: ClassVar[str] = "local"
     on_this_machine: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalInstance)
         self._state = _state.StateDir()
         self._host = HostUser()
-        self._launched: dict[str, Launched] = {}
-        self._detached: set[str] = set()
-        self._users: dict[str, str] = {}
-        self._out_of_memory: set[str] = set()
         self._remains: dict[str, list[str]] = {}
-        """Control groups of ended sandboxes, some of which were still in use when they were to go."""
-        self._sweeper = _sweep.Sweeper(self._state, self._launched)
+        """Control groups of ended sandboxes that could not be removed because the kernel still used
+        them. Each creation, and the provider's `aclose`, tries to remove them again."""
+        self._sweeper = _sweep.LocalSweeper(self._state, self._runs_here)
 
     def check(self, spec: SandboxSpec) -> None:
         if sys.platform != "linux":
-            raise self._refusal("the local provider needs Linux: use provider='docker'")
-        if spec.gpu is not None:
-            raise self._refusal(f"gpu={spec.gpu!r}: the local provider passes on no GPU")
-        if spec.user not in _USERS:
-            raise self._refusal(f"user={spec.user!r}: the local provider has 'sandbox' and 'root'")
-        if spec.profile == "strict" and _USERS[spec.user] == "root":
-            raise self._refusal("user='root' does not go with profile='strict'")
-        for field, value, least in (
-            ("memory_mb", spec.memory_mb, 16),
-            ("disk_mb", spec.disk_mb, 1),
-            ("pids", spec.pids, 1),
-            ("cpus", spec.cpus, 0.01),
-        ):
-            if value is not None and value < least:
-                raise self._refusal(f"{field}={value!r}: the least is {least}")
-        if spec.cpus is not None and spec.cpus > 1e6:
-            raise self._refusal(f"cpus={spec.cpus!r}: too many")
-        if spec.detach and spec.lifetime is None:
-            raise self._refusal("detach=True needs a lifetime: nothing else would end the sandbox")
-        missing = [
-            f"{field}={value!r}"
-            for field, value, controller in (
-                ("memory_mb", spec.memory_mb, "memory"),
-                ("pids", spec.pids, "pids"),
-                ("cpus", spec.cpus, "cpu"),
+            raise ConfigurationError(
+                "the local provider needs Linux: use provider='docker'", provider=self.name
             )
-            if value is not None and controller not in _cgroup.available()
-        ]
-        if missing:
-            raise self._refusal(
-                f"{', '.join(missing)} cannot be enforced here: {_doctor.CGROUP_REMEDY}"
-            )
-
-    def _refusal(self, message: str) -> ConfigurationError:
-        return ConfigurationError(message, provider=self.name)
+        _spec.check(spec)
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
+        for ended, groups in tuple(self._remains.items()):
+            self._clear(ended, groups)
         begun = self._state.begin()
         self._sweeper.start()
         sandbox_id = begun.sandbox_id
-        groups: list[str] = []
+        groups = []
         launched: Launched | None = None
         try:
             limits = self._limits(spec)
             groups = _cgroup.plan(sandbox_id, limits, detached=spec.detach)
-            # First, so that whoever sweeps up after us knows of whatever we came to make.
+            # Recorded before they exist, so that a sweep after our death finds all of them.
             begun.note_groups(groups)
             try:
                 _cgroup.create(groups, limits)
@@ -163,9 +133,9 @@ class LocalProvider(AgentProvider):
             raise
         return sandbox_id
 
-    def _limits(self, spec: SandboxSpec) -> _cgroup.Limits:
-        return _cgroup.Limits(
-            # Files are in memory. By default they come on top; a given limit is for both.
+    def _limits(self, spec: SandboxSpec) -> _cgroup.CgroupLimits:
+        return _cgroup.CgroupLimits(
+            # Files are in memory. The default adds disk_mb; a given memory_mb limits both together.
             memory_mb=spec.memory_mb or _MEMORY_MB + _disk_mb(spec),
             pids=(spec.pids or _PIDS) + _AGENT_PIDS,
             cpus=spec.cpus,
@@ -186,7 +156,7 @@ class LocalProvider(AgentProvider):
         if self._host.may_limit:
             launched.limit(launched.init_pid, instead)
         now = time.time()
-        user = _USERS[spec.user]
+        user = _spec.USERS[spec.user]
         self._state.publish(
             begun,
             _state.Meta(
@@ -202,59 +172,57 @@ class LocalProvider(AgentProvider):
                 detached=spec.detach,
             ),
         )
-        self._launched[sandbox_id] = launched
-        self._users[sandbox_id] = user
-        if spec.detach:
-            self._detached.add(sandbox_id)
-        launched.on_exit = lambda: self._ended(sandbox_id, launched)
+        instance = self._instance(sandbox_id)
+        instance.launched, instance.user, instance.detached = launched, user, spec.detach
+        launched.on_exit = lambda: self._ended(instance, launched)
 
-    def _ended(self, sandbox_id: str, launched: Launched) -> None:
-        """A sandbox of ours is over, by itself or by us: what is left of it on the host goes."""
-        if _cgroup.out_of_memory(launched.groups):
-            self._out_of_memory.add(sandbox_id)
-        if self._launched.pop(sandbox_id, None) is not None:
-            self._detached.discard(sandbox_id)
-            if _cgroup.try_remove(launched.groups):
-                self._remains[sandbox_id] = launched.groups
-            else:
-                _cgroup.remove_parents(launched.groups)
-                self._state.remove(self._state.folder(sandbox_id))
+    def _ended(self, instance: LocalInstance, launched: Launched) -> None:
+        """Record why a sandbox of ours ended, and remove its control groups and folder."""
+        instance.out_of_memory = _cgroup.out_of_memory(launched.groups)
+        instance.launched = None
+        self._clear(instance.id, launched.groups)
 
-    async def _remove(self, sandbox_id: str, groups: list[str]) -> bool:
-        self._users.pop(sandbox_id, None)
-        made = groups
-        with anyio.move_on_after(_KILL_PATIENCE):
-            # A dead process counts as a member for a moment, and nothing tells when it does not.
-            while groups := _cgroup.try_remove(groups):  # noqa: ASYNC110
-                await anyio.sleep(0.001)
-        if groups:
-            self._remains[sandbox_id] = made
-            return False  # still busy: the folder stays, so that a later sweep tries again
+    def _clear(self, sandbox_id: str, groups: list[str]) -> bool:
+        """Remove an ended sandbox's groups and folder; return False while the kernel uses a group."""
+        if _cgroup.try_remove(groups):
+            self._remains[sandbox_id] = groups
+            return False  # the folder stays, so that a later sweep tries again
         self._remains.pop(sandbox_id, None)
-        _cgroup.remove_parents(made)
+        _cgroup.remove_parents(groups)
         self._state.remove(self._state.folder(sandbox_id))
         return True
 
+    async def _remove(self, sandbox_id: str, groups: list[str]) -> bool:
+        with anyio.move_on_after(_KILL_PATIENCE):
+            # A dead process counts as a member for a moment; no event tells when that ends.
+            while not self._clear(sandbox_id, groups):  # noqa: ASYNC110
+                await anyio.sleep(0.001)
+            return True
+        return False
+
     async def delete(self, sandbox_id: str) -> None:
-        meta = self._state.load(sandbox_id)
-        launched = self._launched.get(sandbox_id)
-        if launched is None and meta is not None and not meta.is_here:
-            await self._end_elsewhere(meta)
-        await self._forget(sandbox_id)
-        with anyio.CancelScope(shield=True):
-            if launched is not None:
-                await launched.kill()
-                await self._remove(sandbox_id, launched.groups)
-            elif meta is not None:
-                await _end(meta)
-                await self._remove(sandbox_id, meta.cgroups)
+        async with self._deletion(sandbox_id) as instance:
+            meta, launched = self._state.load(sandbox_id), instance.launched
+            if launched is None and meta is not None and not meta.is_here:
+                await self._end_elsewhere(meta)
+            await instance.disconnect()
+            with anyio.CancelScope(shield=True):
+                if launched is not None:
+                    await launched.kill()
+                    await self._remove(sandbox_id, launched.groups)
+                elif meta is not None:
+                    await _end(meta)
+                    await self._remove(sandbox_id, meta.cgroups)
 
     async def _end_elsewhere(self, meta: _state.Meta) -> None:
-        """End a sandbox whose processes cannot be named here: its own deadline can."""
+        """End a sandbox of another pid namespace, by setting its lifetime to almost nothing.
+
+        Raises ProviderUnavailableError if it still runs after 5 s.
+        """
         with suppress(SandboxNotFoundError, SandboxTerminatedError):
             await super().renew(meta.id, _AT_ONCE)
         with anyio.move_on_after(_KILL_PATIENCE):
-            while self._state.alive(meta):  # noqa: ASYNC110  # nothing tells
+            while self._state.alive(meta):  # noqa: ASYNC110  # no event tells
                 await anyio.sleep(0.01)
             return
         raise ProviderUnavailableError(
@@ -265,13 +233,16 @@ class LocalProvider(AgentProvider):
         )
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        living = await anyio.to_thread.run_sync(_sweep.sweep, self._state, self._launched)
+        living = await anyio.to_thread.run_sync(_sweep.sweep, self._state, self._runs_here)
         for meta in living:
             if tags.items() <= meta.tags.items():
                 yield meta.info(self.name)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return self._living(sandbox_id).info(self.name)
+
+    def _runs_here(self, sandbox_id: str) -> bool:
+        return self._known(sandbox_id).launched is not None
 
     def _living(self, sandbox_id: str) -> _state.Meta:
         meta = self._state.load(sandbox_id)
@@ -300,14 +271,14 @@ class LocalProvider(AgentProvider):
             ) from error
         finally:
             os.close(place)
-        # The agent ends the commands of a client that is gone.
+        # A fork must not keep it open: the agent ends a client's commands when the connection closes.
         close_in_forks(stream.extra(SocketAttribute.raw_socket))
         return stream
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         meta = self._state.load(sandbox_id)
         if not reason and (
-            sandbox_id in self._out_of_memory
+            self._known(sandbox_id).out_of_memory
             or (meta is not None and _cgroup.out_of_memory(meta.cgroups))
         ):
             return SandboxTerminatedError(
@@ -320,8 +291,8 @@ class LocalProvider(AgentProvider):
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         if command.user is not None:
-            own = self._users.get(sandbox_id) or self._living(sandbox_id).user
-            if _USERS.get(command.user) != own:
+            own = self._known(sandbox_id).user or self._living(sandbox_id).user
+            if _spec.USERS.get(command.user) != own:
                 raise ConfigurationError(
                     f"user={command.user!r}: this sandbox's only user is {own!r}; a local "
                     "sandbox runs everything as one, chosen with user= when it is made",
@@ -343,7 +314,7 @@ class LocalProvider(AgentProvider):
 
     @contextmanager
     def _counters(self, sandbox_id: str) -> Iterator[Counters]:
-        launched = self._launched.get(sandbox_id)
+        launched = self._known(sandbox_id).launched
         if launched is not None:
             yield launched.counters
             return
@@ -365,9 +336,8 @@ class LocalProvider(AgentProvider):
                     sandbox_id=sandbox_id,
                 ) from error
 
-    def _agent_pid(self, sandbox_id: str) -> int | None:
-        launched = self._launched.get(sandbox_id)
-        return None if launched is None else launched.init_pid
+    def _agent_pid(self, instance: LocalInstance) -> int | None:
+        return None if instance.launched is None else instance.launched.init_pid
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
         with self._counters(sandbox_id) as counters:
@@ -377,19 +347,19 @@ class LocalProvider(AgentProvider):
         return await _doctor.diagnose(self._host)
 
     async def aclose(self) -> None:
-        for sandbox_id in tuple(self._launched):
-            if sandbox_id not in self._detached:
-                await self.delete(sandbox_id)
-        for launched in self._launched.values():
-            launched.on_exit = None
-            launched.release()
-        self._launched.clear()
+        for instance in tuple(self._instances.values()):
+            if instance.launched is not None and not instance.detached:
+                await self.delete(instance.id)
+        for instance in self._instances.values():
+            if instance.launched is not None:
+                instance.launched.on_exit = None
+                instance.launched.release()
         for sandbox_id, groups in tuple(self._remains.items()):
             await self._remove(sandbox_id, groups)
         await super().aclose()
         self._host.close()
         self._sweeper.stop()
-        while self._sweeper.running:  # noqa: ASYNC110  # a thread may not start any more to wait for it
+        while self._sweeper.running:  # noqa: ASYNC110  # at exit no thread can start to join it
             await anyio.sleep(0.002)
 
 
@@ -400,14 +370,14 @@ async def _attributed(run: Callable[[], Awaitable[Exit]], counters: Counters) ->
 
 
 def _disk_mb(spec: SandboxSpec) -> int:
-    """What may be written. Where nothing else is asked for, filling it leaves memory to run in."""
+    """Return the disk size (MB); by default at most half of `memory_mb`, because files use memory."""
     if spec.disk_mb is not None:
         return spec.disk_mb
     return _DISK_MB if spec.memory_mb is None else min(_DISK_MB, spec.memory_mb // 2)
 
 
 async def _end(meta: _state.Meta) -> None:
-    """Kill a sandbox that another process, or another provider object, started."""
+    """Kill a sandbox that another process or another provider object started."""
     pidfds: list[int] = []
     try:
         for pid, started in meta.processes.items():

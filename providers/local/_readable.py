@@ -1,4 +1,4 @@
-"""Waiting for a descriptor of any number: `select.select` takes those below 1,024 only."""
+"""Waits for a descriptor of any number; `select.select` accepts only those below 1,024."""
 
 import select
 
@@ -6,7 +6,7 @@ __all__ = ["readable"]
 
 
 def readable(descriptor: int, seconds: float) -> bool:
-    """Whether there is something to read, or an end, within so many seconds."""
+    """Whether the descriptor becomes readable, or reaches its end, within `seconds`."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(seconds, 0) * 1000))

@@ -37,7 +37,7 @@ def _action(name: str, errno: int) -> int:
 
 
 def _argument_tests(args: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """What must hold: (offset of a 32-bit word, mask, value) for each."""
+    """Return the tests of a rule's arguments: (offset of a 32-bit word, mask, expected value)."""
     tests = []
     for arg in args:
         if arg["op"] == "SCMP_CMP_EQ":
@@ -55,10 +55,13 @@ def _argument_tests(args: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 
 def _conditional(number: int, tests: list[tuple[int, int, int]], action: int) -> bytes:
-    """Act if it is this call and all tests hold; the call's number is loaded before and after."""
+    """Return code that applies `action` if this call passes all tests.
+
+    The accumulator holds the call's number before and after the code.
+    """
     body: list[bytes] = []
     for position, (at, mask, value) in enumerate(tests):
-        # Behind what remains of the tests, each of three instructions, and the return.
+        # Skip the remaining tests, of three instructions each, and the return.
         to_end = 3 * (len(tests) - position - 1) + 1
         body += [_op(_LOAD, at), _op(_AND, mask), _op(_JUMP_EQ, value, 0, to_end)]
     body.append(_op(_RETURN, action))
@@ -68,7 +71,7 @@ def _conditional(number: int, tests: list[tuple[int, int, int]], action: int) ->
 
 
 def _always(numbers: list[int], action: int) -> bytes:
-    """Act on these calls, which are compared as ranges."""
+    """Return code that applies `action` to these calls, compared as ranges."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -82,7 +85,7 @@ def _always(numbers: list[int], action: int) -> bytes:
 
 
 def compile_profile(profile: dict[str, Any], numbers: dict[str, int], audit_arch: int) -> bytes:
-    """The program for one architecture; `numbers` has the calls that it knows."""
+    """Return the BPF program for one architecture; `numbers` maps its system calls to their numbers."""
     code = [
         _op(_LOAD, _ARCH_AT),
         _op(_JUMP_EQ, audit_arch, 1, 0),
@@ -107,7 +110,10 @@ def compile_profile(profile: dict[str, Any], numbers: dict[str, int], audit_arch
 
 @cache
 def program() -> bytes:
-    """The profile for this machine. Raises ConfigurationError on another architecture."""
+    """Return the BPF program for this machine.
+
+    Raises ConfigurationError unless this is x86_64 or aarch64.
+    """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in _AUDIT_ARCH:
         raise ConfigurationError(

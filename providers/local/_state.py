@@ -1,4 +1,4 @@
-"""What is known on the host about each local sandbox: one private folder for each, and its life."""
+"""The state folder: a private folder for each local sandbox, with its metadata and socket."""
 
 import errno
 import fcntl
@@ -9,15 +9,14 @@ import secrets
 import shutil
 import signal
 import socket
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sandboxkit.errors import CapacityError, ConfigurationError, SandboxStartError
+from sandboxkit.errors import CapacityError, SandboxStartError
+from sandboxkit.provider import state_folder
 from sandboxkit.types import SandboxInfo, SandboxState
 
 __all__ = ["Maker", "Meta", "StateDir", "kill", "pinned", "start_time"]
@@ -31,22 +30,22 @@ _GROUPS = "cgroups"
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The process that makes a sandbox, as another one can recognise it."""
+    """Identifies the process that creates a sandbox, also to other processes."""
 
     pid: int
     started: int
     namespace: int
-    """That of its pids: containers may share a state folder, and count differently."""
+    """Inode of its pid namespace: containers may share a state folder, but not their pids."""
 
     @classmethod
     def me(cls) -> "Maker":
-        """This process."""
+        """Return the Maker of this process."""
         pid = os.getpid()
         return cls(pid, start_time(pid) or 0, _namespace())
 
     @classmethod
     def parse(cls, text: str) -> "Maker":
-        """What `str` made."""
+        """Parse the result of `str(maker)`."""
         return cls(*(int(field) for field in text.split("-")))
 
     def __str__(self) -> str:
@@ -54,11 +53,11 @@ class Maker:
 
     @property
     def is_here(self) -> bool:
-        """Whether its pid, and those of the sandboxes it makes, mean here what they mean there."""
+        """Whether the maker is in this process's pid namespace, so that its pids are valid here."""
         return self.namespace == _namespace()
 
     def alive(self) -> bool:
-        """Whether it still runs. Only where it `is_here`."""
+        """Whether the maker still runs; valid only if it `is_here`."""
         return start_time(self.pid) == self.started
 
 
@@ -68,7 +67,7 @@ def _namespace() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A running sandbox as its folder describes it; neither environment nor secrets are in it."""
+    """A running sandbox's metadata, as stored in its folder, without environment and secrets."""
 
     id: str
     tags: dict[str, str]
@@ -77,30 +76,30 @@ class Meta:
     created: float
     expires: float | None
     processes: dict[int, int]
-    """Host pid to start time of the sandbox's monitor and of its PID 1."""
+    """Maps the host pids of the sandbox's monitor and PID 1 to their start times."""
     cgroups: list[str] = field(default_factory=list)
     maker: str = "0-0-0"
     detached: bool = False
 
     @property
     def is_here(self) -> bool:
-        """Whether its pids are pids here."""
+        """Whether its pids are valid in this pid namespace."""
         return Maker.parse(self.maker).is_here
 
     @property
     def owned(self) -> bool:
-        """Whether a process here still owns it, which then clears away what is left of it."""
+        """Whether a live process of this pid namespace owns it, and will clean up after it."""
         maker = Maker.parse(self.maker)
         return not self.detached and maker.is_here and maker.alive()
 
     @property
     def orphaned(self) -> bool:
-        """Whether it should have ended with its owner."""
+        """Whether its owner is dead, so that it should have ended, too."""
         maker = Maker.parse(self.maker)
         return not self.detached and maker.is_here and not maker.alive()
 
     def info(self, provider: str) -> SandboxInfo:
-        """The public description."""
+        """Return the public description."""
         return SandboxInfo(
             id=self.id,
             provider=provider,
@@ -113,7 +112,7 @@ class Meta:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None if it is gone or a zombie."""
+    """Return a process's start time in clock ticks since boot; None if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -123,7 +122,7 @@ def start_time(pid: int) -> int | None:
 
 
 def pinned(pid: int, started: int) -> int | None:
-    """A pidfd of exactly that process, or None if it is gone."""
+    """Open a pidfd of the process with this pid and start time; None if it is gone."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -135,40 +134,11 @@ def pinned(pid: int, started: int) -> int | None:
 
 
 def kill(pidfd: int) -> None:
-    """SIGKILL for a pinned process; one that is gone already is no error."""
+    """Send SIGKILL through a pidfd; a process that is already gone is no error."""
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
         pass
-
-
-def _private_folder() -> Path:
-    chosen = os.environ.get("SANDBOXKIT_STATE_DIR")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if chosen:
-        path = Path(chosen).absolute()
-    elif os.geteuid() == 0 and os.access("/run", os.W_OK):
-        path = Path("/run/sandboxkit")
-    elif runtime and os.access(runtime, os.W_OK):
-        path = Path(runtime, "sandboxkit")
-    else:
-        path = Path(tempfile.gettempdir(), f"sandboxkit-{os.geteuid()}")
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-    except OSError as error:
-        raise ConfigurationError(
-            f"the state folder {path} cannot be made: {error}; set SANDBOXKIT_STATE_DIR",
-            provider="local",
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        # Somebody else could read sandboxes' sockets there, or put their own in our way.
-        raise ConfigurationError(
-            f"the state folder {path} must be a folder of uid {os.geteuid()} with mode 0700; "
-            "remove it or set SANDBOXKIT_STATE_DIR",
-            provider="local",
-        )
-    return path
 
 
 _FIELDS = frozenset(field.name for field in fields(Meta))
@@ -176,7 +146,10 @@ _FIELDS = frozenset(field.name for field in fields(Meta))
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Errors of the disk on which the folder lies become ours."""
+    """Translate an OSError from writing to the folder.
+
+    Raises CapacityError if the disk is full, otherwise SandboxStartError.
+    """
     try:
         yield
     except OSError as error:
@@ -190,38 +163,38 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 class StateDir:
-    """The folder of one user's sandboxes. Made when it is first needed."""
+    """The state folder of one user's sandboxes, created on first use."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
 
     @property
     def path(self) -> Path:
-        """Where it is. Raises ConfigurationError where it cannot be trusted."""
+        """Return the folder's path. Raises ConfigurationError if the folder cannot be trusted."""
         if self._path is None or not self._path.exists():
-            self._path = _private_folder()
+            self._path = state_folder()
         return self._path
 
     def begin(self) -> "Begun":
-        """A new sandbox's id, and a folder that is named for the process that makes it."""
+        """Create a locked folder for a new sandbox, named after its maker and the new id."""
         with _writing(self.path):
             while True:
                 folder = self.path / f".starting-{Maker.me()}-local-{secrets.token_hex(8)}"
                 folder.mkdir(mode=0o700)
                 lock = _locked(folder)
-                # None: another container's sweep came in between, and takes the folder away.
+                # None: a sweep in another container locked the folder first, and removes it.
                 if lock is not None:
                     return Begun(folder, lock)
 
     def publish(self, begun: "Begun", meta: Meta) -> None:
-        """The sandbox is running: from now on it is listed."""
+        """Store a running sandbox's metadata and rename its folder to its id, so that it is listed."""
         with _writing(self.path):
             (begun.folder / _META).write_text(json.dumps(asdict(meta)))
             begun.folder.rename(self.path / meta.id)
         begun.close()
 
     def update(self, meta: Meta) -> None:
-        """Replace what is known about a running sandbox. Raises OSError."""
+        """Atomically replace a running sandbox's metadata. Raises OSError."""
         folder = self.path / meta.id
         temporary = folder / f"{_META}.{os.getpid()}"
         try:
@@ -232,27 +205,27 @@ class StateDir:
             raise
 
     def load(self, sandbox_id: str) -> Meta | None:
-        """One sandbox's description, whether it is alive or not; None if there is none."""
+        """Return one sandbox's metadata, whether it is alive or not; None if there is none."""
         if not _ID.fullmatch(sandbox_id):
             return None
         try:
             known = json.loads((self.path / sandbox_id / _META).read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError:  # a machine that lost its power may leave half of it
+        except ValueError:  # a power failure may leave a truncated file
             known = {"id": sandbox_id, "tags": {}, "image": None, "user": "", "processes": {}}
             known |= {"created": 0.0, "expires": None}
         known["processes"] = {int(pid): start for pid, start in known["processes"].items()}
-        # Another version of this package may have written it.
+        # Another version of this package may have written other fields.
         return Meta(**{name: value for name, value in known.items() if name in _FIELDS})
 
     def alive(self, meta: Meta) -> bool:
         """Whether a sandbox still runs.
 
-        Where its pids mean nothing its socket tells, which nobody but its agent listens on.
+        In another pid namespace, whether its socket, on which only its agent listens, accepts.
         """
         if meta.is_here:
-            # A pid that was used again does not count.
+            # The start time tells a reused pid.
             return any(start_time(pid) == started for pid, started in meta.processes.items())
         return self._answers(meta.id)
 
@@ -268,7 +241,7 @@ class StateDir:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except BlockingIOError:
-            return True  # more clients than it takes at once
+            return True  # its queue of connections is full
         finally:
             os.close(place)
         return True
@@ -280,7 +253,7 @@ class StateDir:
                 yield meta
 
     def abandoned(self) -> "Iterator[Begun]":
-        """The folders of sandboxes whose maker died before they ran; to be closed."""
+        """Yield folders of sandboxes whose maker died before they ran. The caller closes them."""
         for entry in os.listdir(self.path):
             match = _STARTING.fullmatch(entry)
             if match is None:
@@ -288,7 +261,7 @@ class StateDir:
             maker = Maker.parse(match[1])
             if maker.is_here and maker.alive():
                 continue
-            # A forked child of a dead maker may still hold the lock: here that counts for nothing.
+            # A forked child of a dead maker may still hold the lock; that counts only across namespaces.
             lock = _locked(self.path / entry)
             if lock is not None or maker.is_here:
                 yield Begun(self.path / entry, lock)
@@ -298,12 +271,12 @@ class StateDir:
         shutil.rmtree(folder, ignore_errors=True)
 
     def folder(self, sandbox_id: str) -> Path:
-        """Where a published sandbox's folder is, if it exists."""
+        """Return the path of a published sandbox's folder, which may not exist."""
         return self.path / sandbox_id
 
 
 class Begun:
-    """The folder of a sandbox that is being made, locked as long as its maker lives."""
+    """The folder of a sandbox that is being created, locked while its maker lives."""
 
     def __init__(self, folder: Path, lock: int | None) -> None:
         self.folder = folder
@@ -311,32 +284,32 @@ class Begun:
 
     @property
     def sandbox_id(self) -> str:
-        """What the sandbox would be called."""
+        """The id of the sandbox."""
         return self.folder.name[-len("local-0123456789abcdef") :]
 
     def note_groups(self, groups: list[str]) -> None:
-        """Say which control groups it is going to have, for whoever must remove it."""
+        """Record the sandbox's planned control groups, so that a sweep can remove them."""
         with _writing(self.folder):
             (self.folder / _GROUPS).write_text("\n".join(groups))
 
     def groups(self) -> list[str]:
-        """What was noted."""
+        """Return the recorded control groups; empty if none were recorded."""
         try:
             return (self.folder / _GROUPS).read_text().splitlines()
         except FileNotFoundError:
             return []
 
     def close(self) -> None:
-        """Give up the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._lock is not None:
-            # In so many words: the descriptor of a forked child would hold it on.
+            # Unlock explicitly: a forked child's copy of the descriptor would keep the lock.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
 
 
 def _locked(folder: Path) -> int | None:
-    """A lock on this very folder; None if somebody else has it, or it is gone."""
+    """Lock the folder; return the descriptor, or None if it is locked already or gone."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What dead clients left on this machine goes: processes, control groups and folders.
+"""Removes what dead clients left on this machine: processes, control groups and folders.
 
-Nothing that a living process owns is touched, nor a start in progress, nor what belongs to a pid
-namespace that is not ours and might live. Several sweeps may run at once.
+A sweep leaves alone whatever a live process owns, starts in progress, and sandboxes of another pid
+namespace that may be alive. Several sweeps may run at once.
 """
 
 import logging
@@ -16,22 +16,23 @@ from sandboxkit.errors import SandboxError
 from sandboxkit.providers.local import _cgroup, _launch, _state
 from sandboxkit.providers.local._readable import readable
 
-__all__ = ["Sweeper", "sweep"]
+__all__ = ["LocalSweeper", "sweep"]
 
 _log = logging.getLogger("sandboxkit.local")
 _PATIENCE = 2.0
-"""Seconds for the kernel to end what was killed."""
-_MARK = re.compile(rb"(?:^|\0)" + _launch.MARK.encode() + rb"=(local-[0-9a-f]{16})(?:\0|$)")
+"""Seconds to wait for killed processes to end."""
+_MARK = re.compile(rb"(?:^|\0)" + _launch.MARK.encode() + rb"\0(local-[0-9a-f]{16})\0")
 
 
 def sweep(
     state: _state.StateDir,
-    mine: Collection[str],
+    mine: Callable[[str], bool],
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[_state.Meta]:
-    """Remove what is left of sandboxes whose owner is dead, and return those that live.
+    """Remove the remains of sandboxes whose owner is dead; return the sandboxes that are alive.
 
-    `mine` are the caller's own, which it clears away itself. Ends early once `stopped`.
+    Sandboxes for which `mine` is true are the caller's, which cleans up after them itself. The
+    sweep ends early once `stopped` returns true.
     """
     living: list[_state.Meta] = []
     for meta in state:
@@ -42,8 +43,8 @@ def sweep(
         elif state.alive(meta):
             living.append(meta)
             continue
-        # What a living owner has not yet cleared away it may still want to read: why it ended.
-        if meta.id not in mine and not meta.owned:
+        # A live owner may still read from the remains why the sandbox ended.
+        if not mine(meta.id) and not meta.owned:
             _cgroup.kill_members(meta.cgroups)
             if _cgroup.remove(meta.cgroups):
                 state.remove(state.folder(meta.id))
@@ -53,7 +54,7 @@ def sweep(
 
 
 def _end(meta: _state.Meta) -> None:
-    """Kill the sandbox of a dead owner; most often it is ending by itself already."""
+    """Kill the sandbox of a dead owner, which usually is already ending by itself."""
     pidfds = [_state.pinned(pid, started) for pid, started in meta.processes.items()]
     deadline = time.monotonic() + _PATIENCE
     for pidfd in pidfds:
@@ -66,11 +67,11 @@ def _end(meta: _state.Meta) -> None:
 
 
 def _sweep_starts(state: _state.StateDir, stopped: Callable[[], bool]) -> None:
-    """Those that were killed between the first folder and the sandbox's first word."""
+    """Remove starts whose client was killed before the sandbox was published."""
     abandoned = list(state.abandoned())
     try:
-        # Bubblewrap's first process inside waits for the one outside, and for ever if that dies:
-        # it has no lifeline yet. Where there are no control groups only its mark finds it.
+        # Bubblewrap's first process inside waits for the outer one, for ever if that dies: it has
+        # no lifeline yet. Without control groups only the mark in its command line finds it.
         for _, pidfd in _marked({begun.sandbox_id for begun in abandoned}):
             _state.kill(pidfd)
             os.close(pidfd)
@@ -87,7 +88,7 @@ def _sweep_starts(state: _state.StateDir, stopped: Callable[[], bool]) -> None:
 
 
 def _marked(ids: Collection[str]) -> list[tuple[int, int]]:
-    """Pids and pidfds of processes that are to become one of these sandboxes' agents."""
+    """Return (pid, pidfd) of processes that are about to execute the agent of one of these sandboxes."""
     found = []
     for entry in os.listdir("/proc") if ids else ():
         if entry.isdigit() and _mark(entry) in ids:
@@ -96,45 +97,45 @@ def _marked(ids: Collection[str]) -> list[tuple[int, int]]:
                 if _mark(entry) in ids:
                     found.append((int(entry), pidfd))
                 else:
-                    os.close(pidfd)  # another process, by now
+                    os.close(pidfd)  # the pid was reused
     return found
 
 
 def _mark(pid: str) -> str | None:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
             match = _MARK.search(file.read(4096))
     except OSError:
-        return None  # it is gone, or somebody else's
+        return None  # the process is gone
     return None if match is None else match[1].decode()
 
 
 def _sweep_groups(stopped: Callable[[], bool]) -> None:
-    """Groups of dead makers, whatever became of the state folder that named them."""
+    """Remove the control groups of dead makers, even if their state folder is gone."""
     for maker, detached, group in _cgroup.strays():
         if stopped():
             return
         if maker.is_here and not maker.alive():
             if not detached:
                 _cgroup.kill_members([group])
-            # One in which a detached sandbox lives cannot be removed.
+            # The group of a live detached sandbox is in use, so this does not remove it.
             _cgroup.try_remove([group])
     _cgroup.remove_unused_parents()
 
 
-class Sweeper:
-    """One sweep in the background, for which nobody waits."""
+class LocalSweeper:
+    """Runs one sweep in a background thread, so that no call waits for it."""
 
-    def __init__(self, state: _state.StateDir, mine: Collection[str]) -> None:
+    def __init__(self, state: _state.StateDir, mine: Callable[[str], bool]) -> None:
         self._state = state
         self._mine = mine
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun before."""
+        """Start the sweep, unless it was started before."""
         if self._thread is None:
-            # A daemon: a program that ends does not wait for it either.
+            # A daemon thread, so that the interpreter's exit does not wait for it.
             self._thread = threading.Thread(target=self._run, name="sandboxkit-sweep", daemon=True)
             with suppress(RuntimeError):  # no thread starts while the interpreter ends
                 self._thread.start()
@@ -146,10 +147,10 @@ class Sweeper:
             _log.warning("what dead programs left here could not be removed: %s", error)
 
     def stop(self) -> None:
-        """End early."""
+        """Make the sweep end early; does not wait for it."""
         self._stop.set()
 
     @property
     def running(self) -> bool:
-        """Whether it still works."""
+        """Whether the sweep is still running."""
         return self._thread is not None and self._thread.is_alive()

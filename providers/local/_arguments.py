@@ -1,0 +1,79 @@
+"""Bubblewrap's command line for one sandbox."""
+
+from dataclasses import replace
+
+from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
+from sandboxkit.providers.local import _layout
+from sandboxkit.providers.local._image import LocalImage
+from sandboxkit.types import SandboxSpec
+
+__all__ = ["agent_command", "arguments", "outer_arguments"]
+
+
+def arguments(
+    spec: SandboxSpec,
+    root: _layout.Layout,
+    *,
+    agent: str,
+    image: LocalImage | None,
+    files: list[int],
+    seccomp: int,
+    info: int,
+    held: int | None,
+) -> list[str]:
+    """Return bubblewrap's options; `files`, `seccomp`, `info` and `held` are inherited descriptors.
+
+    Bubblewrap's outer process keeps `held` open until everything inside has ended; no process
+    inside gets it.
+    """
+    uid = str(_layout.uid_of(spec.user))
+    args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    args += ["--unshare-cgroup-try", "--disable-userns"]
+    if spec.network == "none":
+        args.append("--unshare-net")
+    args += ["--uid", uid, "--gid", uid, "--hostname", "sandbox"]
+    args += ["--as-pid-1", "--new-session"]
+    if not spec.detach:
+        args.append("--die-with-parent")
+    args += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_KILL"]
+    env = {"PATH": _layout.search_path(image), "HOME": DEFAULT_WORKDIR, "LANG": "C.UTF-8"}
+    args.append("--clearenv")
+    for name, value in (env | dict(image.env if image else {})).items():
+        args += ["--setenv", name, value]
+    args += root.args
+    for (path, _), descriptor in zip(root.files, files, strict=True):
+        args += ["--perms", "0644", "--file", str(descriptor), path]
+    args += ["--ro-bind", agent, _layout.AGENT]
+    args += root.after
+    if held is not None:
+        # Passed as the status descriptor, the only one that bubblewrap keeps open. Nobody reads it.
+        args += ["--json-status-fd", str(held)]
+    return [*args, "--chdir", "/", "--seccomp", str(seccomp), "--info-fd", str(info)]
+
+
+def outer_arguments(
+    spec: SandboxSpec, image: LocalImage, folder: str, disk_mb: int, resolver: int
+) -> list[str]:
+    """Return the options of an outer bubblewrap that sees the host, with a sized tmpfs at `folder`.
+
+    The tmpfs holds the upper layer of the image's overlay; bubblewrap's own tmpfs for it has no
+    size limit. The upper layer gets common folders that belong to the sandbox's user, because
+    those of the image may belong to somebody else.
+    """
+    args = ["--unshare-user", "--dev-bind", "/", "/"]
+    if not spec.detach:
+        args.append("--die-with-parent")
+    args += ["--size", str(disk_mb << 20), "--perms", "0755", "--tmpfs", folder]
+    args += ["--perms", "0755", "--dir", f"{folder}/work"]
+    for name in ("", "etc", "home", "root", "run", "tmp", "var", "var/tmp"):
+        original = image.root / name
+        if original.is_dir() and not original.is_symlink():
+            mode = "1777" if name.endswith("tmp") else "0755"
+            args += ["--perms", mode, "--dir", f"{folder}/upper/{name}".rstrip("/")]
+    return [*args, "--file", str(resolver), f"{folder}/upper/etc/resolv.conf"]
+
+
+def agent_command(spec: SandboxSpec, listener: int, open_files: int) -> list[str]:
+    """Return the agent's command line, which bubblewrap executes as the sandbox's user."""
+    flags = agent_flags(replace(spec, user=None), listen_fd=listener, open_files=open_files)
+    return [_layout.AGENT, *flags]

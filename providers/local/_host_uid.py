@@ -1,0 +1,152 @@
+"""Leases a host uid to each sandbox, under a file lock that the kernel releases.
+
+The kernel counts descriptors in flight, queued signals, pipe pages and inotify instances per host
+uid, so sandboxes with a common uid could exhaust each other's.
+"""
+
+import errno
+import fcntl
+import os
+import random
+import stat
+import struct
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from sandboxkit.errors import CapacityError, ConfigurationError
+
+__all__ = ["NOBODY", "LentUid", "lend", "uids"]
+
+NOBODY = 65534
+_RANGES = (range(2_000_000_000, 2_000_131_072), range(20_000, 60_000))
+"""Candidate ranges. The first is outside of all that distributions, systemd and subordinate id ranges
+assign; the second exists inside containers, too. Uids of accounts are left out."""
+_ATTEMPTS = 1000
+_LOCK = "sandboxkit-uids"
+
+
+class LentUid:
+    """The lease of a uid that no other sandbox on this machine has.
+
+    It is a lock on one byte of a file. Processes that inherit the descriptor `lock` keep the lock.
+    """
+
+    def __init__(self, uid: int, lock: int) -> None:
+        self.uid = uid
+        self.lock = lock
+
+    def give_back(self) -> None:
+        """Release the uid, once no process runs with it. Idempotent."""
+        if self.lock >= 0:
+            # Unlock explicitly: a forked child may have a copy of the descriptor.
+            _set_lock(self.lock, fcntl.F_UNLCK, self.uid)
+            self.leave()
+
+    def leave(self) -> None:
+        """Close our descriptor; processes that inherited it keep the lock. Idempotent."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+def lend(among: range | None = None, path: Path | None = None) -> LentUid | None:
+    """Lease a free uid; return None if this user namespace has none to lend.
+
+    Without arguments root's range and lock file are used; otherwise the range `among` and the
+    lock file `path`. The first uid is never lent. Raises CapacityError if 1000 random uids in a
+    row are taken, and ConfigurationError if the lock file cannot be used.
+    """
+    found = uids() if among is None else among
+    if found is None:
+        return None
+    lock = _open(path)
+    try:
+        for _ in range(_ATTEMPTS):
+            # Chosen at random, so that a uid is not reused soon.
+            uid = random.randrange(found.start + 1, found.stop)
+            if uid not in _accounts() and _set_lock(lock, fcntl.F_WRLCK, uid):
+                return LentUid(uid, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    raise CapacityError(
+        f"no uid for another sandbox was found between {found.start} and {found.stop}: "
+        "end some sandboxes",
+        provider="local",
+    )
+
+
+@cache
+def uids() -> range | None:
+    """Return the range for uids and gids of sandboxes; the first owns images and is never lent."""
+    maps = [_mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")]
+    for candidate in _RANGES:
+        if all(
+            any(part.start <= candidate.start and candidate.stop <= part.stop for part in mapped)
+            for mapped in maps
+        ):
+            return candidate
+    return None
+
+
+def _mapped(path: str) -> list[range]:
+    with open(path) as file:
+        numbers = [[int(field) for field in line.split()] for line in file]
+    return [range(first, first + count) for first, _, count in numbers]
+
+
+@cache
+def _accounts() -> frozenset[int]:
+    def numbers() -> Iterator[int]:
+        for path in ("/etc/passwd", "/etc/group"):
+            try:
+                lines = Path(path).read_text(errors="replace").splitlines()
+            except FileNotFoundError:
+                continue
+            for line in lines:
+                fields = line.split(":")
+                if len(fields) > 2 and fields[2].isdigit():
+                    yield int(fields[2])
+
+    return frozenset(numbers())
+
+
+@cache
+def _path() -> Path:
+    """Return the lock file that all of root's processes use, whatever their state folder."""
+    return Path("/run" if os.access("/run", os.W_OK) else "/tmp", _LOCK)
+
+
+def _open(path: Path | None = None) -> int:
+    """Open the lock file anew, because locks belong to the open file description."""
+    path = path or _path()
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the lock {path} for the uids of sandboxes cannot be opened: {error.strerror}",
+            provider="local",
+        ) from error
+    found = os.fstat(file)
+    if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+        os.close(file)
+        raise ConfigurationError(
+            f"{path} must be a file of uid {os.geteuid()} with mode 0600; remove it",
+            provider="local",
+        )
+    return file
+
+
+def _set_lock(file: int, kind: int, uid: int) -> bool:
+    """Lock or unlock a uid's byte, which may lie past the file's end; return False if it is taken."""
+    wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, uid, 1, 0)
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True

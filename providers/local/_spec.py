@@ -1,0 +1,52 @@
+"""Checks a SandboxSpec: the options that local sandboxes on this machine cannot honour."""
+
+from sandboxkit.providers import _rules
+from sandboxkit.providers._rules import STRICT, Rule, at_least, at_most, never
+from sandboxkit.providers.local import _cgroup, _doctor, _layout
+from sandboxkit.types import SandboxSpec
+
+__all__ = ["USERS", "check"]
+
+USERS = {
+    None: "sandbox",
+    "sandbox": "sandbox",
+    str(_layout.SANDBOX_UID): "sandbox",
+    "root": "root",
+    "0": "root",
+}
+"""The user of a sandbox for each value of the option `user`."""
+
+
+def _needs(controller: str, field: str) -> Rule:
+    return Rule(
+        field,
+        f"it cannot be enforced here: {_doctor.CGROUP_REMEDY}",
+        lambda spec: getattr(spec, field) is not None and controller not in _cgroup.available(),
+    )
+
+
+RULES = (
+    *never({"gpu": "the local provider passes on no GPU"}),
+    Rule(
+        "user", "the local provider has 'sandbox' and 'root'", lambda spec: spec.user not in USERS
+    ),
+    STRICT[0],
+    at_least("memory_mb", 16),
+    at_least("disk_mb", 1),
+    at_least("pids", 1),
+    at_least("cpus", 0.01),
+    at_most("cpus", 1_000_000),
+    Rule(
+        "detach",
+        "it needs a lifetime: nothing else would end the sandbox",
+        lambda spec: spec.detach and spec.lifetime is None,
+    ),
+    _needs("memory", "memory_mb"),
+    _needs("pids", "pids"),
+    _needs("cpu", "cpus"),
+)
+
+
+def check(spec: SandboxSpec) -> None:
+    """See `Provider.check`."""
+    _rules.check(spec, RULES, provider="local")
