@@ -1,6 +1,7 @@
 """sandboxkit: one Session and Sandbox API over many sandbox backends."""
 
-import sandboxkit._distribution  # noqa: F401 - first: it refuses a mixture of two packages
+import sandboxkit._distribution
+import sandboxkit.display.pages  # noqa: F401 - registers what notebooks show
 from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
@@ -16,6 +17,7 @@ from sandboxkit.errors import (
     ImageNotFoundError,
     KernelError,
     MissingExtraError,
+    NoRoomError,
     OutcomeUnknownError,
     ProviderUnavailableError,
     SandboxError,
@@ -59,6 +61,7 @@ __all__ = [
     "Interpreter",
     "KernelError",
     "MissingExtraError",
+    "NoRoomError",
     "Operation",
     "OutcomeUnknownError",
     "Process",

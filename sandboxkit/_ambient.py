@@ -10,7 +10,7 @@ from sandboxkit.types import SandboxInfo, SandboxState
 
 _lock = threading.Lock()
 _ambient: "dict[tuple[int, str], _Ambient]" = {}
-"""By process and name: the connections of a forked child's parent are not the child's."""
+"""Providers by (pid, name): a forked child must not use the connections of its parent."""
 
 
 class _Ambient:
@@ -49,7 +49,7 @@ def listed(
 
 def _forget() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread of the parent may hold the old one
+    _lock = threading.Lock()  # a thread of the parent may hold the old lock
 
 
 os.register_at_fork(after_in_child=_forget)

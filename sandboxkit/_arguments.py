@@ -1,4 +1,4 @@
-"""Checks on what callers pass, made before any I/O; what they return is a copy of its own."""
+"""Validators for callers' arguments: they run before any I/O and return a private copy."""
 
 import math
 import os
@@ -11,19 +11,19 @@ from sandboxkit.types import PtySize
 MAX_ARGUMENT = 131_071  # Linux MAX_ARG_STRLEN, less its NUL
 MAX_ARGV = 1_048_576
 _MOST = 10**9
-"""Of anything that is counted or timed: 31 years in seconds, and no backend's integer overflows."""
+"""Upper bound of counts and durations: 31 years in seconds, small enough for every backend's integers."""
 _BYTES = 2**63 - 1
 _SIZES = range(1, 1 << 16)  # a terminal keeps its rows and columns in 16 bits each
 _SHOWN = 40
 
 Content = bytes | bytearray | memoryview | str
 """What a caller may give as the content of a file or an input."""
-# Any, here and below: these look at what callers pass, whatever that is.
+# Any, here and below: the value to check may have any type.
 Check = Callable[[str, Any], Any]
 
 
 def argv(value: Sequence[str], name: str = "argv") -> tuple[str, ...]:
-    """A command as a sequence of strings that execve(2) takes."""
+    """Return a command's argv as a tuple of strings that execve(2) accepts."""
     if isinstance(value, str | bytes):
         raise ConfigurationError(
             f"{name} is a list of strings, not the string {shown(value)}; "
@@ -38,14 +38,16 @@ def argv(value: Sequence[str], name: str = "argv") -> tuple[str, ...]:
 
 
 def arguments(name: str, value: Sequence[str]) -> tuple[str, ...]:
-    """A program's arguments, of which there may be none."""
+    """Return a program's arguments as a tuple; it may be empty."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         refuse(name, value, "a list of strings")
     result = tuple(value)
     total = 0
     for item in result:
         if not isinstance(item, str):
-            raise ConfigurationError(f"{name} holds {shown(item)}; every argument must be a str")
+            raise ConfigurationError(
+                f"{name} holds {shown(item)}; every argument must be a str, such as str(value)"
+            )
         if "\0" in item:
             raise ConfigurationError(f"argument {shown(item)} contains a NUL character; remove it")
         size = len(_encode("argument", item))
@@ -59,53 +61,61 @@ def arguments(name: str, value: Sequence[str]) -> tuple[str, ...]:
 
 
 def timeout(value: float | None) -> float | None:
-    """Seconds, positive and finite, or None for no limit."""
+    """Check a time limit in seconds: positive and finite, or None for no limit."""
     return None if value is None else positive("timeout", value, unit="seconds")
 
 
 def patience(value: float | None) -> float | None:
-    """Seconds that the caller waits, from 0 on, or None for as long as it takes."""
+    """Check how long (s) a caller waits for a result: at least 0, or None for no limit."""
     if value is None or (_is_number(value) and 0 <= value <= _MOST):
         return value
     refuse("timeout", value, "seconds from 0 on, such as max(0, left), or None for no limit")
 
 
 def positive(name: str, value: float, *, unit: str = "") -> float:
-    """A finite number above zero."""
+    """Check for a finite number above 0."""
     if not _is_number(value) or not 0 < value <= _MOST:
         of = f" of {unit}" if unit else ""
         refuse(name, value, f"a positive number{of} of at most {_MOST}, or None")
     return value
 
 
-def whole(name: str, value: int, *, most: int = _MOST) -> int:
-    """A whole number of at least 1."""
+def integer(name: str, value: int, *, most: int = _MOST) -> int:
+    """Check for an integer from 1 to `most`."""
     if not _is_whole(value) or not 1 <= value <= most:
         refuse(name, value, f"a whole number from 1 to {most}")
     return value
 
 
 def size(name: str, value: int) -> int:
-    """A number of bytes."""
-    return whole(name, value, most=_BYTES)
+    """Check a size in bytes."""
+    return integer(name, value, most=_BYTES)
 
 
 def flag(name: str, value: bool) -> bool:
-    """True or False, and nothing that Python takes for one of them."""
+    """Check for a bool; other truthy and falsy values are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "True or False")
     return value
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
-    """One of a few words."""
+    """Check that a string is one of the `allowed` ones."""
     if not isinstance(value, str) or value not in allowed:
-        refuse(name, value, f"one of {', '.join(map(repr, allowed))}")
+        refuse(name, value, f"one of {', '.join(map(repr, allowed))}{nearest(value, allowed)}")
     return value
 
 
+def nearest(given: object, names: Sequence[str]) -> str:
+    """Return " (did you mean 'x'?)" for the most similar name, or "" when no name is similar."""
+    from difflib import get_close_matches  # imported only when there is a mistake to report
+
+    found = get_close_matches(given[:_SHOWN].lower(), names, 1) if isinstance(given, str) else []
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
 def text(name: str, value: object) -> str:
-    """A word for the backend, such as an image or an id: not empty, one that UTF-8 can encode."""
+    """Check a string for the backend, such as an image or an id: not empty, valid UTF-8, no NUL."""
     if not isinstance(value, str) or not value or "\0" in value:
         refuse(name, value, "a non-empty string without NUL characters")
     _encode(name, value, "strict")
@@ -113,7 +123,7 @@ def text(name: str, value: object) -> str:
 
 
 def code(name: str, value: str) -> str:
-    """A program's text, whatever is in it, but for what UTF-8 cannot encode."""
+    """Check the source text of a program: any text that UTF-8 can encode."""
     if not isinstance(value, str):
         refuse(name, value, "the text of a program")
     _encode(name, value, "strict")
@@ -121,21 +131,21 @@ def code(name: str, value: str) -> str:
 
 
 def mode(value: int | None) -> int | None:
-    """Permission bits, or None."""
+    """Check permission bits (0 to 0o7777), or None."""
     if value is None or (_is_whole(value) and 0 <= value <= 0o7777):
         return value
     refuse("mode", value, "permission bits from 0 to 0o7777 such as 0o755, or None")
 
 
 def pty(value: PtySize | bool | None) -> PtySize | None:
-    """A terminal's size, or None for no terminal."""
+    """Return the terminal size for a `pty` argument, or None for no terminal."""
     if value is None or value is False:
         return None
     return PtySize() if value is True else pty_size("pty", value)
 
 
 def pty_size(name: str, value: PtySize) -> PtySize:
-    """A size that a terminal can have."""
+    """Check a terminal size: rows and columns from 1 to 65535."""
     if not isinstance(value, PtySize) or not all(
         _is_whole(each) and each in _SIZES for each in (value.rows, value.cols)
     ):
@@ -144,14 +154,14 @@ def pty_size(name: str, value: PtySize) -> PtySize:
 
 
 def stdin(value: Content | bool | None) -> bytes | Literal[True] | None:
-    """The whole input, True for one that is written to later, or None for none."""
+    """Return the whole input as bytes, True for an input that is written later, or None for no input."""
     if value is None or value is False:
         return None
     return True if value is True else content("stdin", value)
 
 
 def content(name: str, value: Content) -> bytes:
-    """Bytes, or text that becomes UTF-8."""
+    """Return content as bytes; text is encoded in UTF-8."""
     if isinstance(value, str):
         return _encode(name, value, "strict")
     if not isinstance(value, bytes | bytearray | memoryview):
@@ -163,7 +173,7 @@ def content(name: str, value: Content) -> bytes:
 
 
 def path(value: str, name: str = "path") -> str:
-    """An absolute sandbox path without '..'."""
+    """Check for an absolute sandbox path without '..'."""
     if not isinstance(value, str) or not value or "\0" in value:
         refuse(name, value, "the absolute path of something in the sandbox, as a str without NUL")
     if not value.startswith("/"):
@@ -177,7 +187,7 @@ def path(value: str, name: str = "path") -> str:
 
 
 def local_path(name: str, value: str | os.PathLike[str]) -> str:
-    """A path on this machine."""
+    """Return a path on this machine as a str."""
     result = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(result, str) or not result or "\0" in result:
         refuse(name, value, "a path on this machine, as a non-empty str or a pathlib.Path")
@@ -186,12 +196,12 @@ def local_path(name: str, value: str | os.PathLike[str]) -> str:
 
 
 def env(value: Mapping[str, str] | None, name: str = "env") -> dict[str, str]:
-    """Environment variables as execve(2) takes them."""
+    """Return environment variables that execve(2) accepts; None becomes an empty dict."""
     return {} if value is None else variables(name, value)
 
 
 def variables(name: str, value: Mapping[str, str]) -> dict[str, str]:
-    """Like `env`, where None means nothing. A value is never shown: it may be a secret."""
+    """Like `env`, but None is refused. Errors never show a value, because it may be a secret."""
     result = mapping(name, value, "{'NAME': 'value'}")
     for key, text in result.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key:
@@ -213,7 +223,7 @@ def variables(name: str, value: Mapping[str, str]) -> dict[str, str]:
 
 
 def mapping(name: str, value: Mapping[str, Any], example: str) -> dict[str, Any]:
-    """A mapping, as a dict of its own. What else it is is not shown: it may hold a secret."""
+    """Return a mapping as a new dict. Errors name only the type, because a value may be a secret."""
     if not isinstance(value, Mapping):
         given = "None" if value is None else f"a {type(value).__name__}"
         raise ConfigurationError(
@@ -223,7 +233,7 @@ def mapping(name: str, value: Mapping[str, Any], example: str) -> dict[str, Any]
 
 
 def optional(check: Check) -> Check:
-    """The same check for what may also be None."""
+    """Make a check that also accepts None."""
     return lambda name, value: None if value is None else check(name, value)
 
 
@@ -233,12 +243,12 @@ def refuse(name: str, value: object, remedy: str) -> NoReturn:
 
 
 def shown(value: object) -> str:
-    """Its repr, cut: neither a huge value nor one without a repr hides what is wrong."""
+    """Return a shortened repr for an error message; it also copes with a repr that raises."""
     if isinstance(value, str | bytes | bytearray) and len(value) > _SHOWN:
         return repr(value[: _SHOWN - 3]) + "..."
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - code of the caller's, or an int of too many digits
+    except Exception:  # noqa: BLE001 - the caller's __repr__, or an int with too many digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."
 

@@ -1,10 +1,10 @@
-"""Clean-up: sweeps of the sandboxes that nobody ended.
+"""Clean-up: deletion of sandboxes that their owners left behind.
 
-Two kinds. `sweep` removes what its caller selects. `sweep_strays` runs by itself, beside the
-first start of each session whose sandboxes are on this machine, and removes the few that can
-only be left over: their owner was a process of this machine and is gone, and their lifetime has
-passed by both clocks (see _owners). What has a living owner, an unknown one, or time left is
-never touched by it: that is for its own lifetime, or for whoever asks for `sandboxkit cleanup`.
+`sweep` deletes the sandboxes that its caller selects. `sweep_strays` runs automatically, beside
+the first start of each session whose sandboxes are on this machine. It deletes a sandbox only if
+its owner was a process of this machine that is gone, and its lifetime has passed by both clocks
+(see _owners). It never touches a sandbox with a live or unknown owner, or with lifetime left:
+that sandbox ends with its lifetime, or by `sandboxkit cleanup`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from sandboxkit.types import SandboxInfo
 
 
 async def sweep_strays(provider: Provider) -> None:
-    """Delete what can only be left over. What fails is left for the next sweep."""
+    """Delete expired sandboxes whose owner is gone. The next sweep retries failed deletions."""
     try:
         strays = [
             info
@@ -24,7 +24,7 @@ async def sweep_strays(provider: Provider) -> None:
             if _owners.is_orphan(info) and _owners.is_expired(info)
         ]
     except SandboxError:
-        return  # the start beside this says what is wrong with the backend
+        return  # the concurrent start reports the backend's error
     for info in strays:
         try:
             await provider.delete(info.id)
@@ -41,10 +41,11 @@ async def sweep(
     older_than: float | None = None,
     dry_run: bool = False,
 ) -> list[SandboxInfo]:
-    """Delete the sandboxes that carry all `tags`, are `older_than` seconds, and, when
-    `expired` or `orphans` is set, are one of these. Returns what was (or would be) deleted.
+    """Delete the sandboxes that carry all `tags` and are at least `older_than` seconds old. With
+    `expired` or `orphans`, delete only those that are one of these. Return the deleted sandboxes;
+    with `dry_run`, delete nothing and return those that would be deleted.
 
-    Attempts every deletion; failures are raised together as one ExceptionGroup.
+    Every deletion is attempted; failures are raised together as one ExceptionGroup.
     """
     chosen: list[SandboxInfo] = []
     async for info in provider.list(tags or {}):

@@ -1,7 +1,7 @@
-"""The distribution that holds this package, and the stranger's that has a package of this name.
+"""The name of our distribution, and a check for another project's package of the same name.
 
-On the package index the distribution called `sandboxkit` is another project's. Both install a
-package `sandboxkit` into the same folder, where each overwrites files of the other.
+On the package index, the distribution `sandboxkit` belongs to another project. Both install a
+package `sandboxkit` into the same folder and overwrite each other's files.
 """
 
 import contextlib
@@ -10,16 +10,16 @@ import sys
 
 NAME = "sandboxkit-sdk"
 _STRANGER = "sandboxkit-"
-"""How the folder of its metadata begins; those of ours begin with `sandboxkit_sdk-`."""
+"""Prefix of the other project's metadata folder; ours starts with `sandboxkit_sdk-`."""
 
 
 def install(extra: str) -> str:
-    """The command that installs this distribution with one of its extras."""
+    """Return the pip command that installs this distribution with an extra."""
     return f"pip install '{NAME}[{extra}]'"
 
 
 def elsewhere() -> str | None:
-    """One sentence where the stranger's distribution is in any folder that Python looks into."""
+    """Return an error message if the other distribution is in a folder of sys.path, else None."""
     return next(filter(None, map(_clash, sys.path)), None)
 
 

@@ -1,4 +1,4 @@
-"""File calls for providers that have none of their own: built on `exec` of common tools."""
+"""Default file operations for providers, built on `exec` of common command-line tools."""
 
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
@@ -17,7 +17,7 @@ from sandboxkit.types import Command, Exit, FileInfo, FileType, Output, StdinIte
 
 MAX_ENTRIES = 50_000
 MAX_LISTING = 8 << 20
-"""Bytes of a listing, which are not all of its paths: the sandbox says what it is."""
+"""Most bytes read of a directory listing: find(1) runs in the untrusted sandbox."""
 _CHUNK = 1 << 18
 _MAX_REASON = 500
 _NOT_FOUND, _REFUSED = 44, 45
@@ -60,13 +60,18 @@ _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 
 class Runner(Protocol):
-    """What runs commands in sandboxes: all of a provider that is needed here."""
+    """The part of a provider that this module needs: running commands."""
 
     name: ClassVar[str]
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         """See `Provider.exec`."""
         ...
+
+
+async def workdir(provider: Runner, sandbox_id: str) -> str:
+    """See `Provider.workdir`."""
+    return (await _sh(provider, sandbox_id, "pwd", ".", most=_MAX_REASON)).decode().rstrip("\n")
 
 
 async def read_file(provider: Runner, sandbox_id: str, path: str, max_bytes: int) -> bytes:
@@ -116,7 +121,7 @@ async def get_archive(provider: Runner, sandbox_id: str, path: str) -> AsyncGene
             async for chunk in receive:
                 yield chunk
         except GeneratorExit:
-            return  # not through the task group, which would wrap it
+            return  # the task group would wrap it in an ExceptionGroup
         finally:
             group.cancel_scope.cancel()
     if errors:
@@ -177,7 +182,10 @@ async def _sh(
     keep: Callable[[bytes], Awaitable[None]] | None = None,
     most: int = 0,
 ) -> bytes:
-    """The first `most` bytes of what the script says on stdout, unless `keep` takes it."""
+    """Run a script and return the first `most` bytes of its stdout; `keep` receives all of it instead.
+
+    Raises SandboxFileNotFoundError or SandboxFileError for the script's exit statuses.
+    """
     stdout = bytearray()
     stderr = bytearray()
     enough = anyio.CancelScope()
@@ -199,7 +207,7 @@ async def _sh(
         try:
             returncode = (await provider.exec(sandbox_id, command, output)).status
         except OutcomeUnknownError as error:
-            # Each of these calls has the same end when it is made again.
+            # Repeating a file call leaves the same state, so a retry is safe.
             raise ProviderUnavailableError(
                 f"{path!r}: {error}", provider=provider.name, sandbox_id=sandbox_id
             ) from error

@@ -1,9 +1,9 @@
-"""Forks: what a child closes of its parent's, and what it hears when it uses the rest.
+"""Fork safety: a child closes its parent's connections and cannot use its parent's objects.
 
-A forked child has copies of every object and none of the threads that work on them. What waits
-for the background loop would wait for ever, and an inherited descriptor keeps a connection open
-whose end was to tell the backend that the parent is gone. So each object knows the process it
-belongs to, and each such connection is closed in the child.
+A forked child has copies of all objects but none of the threads that work on them, so it would
+wait for the background loop for ever. An inherited descriptor also keeps a connection open whose
+end should tell the backend that the parent is gone. Therefore each object records its process,
+and the child closes these connections.
 """
 
 import os
@@ -19,9 +19,9 @@ _sockets: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
 def close_in_forks(sock: socket.socket | TransportSocket) -> None:
     """Close a connection in every child that this process forks; the parent's stays open.
 
-    For a connection whose end tells the backend that its client is gone: as long as a child
-    held it open, a sandbox would outlive the parent. Kept weakly; closing it earlier or naming
-    it twice does no harm. Call it as soon as the socket exists.
+    Use it for a connection whose end tells the backend that its client is gone: a child that holds
+    it open would let a sandbox outlive the parent. Call it as soon as the socket exists. The socket
+    is referenced weakly; closing it earlier or registering it twice does no harm.
     """
     # asyncio's wrapper, which get_extra_info("socket") returns, has no close of its own.
     if isinstance(sock, TransportSocket):
@@ -31,10 +31,10 @@ def close_in_forks(sock: socket.socket | TransportSocket) -> None:
 
 
 def close(sock: socket.socket) -> None:
-    """Close a parent's socket in its child, and leave the object without a number.
+    """Close a parent's socket in its child and detach the descriptor from the object.
 
-    Else the object's own end would close the number again, somebody else's by then. Nothing is
-    unregistered: the child shares its parent's epoll set, which the parent still needs.
+    A later close of the object would otherwise close a reused descriptor. Nothing is unregistered
+    from epoll: the child shares the parent's epoll set, which the parent still needs.
     """
     number = sock.detach()
     if number >= 0:
@@ -42,7 +42,7 @@ def close(sock: socket.socket) -> None:
 
 
 def refuse(pid: int, what: str, remedy: str) -> None:
-    """Raise ConfigurationError where `pid`, to which `what` belongs, is not this process."""
+    """Raise ConfigurationError if `what` belongs to another process, `pid`."""
     if os.getpid() != pid:
         raise ConfigurationError(
             f"{what} belongs to process {pid}, not to this fork of it: {remedy}"

@@ -3,12 +3,18 @@
 import asyncio
 import os
 import socket
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from sandboxkit import _forks
+from sandboxkit._threads import no_thread
+from sandboxkit.errors import ConfigurationError
 
-_lock = threading.Lock()
+_PARK_SECONDS = 1.0
+_lock = threading.RLock()  # reentrant: a finalizer may call get() while this thread holds it
+_halted = False
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
@@ -16,35 +22,89 @@ _thread: threading.Thread | None = None
 def get() -> asyncio.AbstractEventLoop:
     """Return the running background loop, starting it on first use.
 
-    Our own thread rather than anyio's blocking portal: the portal's loop ends with a context
-    manager and cannot be forgotten after a fork, this one lives as long as the process.
+    Raises ConfigurationError under trio and at interpreter exit, and ProviderUnavailableError when
+    the system refuses another thread.
+
+    The loop has a thread of its own because anyio's blocking portal ends with a context manager
+    and cannot be dropped after a fork. This loop lives as long as the process.
     """
     global _loop, _thread
+    refuse_trio()
+    if _halted:
+        raise ConfigurationError(
+            "the interpreter ends, and sandboxkit has ended: nothing can begin here any more; do it "
+            "before, or in an atexit handler that is registered after 'import sandboxkit'"
+        )
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
-            _loop.set_exception_handler(_report)
-            _thread = threading.Thread(target=_run, args=[_loop], name="sandboxkit", daemon=True)
-            _thread.start()
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(_report)
+            thread = threading.Thread(target=_run, args=[loop], name="sandboxkit", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                loop.close()
+                raise no_thread(error) or ConfigurationError(
+                    f"sandboxkit needs a thread of its own ({error}): use it in Python's main "
+                    "interpreter, and before that ends"
+                ) from error
+            _loop, _thread = loop, thread
         return _loop
 
 
+def halted() -> bool:
+    """Return whether the loop was halted because the interpreter exits."""
+    return _halted
+
+
+def halt(last: Callable[[], None]) -> None:
+    """Run `last` on the loop and then park the loop for good, as the interpreter exits.
+
+    The exit freezes the loop's thread anyway. `last` ends the pending operations, so that no
+    thread waits for them for ever; later calls of `get` raise.
+    """
+    global _halted
+    _halted = True
+    if _loop is None:
+        return
+    parked = threading.Event()
+
+    def park() -> None:
+        last()
+        parked.set()
+        threading.Event().wait()
+
+    _loop.call_soon_threadsafe(park)
+    if not parked.wait(_PARK_SECONDS):  # the loop is blocked
+        last()
+
+
+def refuse_trio() -> None:
+    """Raise ConfigurationError under trio, where operations cannot be awaited."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        raise ConfigurationError(
+            "operations are awaited under asyncio, and not under trio: call sandboxkit in a thread, "
+            "as trio.to_thread.run_sync(lambda: session.run(argv).result())"
+        )
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    # With a task of its own at the root anyio keeps its threads from one operation to the next, and
-    # does not look through all tasks for one at each use of a thread.
+    # With a root task, anyio keeps its worker threads between operations and does not search all
+    # tasks for a root at each use of a thread.
     loop.run_until_complete(asyncio.Event().wait())
 
 
 # Any: asyncio's own type for what it reports.
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # anyio's wait for a unix socket is cancelled in the turn in which the socket gets ready:
-    # its callback then finds its future done. Harmless, and not for the user's stderr.
+    # When anyio's wait for a unix socket is cancelled just as the socket gets ready, its callback
+    # finds the future done. This is harmless, so the user need not see it.
     if not isinstance(context.get("exception"), asyncio.InvalidStateError):
         loop.default_exception_handler(context)
 
 
 def is_current() -> bool:
-    """Whether the caller runs on the background thread, where blocking would deadlock."""
+    """Return whether the caller runs on the background thread, where blocking would deadlock."""
     return threading.current_thread() is _thread
 
 
@@ -54,16 +114,16 @@ def _forget() -> None:
     if _loop is not None:
         _parents.append((_loop, asyncio.all_tasks(_loop)))
         _close(_loop)
-    _lock, _loop, _thread = threading.Lock(), None, None
+    _lock, _loop, _thread = threading.RLock(), None, None
 
 
 # Any: the results of tasks, which nobody looks at.
 _parents: list[tuple[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]]] = []
-"""Kept: collected, they would run the `finally` of the parent's work in the child."""
+"""The parent's loops and tasks, kept alive: if collected, they would run its `finally` blocks here."""
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    # By number alone. loop.close() would unregister from the epoll set, which is the parent's.
+    # Close only the descriptors: loop.close() would unregister from the epoll set shared with the parent.
     for name in ("_ssock", "_csock"):
         if isinstance(sock := getattr(loop, name, None), socket.socket):
             _forks.close(sock)

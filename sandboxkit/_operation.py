@@ -1,70 +1,143 @@
-"""Operation: one handle on work in progress, for threads and coroutines alike."""
+"""Operation: a handle on work in progress, for both threads and coroutines."""
 
 import asyncio
 import concurrent.futures
 import contextlib
 import itertools
+import logging
 import os
 import queue
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 
 from sandboxkit import _arguments, _loop
 from sandboxkit._threads import no_thread
 from sandboxkit.display import Shown
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import ConfigurationError, SandboxError
 
 T = TypeVar("T")
 # Any: wait() and as_completed() keep the caller's own Operation type, whatever it results in.
 OpT = TypeVar("OpT", bound="Operation[Any]")
 
+_log = logging.getLogger("sandboxkit")
 INTERRUPTED_SECONDS = 5.0
-"""How long an interrupted caller waits for its work to be undone, at most."""
+"""How long (s) an interrupted caller waits at most for its work to be undone."""
+
+
+class Described(Protocol):
+    """The interface of a sandbox that operations use."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the sandbox's `stop()` was called."""
+        ...
+
+    def describe(self) -> str:
+        """Return what the sandbox does or waits for, for how long, and which line made it."""
+        ...
 
 
 class Operation(concurrent.futures.Future[T], Shown):
     """Work in progress on sandboxkit's background loop.
 
-    It is a `concurrent.futures.Future` that can also be awaited: block with `.result()`, or
-    `await` it under asyncio. `.result(timeout=)` expiring raises `TimeoutError` and leaves the
-    work running; cancelling the operation, or the task that awaits it, cancels the work. So does
-    Ctrl-C in `.result()`, or the interruption of a notebook's cell: KeyboardInterrupt goes on once
-    the work has ended, or after five seconds. `wait()` and `as_completed()` leave it running.
+    It is a `concurrent.futures.Future` that can also be awaited. Block with `.result()`, or `await`
+    it under asyncio, where `.result()` warns that it blocks the event loop. `.result(timeout=)`
+    raises `TimeoutError` when it expires and leaves the work running. Cancelling the operation, or
+    the task that awaits it, cancels the work. Ctrl-C in `.result()`, or interrupting a notebook
+    cell, cancels it too; KeyboardInterrupt is raised once the work has ended, or after five
+    seconds. Interrupting `wait()` or `as_completed()` leaves the work running.
+
+    If the work fails and nobody asks for the result, the logger "sandboxkit" reports the error when
+    the operation is garbage-collected.
     """
 
+    _unread: str | None = None  # the error, until a caller retrieves it
+
     def __init__(
-        self, coro: Coroutine[Any, Any, T], *, lost: Callable[[], None] | None = None
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        lost: Callable[[], None] | None = None,
+        of: Described | None = None,
     ) -> None:
-        """`lost` is called where the work came to its end as the operation was cancelled."""
+        """`lost` is called if the work finishes just as the operation is cancelled.
+
+        `of` is the sandbox of the operation. `repr` describes it while the operation is pending, and
+        failures are not logged after it is stopped.
+        """
         super().__init__()
-        self._lost = lost
-        self._background = _loop.get()
+        self._pid = os.getpid()
+        self._lost, self._of = lost, of
+        try:
+            self._background = _loop.get()
+        except BaseException:
+            coro.close()  # avoids Python's "never awaited" warning
+            raise
         self._scope: anyio.CancelScope | None = None
-        self._over: threading.Event | None = None  # set at the end of the work, if anybody waits
+        # Set when the work ends, if a caller waits for that.
+        self._over: threading.Event | None = None
         _unfinished.add(self)
-        self.add_done_callback(Operation._on_done)
+        super().add_done_callback(Operation._on_done)
         self._background.call_soon_threadsafe(self._start, coro)
 
+    def __repr__(self) -> str:
+        if self._of is None or self.done():
+            return super().__repr__()
+        return f"<{self._title()} pending: sandbox {self._of.describe()}>"
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def _is_stopped(self) -> bool:
+        return self._of is not None and self._of.stopped
+
     def result(self, timeout: float | None = None) -> T:
-        """Block until the work is done and return its result, or raise its error."""
+        """Block until the work is done and return its result, or raise its error.
+
+        Raises TimeoutError after `timeout` seconds; the work goes on.
+        """
         if not self.done():
-            _refuse_deadlock("result")
-        with self._ended_if_interrupted():
+            _may_block("result")
+        with self._asked():
             return super().result(_arguments.patience(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Block until the work is done and return its error, or None."""
+        """Block until the work is done and return its error, or None.
+
+        Raises TimeoutError after `timeout` seconds; the work goes on.
+        """
         if not self.done():
-            _refuse_deadlock("exception")
-        with self._ended_if_interrupted():
+            _may_block("exception")
+        with self._asked():
             return super().exception(_arguments.patience(timeout))
+
+    # Any: concurrent.futures' own type for what a callback returns.
+    def add_done_callback(self, fn: "Callable[[concurrent.futures.Future[T]], Any]") -> None:
+        """Call `fn` with the operation once it is done, in a thread reserved for callbacks.
+
+        Callbacks run one at a time, in the order in which operations end. A callback that blocks
+        delays other callbacks but no sandbox call. Its errors are logged.
+        """
+        if getattr(fn, "__module__", None) == "asyncio.futures":
+            super().add_done_callback(fn)  # only wakes the awaiting event loop
+        else:
+            _callbacks.start()
+            super().add_done_callback(lambda op: _callbacks.queue.put((fn, op)))
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self).__await__()
+
+    def __del__(self) -> None:
+        if self._unread is not None and self._pid == os.getpid():
+            _log.warning(
+                "%s; nobody asked for this result: take result() or await it", self._unread
+            )
 
     def _start(self, coro: Coroutine[Any, Any, T]) -> None:
         if self.cancelled():
@@ -77,8 +150,8 @@ class Operation(concurrent.futures.Future[T], Shown):
 
     async def _drive(self, coro: Coroutine[Any, Any, T]) -> None:
         results: list[T] = []
-        # Cancelled through a scope and not with task.cancel(): only a scope respects the
-        # shields behind which providers finish what must not be left half done.
+        # Cancel through a scope, not task.cancel(): only a scope respects the shields behind
+        # which providers finish steps that must not be left half done.
         with anyio.CancelScope() as self._scope:
             if self.cancelled():
                 self._scope.cancel()
@@ -90,7 +163,7 @@ class Operation(concurrent.futures.Future[T], Shown):
                 raise lacking from error
         if not results:
             raise asyncio.CancelledError
-        # Here and not when the task is done, which is heard of a round of the loop later.
+        # Set the result here: the task's done callback runs one loop iteration later.
         if self.set_running_or_notify_cancel():
             self.set_result(results[0])
         elif self._lost is not None:
@@ -101,13 +174,28 @@ class Operation(concurrent.futures.Future[T], Shown):
             self.cancel()
             self.set_running_or_notify_cancel()
         elif (error := task.exception()) and self.set_running_or_notify_cancel():
-            # Else the caller gave up on it: nobody will retrieve its error.
-            self.set_exception(error)
+            # Otherwise the caller cancelled: nobody will retrieve the error.
+            if not self._is_stopped():
+                self._unread = f"{type(error).__name__}: {error}"
+            self.set_exception(_brief(error))
         self._tell_over()
+
+    # Any: the return value is ignored.
+    def _on_end(self, then: Callable[[], Any]) -> None:
+        super().add_done_callback(lambda _: self._background.call_soon_threadsafe(then))
 
     def _tell_over(self) -> None:
         if self._over is not None:
             self._over.set()
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            with self._ended_if_interrupted():
+                yield
+        finally:
+            if self.done():
+                self._unread = None
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self) -> Iterator[None]:
@@ -120,24 +208,32 @@ class Operation(concurrent.futures.Future[T], Shown):
             raise
 
     def _cancel_work(self) -> None:
-        if self._scope is not None:  # else _drive has yet to look
+        if self._scope is not None:  # otherwise _drive checks cancelled() when it starts
             self._scope.cancel()
+
+    @staticmethod
+    def _of_nothing() -> "Operation[None]":
+        operation: Operation[None] = Operation.__new__(Operation)
+        concurrent.futures.Future.__init__(operation)
+        operation.set_result(None)
+        return operation
 
     def _end_in_child(self) -> None:
         self._condition = threading.Condition()
         self._waiters.clear()
         self._done_callbacks.clear()  # type: ignore[attr-defined] # private, as are the others
-        if not self.done():
-            self.set_exception(
-                ConfigurationError(
-                    f"this operation belongs to process {os.getppid()}, which was forked: "
-                    "nobody works on it here; begin one of this process's own"
-                )
-            )
+        self._end_with(
+            f"this operation belongs to process {os.getppid()}, which was forked: "
+            "nobody works on it here; begin one of this process's own"
+        )
+
+    def _end_with(self, message: str) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # already done
+            self.set_exception(ConfigurationError(message))
 
     @staticmethod
     def _on_done(op: "concurrent.futures.Future[T]") -> None:
-        # Through the loop, so that it runs after _start whatever thread cancelled.
+        # Via the loop, so that it runs after _start whichever thread cancelled.
         assert isinstance(op, Operation)
         _unfinished.discard(op)
         for waiter in tuple(_waiters):
@@ -147,8 +243,56 @@ class Operation(concurrent.futures.Future[T], Shown):
             op._background.call_soon_threadsafe(op._cancel_work)
 
 
+def _brief(error: BaseException) -> BaseException:
+    """Strip the traceback and causes from a SandboxError, whose message suffices; return the error.
+
+    They are logged at level DEBUG. Any other error is a defect and keeps its traceback.
+    """
+    if isinstance(error, SandboxError):
+        _log.debug("%s", type(error).__name__, exc_info=error)
+        error.__cause__ = error.__context__ = error.__traceback__ = None
+    return error
+
+
+class _Callbacks:
+    """A thread that runs the callers' done-callbacks."""
+
+    def __init__(self) -> None:
+        # Any: callbacks and operations of any kind.
+        self.queue: queue.SimpleQueue[tuple[Callable[[Any], Any], Any]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread if it does not run yet."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="sandboxkit-callbacks", daemon=True
+            )
+            self._thread.start()
+
+    def settle(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the queued callbacks; return whether all have run."""
+        settled = threading.Event()
+        self.queue.put((lambda _: settled.set(), None))
+        return self._thread is None or settled.wait(seconds)
+
+    def _run(self) -> None:
+        while True:
+            fn, op = self.queue.get()
+            try:
+                fn(op)
+            except BaseException:  # noqa: BLE001 - an error in the caller's code must not end the thread
+                _log.exception("a done-callback of %r failed", op)
+            del fn, op
+
+
+_callbacks = _Callbacks()
+
+
 def _end_in_child() -> None:
-    # Nobody works on these in a forked child, and a thread of the parent may hold their locks.
+    global _callbacks
+    _callbacks = _Callbacks()
+    # Nothing works on these in a forked child, and a thread of the parent may hold their locks.
     for op in tuple(_unfinished):
         op._end_in_child()
     _unfinished.clear()
@@ -158,16 +302,27 @@ def _end_in_child() -> None:
 os.register_at_fork(after_in_child=_end_in_child)
 
 
+def end_unfinished() -> None:
+    """Fail all unfinished operations with ConfigurationError, as the interpreter exits."""
+    for op in tuple(_unfinished):
+        op._end_with("the interpreter ended before this operation did; wait for it before that")
+
+
+def settle_callbacks(seconds: float) -> bool:
+    """Wait up to `seconds` for the callbacks of ended operations; return whether all have run."""
+    return _callbacks.settle(seconds)
+
+
 class _Waiter(Generic[OpT]):
-    """Somebody who blocks in wait(), and what has finished meanwhile of what is waited for."""
+    """A blocked call of wait(): its operations, and a queue of those that have finished."""
 
     def __init__(self, operations: Collection[OpT]) -> None:
         self.operations = operations
         self.finished: queue.SimpleQueue[OpT] = queue.SimpleQueue()
 
 
-# Both change by single steps that are atomic in any thread. An operation is in the first until
-# it is done, so that one that is not costs wait() a look-up; a callback on each would be dear.
+# Both sets change by single operations that are atomic in every thread. An operation stays in
+# _unfinished until it is done, so wait() needs one look-up for it instead of a costly callback.
 _unfinished: set[Operation[Any]] = set()
 _waiters: set[_Waiter[Any]] = set()
 
@@ -177,12 +332,12 @@ def wait(
 ) -> tuple[list[OpT], list[OpT]]:
     """Block until `num_returns` operations are done; return (done, pending) in input order.
 
-    At most `num_returns` are in `done`; fewer when `timeout` seconds pass first. An
-    operation's own error is not raised here. Made for drain loops over `pending`, of which each
-    call reads the whole list; for tens of thousands of operations `as_completed` reads it once.
+    `done` has at most `num_returns` operations, and fewer when `timeout` seconds pass first. Errors
+    of operations are not raised here. Use it in drain loops over `pending`. Each call scans the whole
+    list; for tens of thousands of operations use `as_completed`, which scans it once.
     """
     pending = _unique(operations)
-    wanted = min(_arguments.whole("num_returns", num_returns), len(pending))
+    wanted = min(_arguments.integer("num_returns", num_returns), len(pending))
     patience = _arguments.patience(timeout)
     deadline = None if patience is None else time.monotonic() + patience
     waiter = _Waiter(pending)
@@ -191,11 +346,11 @@ def wait(
         ready = itertools.filterfalse(_unfinished.__contains__, pending)
         done = set(itertools.islice(ready, wanted))
         while len(done) < wanted:
-            _refuse_deadlock("wait")
+            _may_block("wait")
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             done.add(waiter.finished.get(timeout=left))
     except queue.Empty:
-        # Done since, or so lately that its callbacks are still to run.
+        # Some may be done by now, with callbacks that have yet to run.
         done = set(itertools.islice(filter(Operation.done, pending), wanted))
     finally:
         _waiters.discard(waiter)
@@ -208,14 +363,27 @@ def wait(
 def as_completed(operations: Iterable[OpT], *, timeout: float | None = None) -> Iterator[OpT]:
     """Yield operations as they finish. Raises TimeoutError after `timeout` seconds."""
     left = _unique(operations)
-    # Any: typed as an iterator of Futures, it yields what it was given.
+    if not all(map(Operation.done, left)):
+        _may_block("as_completed")
+    # Any: typeshed says Futures, but it yields the operations it was given.
     found: Any = concurrent.futures.as_completed(left, _arguments.patience(timeout))
     return iter(found)
 
 
-def _refuse_deadlock(name: str) -> None:
+def _may_block(name: str) -> None:
     if _loop.is_current():
         raise RuntimeError(f"{name}() would deadlock on the sandboxkit thread; use 'await'")
+    # A notebook may run its event loop in the thread that runs the cells: do not warn there.
+    if asyncio._get_running_loop() is not None and not hasattr(sys, "ps1"):
+        frame, level = sys._getframe(1), 2
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith("sandboxkit."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(
+            f"{name}() blocks this thread's event loop, and all that runs on it; use 'await', "
+            "'async for' and 'async with', or asyncio.to_thread(...) for code that blocks",
+            RuntimeWarning,
+            stacklevel=level,
+        )
 
 
 def _unique(operations: Iterable[OpT]) -> dict[OpT, None]:

@@ -1,12 +1,11 @@
-"""Owners: which process has a sandbox, whether it lives, and how old the sandbox is.
+"""Owners: which process owns a sandbox, whether that process is alive, and the sandbox's age.
 
-Two marks are stored with each sandbox. The owner is named by the boot of its machine, its pid
-namespace, its pid and its start time. Only a process of the same boot and namespace can say
-that it is gone; everyone else takes it for alive. The birth is the machine's boot, the time
-since that boot and the wall clock's time, all of the same moment. On the same boot, time has
-passed only if both clocks say so: a wall clock that jumps forward makes no sandbox older, and
-one that jumps back only makes it look younger, which deletes nothing. On another machine, or
-after a reboot, the wall clock is all that there is.
+Two tags are stored with each sandbox. The owner tag holds the machine's boot id, and the owner's
+pid namespace, pid and start time. Only a process of the same boot and namespace can see that the
+owner is gone; all others assume that it is alive. The birth tag holds the boot id, the time since
+boot and the wall-clock time. On the same boot, the age is the smaller of what the two clocks say:
+a wall clock that jumps forward makes no sandbox older, and one that jumps back only makes it look
+younger, which deletes nothing. On another machine, or after a reboot, only the wall clock counts.
 """
 
 import functools
@@ -19,29 +18,34 @@ from sandboxkit.types import SandboxInfo
 
 
 def owner() -> str:
-    """Name this process so that another one can tell whether it still lives."""
+    """Return an identifier of this process by which another process can tell whether it is alive."""
     return _named(os.getpid())
 
 
 def birth() -> str:
-    """Name this moment by both clocks."""
+    """Return the boot id and the current time by both clocks, as one string."""
     since_boot, wall = _clocks()
     return f"{_boot()}.{since_boot:.0f}.{wall:.0f}"
 
 
 def is_orphan(info: SandboxInfo) -> bool:
-    """Whether the sandbox belonged to a process of this machine that is gone."""
-    boot, _, rest = info.tags.get(_tags.OWNER, "").partition(".")
+    """Return whether the sandbox's owner was a process of this machine that is gone."""
+    return _tags.DETACH not in info.tags and is_gone(info.tags.get(_tags.OWNER, ""))
+
+
+def is_gone(owner: str) -> bool:
+    """Return whether `owner`, a result of `owner()`, was a process of this machine that is gone."""
+    boot, _, rest = owner.partition(".")
     namespace, _, process = rest.partition(".")
     pid, _, started = process.partition(".")
-    if _tags.DETACH in info.tags or (boot, namespace) != (_boot(), _namespace()):
+    if (boot, namespace) != (_boot(), _namespace()):
         return False
     found = _start_time(int(pid)) if pid.isdecimal() else started
     return found != started and (found is not None or not _alive(int(pid)))
 
 
 def is_expired(info: SandboxInfo) -> bool:
-    """Whether the sandbox has outlived its lifetime, a renewed one where the backend tells it."""
+    """Return whether the lifetime has passed; renewals count if the backend reports them."""
     if info.expires_at is not None:
         return info.expires_at.timestamp() <= _now(info)
     expires = info.tags.get(_tags.EXPIRES)
@@ -49,12 +53,12 @@ def is_expired(info: SandboxInfo) -> bool:
 
 
 def age(info: SandboxInfo) -> float:
-    """Seconds since it was made; 0 where nobody knows."""
+    """Return the sandbox's age in seconds; 0 if its creation time is unknown."""
     return 0.0 if info.created_at is None else _now(info) - info.created_at.timestamp()
 
 
 def _now(info: SandboxInfo) -> float:
-    """The wall clock's time, or less where it has run ahead since the sandbox was made."""
+    """Return the wall-clock time, corrected if the clock jumped forward since the sandbox's birth."""
     since_boot, wall = _clocks()
     boot, _, clocks = info.tags.get(_tags.BIRTH, "").partition(".")
     born, _, born_wall = clocks.partition(".")
@@ -64,8 +68,8 @@ def _now(info: SandboxInfo) -> float:
 
 
 def _clocks() -> tuple[float, float]:
-    """Seconds since the machine's boot, those asleep included, and the wall clock's time."""
-    # macOS has no such name, and its monotonic clock counts them as well.
+    """Return the seconds since boot, including suspend, and the wall-clock time."""
+    # macOS has no CLOCK_BOOTTIME; its monotonic clock includes suspend as well.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)), time.time()
 
 
@@ -80,7 +84,7 @@ def _boot() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().replace("-", "")[:16]
     except OSError:
-        # macOS: a reboot is not seen, and only the lifetime of what was before it tells.
+        # macOS: reboots go unnoticed, so older sandboxes are removed only when they expire.
         return socket.gethostname().replace(".", "-")
 
 
@@ -92,7 +96,7 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Ticks since boot; "" for a zombie, None where nothing is to be seen of it."""
+    """Return a process's start time in ticks since boot; "" for a zombie, None if it is not visible."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -102,7 +106,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> bool:
-    # Where /proc shows nothing of it: hidden from us, or macOS, or gone.
+    # Asked when /proc does not show the process: it is hidden, gone, or this is macOS.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Pieces: a queue of bytes in which small pieces are joined, so that it holds few objects."""
+"""A byte queue that joins small pieces to hold few objects."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ _PIECE = 1 << 16
 
 
 class Pieces:
-    """Bytes in the order in which they came. Every call takes time for the bytes it moves."""
+    """A FIFO queue of bytes; each call takes time proportional to the bytes it moves."""
 
     def __init__(self) -> None:
         self._whole: deque[bytes] = deque()
@@ -20,7 +20,7 @@ class Pieces:
             yield bytes(self._open)
 
     def append(self, piece: bytes) -> None:
-        """Add one at the end."""
+        """Add a piece at the end."""
         self.size += len(piece)
         if len(self._open) + len(piece) < _PIECE:
             self._open += piece
@@ -32,7 +32,7 @@ class Pieces:
             self._whole.append(piece)
 
     def popleft(self) -> bytes:
-        """Take the oldest away; empty when there is none."""
+        """Remove and return the oldest piece; b"" when the queue is empty."""
         if not self._whole:
             self._close()
         piece = self._whole.popleft() if self._whole else b""
@@ -40,12 +40,12 @@ class Pieces:
         return piece
 
     def keep_last(self, size: int) -> None:
-        """Drop from the beginning what is not among the last `size` bytes, in whole pieces."""
+        """Drop old pieces that lie entirely before the last `size` bytes."""
         while self._whole and self.size - len(self._whole[0]) >= size:
             self.popleft()
 
     def last(self, size: int) -> Iterator[bytes]:
-        """The last `size` bytes, or all where there are fewer."""
+        """Iterate over the last `size` bytes, or over all if there are fewer."""
         left = self.size - size
         for piece in self:
             if left < len(piece):

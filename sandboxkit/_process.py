@@ -1,14 +1,24 @@
 """Process: a command running in a sandbox, and its result."""
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import anyio
 
+from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit._streams import NoStdin, OutputStream, Stdin
-from sandboxkit.errors import CommandFailedError, CommandTimeoutError, OutcomeUnknownError
+from sandboxkit.errors import (
+    CommandFailedError,
+    CommandTimeoutError,
+    ConfigurationError,
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+    SandboxError,
+)
 from sandboxkit.types import Ending, Exit, Output, ProcessResult, StreamName
 
 OUTPUT_LIMIT = 10 * 1024 * 1024
@@ -16,55 +26,73 @@ _KILLED = Exit(137, Ending.KILLED)  # 128 + SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CommandLimits:
     """How long a command may run, how much output is kept, and whether failing raises."""
 
     timeout: float | None = None
+    deadline: float | None = None
     check: bool = False
     output: int | None = OUTPUT_LIMIT
 
 
 Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[Exit]]]]
-"""Prepares a command (starts its sandbox); what it returns runs the command."""
+"""Prepares a command, for example starts its sandbox, and returns the function that runs it."""
 
 
 class Process(Operation[ProcessResult]):
     """A command in a sandbox: an Operation whose result is a ProcessResult.
 
-    A non-zero exit is a result unless `check=True` was given. Running past the timeout kills
-    the whole process tree and raises CommandTimeoutError with the output so far. Cancelling
-    kills the tree too. Where nobody can say whether it was killed, or how it ended, that is an
-    OutcomeUnknownError, and never one of these.
+    A non-zero exit is a result unless `check=True` was given. A command that exceeds its timeout is
+    killed with its whole process tree; the result then raises CommandTimeoutError with the output
+    so far. Cancelling kills the tree too. If it is unknown how the command ended, or whether it was
+    killed, the result raises OutcomeUnknownError.
     """
 
     def __init__(
         self,
         argv: tuple[str, ...],
         ready: Ready,
-        limits: Limits,
+        limits: CommandLimits,
         stdin: Stdin | None = None,
+        of: Lifecycle | None = None,
     ) -> None:
+        """`of` is the sandbox, or None if it already runs; see `Operation`."""
         self.argv = argv
         self.stdout = OutputStream(limits.output, self._ended_if_interrupted)
         self.stderr = OutputStream(limits.output, self._ended_if_interrupted)
         self.stdin: Stdin | NoStdin = stdin or NoStdin()
-        self._limits = limits
+        self._limits, self._life = limits, of
         self._returncode: int | None = None
         self._kill_requested = False
         self._kill_scope: anyio.CancelScope | None = None
-        super().__init__(self._run(ready))
+        self._began: float | None = None
+        """When the sandbox was running and the command about to start (monotonic seconds)."""
+        self._late: SandboxError | None = None
+        """The error to raise once the deadline has passed."""
+        super().__init__(self._run(ready), of=of)
+
+    def _title(self) -> str:
+        return f"Process {_shown(self.argv)}"
 
     @property
-    def returncode(self) -> int | None:
+    def returncode(self) -> int:
         """The exit status, 137 after a kill or a timeout.
 
-        None while the command runs, and for good where it was not started, was cancelled, or
-        ended in a way that nobody can say: the result then raises.
+        Raises ConfigurationError while the command runs. If there is no status, because the command
+        did not start, was cancelled or has an unknown outcome, raises what `result()` raises.
         """
-        return self._returncode
+        status = self.poll()
+        if status is None:
+            raise ConfigurationError(
+                f"{_shown(self.argv)} still runs and has no returncode: take that of result(), which "
+                "waits for its end, or ask poll(), which is None until then"
+            )
+        return status
 
     def poll(self) -> int | None:
-        """Return `returncode` as it is now, without waiting."""
+        """Return `returncode` without waiting, or None while the command runs."""
+        if self.done():
+            self.exception() if self._returncode is not None else self.result()
         return self._returncode
 
     def kill(self) -> None:
@@ -79,18 +107,43 @@ class Process(Operation[ProcessResult]):
         if self._kill_scope is not None:
             self._kill_scope.cancel()
 
+    @contextlib.contextmanager
+    def _limited(self, called: float) -> Iterator[None]:
+        """Kill the command, or abandon its start, when its deadline passes."""
+        deadline = self._limits.deadline
+        if deadline is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(deadline, self._pass_deadline, called)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _pass_deadline(self, called: float) -> None:
+        limit = f"deadline={self._limits.deadline:g} s"
+        if self._began is None and self._life is not None:
+            self._late = self._life.late(limit)
+        else:
+            before = (self._began or called) - called
+            self._late = ProviderUnavailableError(
+                f"{_shown(self.argv)} was killed at its {limit}, of which {before:.1f} s passed before it "
+                "began: give it more, or a timeout of its own"
+            )
+        self._kill()
+
     async def _run(self, ready: Ready) -> ProcessResult:
         async def output(stream: StreamName, chunk: bytes) -> None:
             await (self.stdout if stream == "stdout" else self.stderr)._feed(chunk)
 
-        started = time.monotonic()
+        called = time.monotonic()
         end, timed_out = _KILLED, False
         try:
-            with anyio.CancelScope() as self._kill_scope:
+            with self._limited(called), anyio.CancelScope() as self._kill_scope:
                 if self._kill_requested:
                     self._kill_scope.cancel()
                 run = await ready()
-                started = time.monotonic()
+                self._began = time.monotonic()
                 with anyio.move_on_after(self._limits.timeout) as timer:
                     end = await run(output)
                 timed_out = timer.cancelled_caught
@@ -102,6 +155,8 @@ class Process(Operation[ProcessResult]):
             self.stderr._end()
             if isinstance(self.stdin, Stdin):
                 self.stdin._end()
+        if self._late is not None:
+            raise self._late
         returncode = end.status
         result = ProcessResult(
             self.argv,
@@ -109,7 +164,7 @@ class Process(Operation[ProcessResult]):
             self.stdout._value(),
             self.stderr._value(),
             self.stdout.truncated or self.stderr.truncated,
-            time.monotonic() - started,
+            time.monotonic() - (self._began or called),
             Ending.TIMED_OUT if timed_out else end.ending,
             end.usage,
         )
@@ -121,6 +176,8 @@ class Process(Operation[ProcessResult]):
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]
             message = f"{_shown(self.argv)} {_ended(end)}"
             raise CommandFailedError(f"{message}: {tail}" if tail else message, result=result)
+        if returncode and end.ending is not Ending.KILLED and not self._is_stopped():
+            self._unread = f"{_shown(self.argv)} {_ended(end)}"
         return result
 
 

@@ -1,4 +1,4 @@
-"""Providers by name: found through the entry points of installed packages."""
+"""Lookup of providers by name, through the entry points of installed packages."""
 
 import functools
 import os
@@ -16,35 +16,38 @@ _GROUP = "sandboxkit.providers"
 
 
 def default_name() -> str:
-    """SANDBOXKIT_PROVIDER, else local on Linux and docker elsewhere."""
+    """Return $SANDBOXKIT_PROVIDER, or else "local" on Linux and "docker" elsewhere."""
     return os.environ.get("SANDBOXKIT_PROVIDER") or (
         "local" if sys.platform == "linux" else "docker"
     )
 
 
 def named(name: str) -> str:
-    """What a caller gives as a provider's name."""
+    """Return `name`; raise ConfigurationError if it is not a non-empty string."""
     if not isinstance(name, str) or not name:
         remedy = "a provider's name such as 'local', a Provider object, or None for the default"
+        if isinstance(name, type) and issubclass(name, Provider):
+            remedy = f"an object of the class, as {name.__name__}()"
         _arguments.refuse("provider", name, remedy)
     return name
 
 
 def names() -> list[str]:
-    """The names of all installed providers, sorted."""
+    """Return the names of all installed providers, sorted."""
     return sorted(_entries())
 
 
 def load(name: str | None = None) -> Provider:
-    """Make the provider called `name`, or the default one.
+    """Create the provider called `name`, or the default one.
 
-    Raises ConfigurationError for an unknown name, MissingExtraError without a package it needs.
+    Raises ConfigurationError for an unknown name, MissingExtraError if a package is missing.
     """
     name = default_name() if name is None else named(name)
     entry = _entries().get(name)
     if entry is None:
         raise ConfigurationError(
-            f"unknown provider {name!r}; installed are {', '.join(names())} "
+            f"unknown provider {name!r}{_arguments.nearest(name, names())}; "
+            f"installed are {', '.join(names())} "
             "(set provider= or SANDBOXKIT_PROVIDER to one of them)"
         )
     try:
@@ -59,8 +62,8 @@ def load(name: str | None = None) -> Provider:
     return provider
 
 
-@functools.cache  # to look for them takes 30 ms where many packages are installed
+@functools.cache  # the search takes 30 ms if many packages are installed
 def _entries() -> "dict[str, EntryPoint]":
-    from importlib.metadata import entry_points  # costs a tenth of the whole import
+    from importlib.metadata import entry_points  # lazy: a tenth of the whole import time
 
     return {entry.name: entry for entry in entry_points(group=_GROUP)}

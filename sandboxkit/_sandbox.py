@@ -4,21 +4,22 @@ import builtins
 import contextlib
 import os
 import posixpath
+import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from sandboxkit import _ambient, _arguments, _tags
-from sandboxkit._life import Home, Life
+from sandboxkit._lifecycle import Lifecycle, SessionContext
+from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit._process import OUTPUT_LIMIT, Limits, Process
+from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process
+from sandboxkit._states import State
 from sandboxkit._streams import Stdin
-from sandboxkit._work import begun
+from sandboxkit._work import start_detached
 from sandboxkit.display import Shown
-from sandboxkit.errors import (
-    ConfigurationError,
-    SandboxFileError,
-)
+from sandboxkit.errors import ConfigurationError, SandboxFileError
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
     Command,
@@ -47,6 +48,7 @@ MAX_DOWNLOAD = 1024 * 1024 * 1024
 MAX_DOWNLOAD_FILES = 100_000
 
 
+@explained
 class Sandbox(Shown):
     """One isolated machine. Made by `Session.sandbox()`; it starts on first use.
 
@@ -55,7 +57,7 @@ class Sandbox(Shown):
     """
 
     def __new__(cls, *given: object, **options: object) -> Self:
-        """Raise ConfigurationError for one that is not made by a session."""
+        """Raise ConfigurationError for a direct call: sessions make sandboxes."""
         if not given or not isinstance(given[0], Provider):
             raise ConfigurationError(
                 f"a {cls.__name__} is made by its session: Session().sandbox(image=...); one that "
@@ -67,14 +69,14 @@ class Sandbox(Shown):
         self,
         provider: Provider,
         spec: SandboxSpec,
-        home: Home,
+        context: SessionContext,
         sandbox_id: str | None = None,
     ) -> None:
         self._provider = provider
-        self._life = Life(provider, spec, home, sandbox_id)
+        self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=_caller())
 
     def __repr__(self) -> str:
-        return f"<Sandbox {self.id or '(not started)'} provider={self.provider_name}>"
+        return f"<Sandbox {self._life.describe()} provider={self.provider_name}>"
 
     @property
     def id(self) -> str | None:
@@ -88,8 +90,19 @@ class Sandbox(Shown):
 
     @property
     def spec(self) -> SandboxSpec:
-        """The options it was made with; the defaults for one reached by `from_id`."""
+        """The options of the sandbox; the defaults if it was reached by `from_id`."""
         return self._life.spec
+
+    @property
+    def queued(self) -> float | None:
+        """How long (s) the start has waited for room without progress in the session; None if not queued.
+
+        Progress is that any sandbox of the session starts running or ends; it restarts the count. Use it
+        for a deadline that excludes queueing behind others but still detects a queue that is stuck.
+        """
+        life = self._life
+        since = max(life.since, life.context.moved)
+        return time.monotonic() - since if life.state is State.QUEUED else None
 
     @staticmethod
     def list(
@@ -98,29 +111,32 @@ class Sandbox(Shown):
         *,
         provider: str | None = None,
     ) -> Operation[builtins.list[SandboxInfo]]:
-        """List every sandbox that carries all of `tags`, whichever process made it."""
+        """List every sandbox that carries all of `tags`, whichever process made it.
+
+        `state` limits the list to sandboxes in that state.
+        """
         return _ambient.listed(_ambient.provider(provider), tags, state)
 
     @staticmethod
     def from_id(sandbox_id: str, *, provider: str | None = None) -> "Operation[Sandbox]":
-        """Reach a sandbox of another process. Raises SandboxNotFoundError."""
+        """Return a sandbox by its id, whichever process made it. Raises SandboxNotFoundError."""
         sandbox_id = _arguments.text("sandbox_id", sandbox_id)
         backend = _ambient.provider(provider)
 
         async def run() -> Sandbox:
             await backend.get(sandbox_id)
-            return Sandbox(backend, SandboxSpec(), Home(), sandbox_id)
+            return Sandbox(backend, SandboxSpec(), SessionContext(), sandbox_id)
 
         return Operation(run())
 
     def start(self) -> Operation[Self]:
-        """Start it now rather than on first use."""
+        """Start the sandbox now rather than on first use, and return it."""
 
         async def run() -> Self:
             await self._life.started()
             return self
 
-        return Operation(run(), lost=self._life.lost)
+        return Operation(run(), lost=self._life.lost, of=self._life)
 
     def exec(
         self,
@@ -130,6 +146,7 @@ class Sandbox(Shown):
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         timeout: float | None = None,
+        deadline: float | None = None,
         check: bool = False,
         stdin: _arguments.Content | bool | None = None,
         pty: PtySize | bool = False,
@@ -138,17 +155,22 @@ class Sandbox(Shown):
         """Run a command and return at once. A non-zero exit is a result, not an error.
 
         `stdin` is the whole input, or True for a `Process.stdin` to write to. `pty` runs it on
-        a terminal, with stdin open. `output_limit` is in bytes a stream, None for no limit.
-        `timeout`, in seconds, counts from the command's start; past it the whole process tree
-        is killed and the result raises CommandTimeoutError. With `check`, a non-zero exit
-        raises CommandFailedError. Every other error is the infrastructure's.
+        a terminal, with stdin open. `output_limit` is in bytes per stream, None for no limit.
+        `timeout` (s) counts from the command's start; when it expires, the whole process tree is
+        killed and the result raises CommandTimeoutError. With `check`, a non-zero exit raises
+        CommandFailedError. Every other error is an infrastructure error.
+
+        `deadline` (s) counts from this call and covers the wait for room, the sandbox's start and the
+        command. When it expires, the result raises NoRoomError if the sandbox still waits for room,
+        otherwise ProviderUnavailableError; the command is killed. These are infrastructure errors, so
+        give a `timeout` as well to limit the command itself.
         """
-        self._refuse_stopped()
+        self._life.refuse_ended()  # before a stdin exists that nobody would close
         size = _arguments.pty(pty)
         words, variables = _arguments.argv(argv), _arguments.env(env)
         live, items = _input(stdin, open_=size is not None)
         command = Command(words, _cwd(cwd), variables, _user(user), items, size)
-        limits = _limits(timeout, check, output_limit)
+        limits = _limits(timeout, deadline, check, output_limit)
         return self._process(
             words, lambda box, output: self._provider.exec(box, command, output), limits, live
         )
@@ -161,16 +183,17 @@ class Sandbox(Shown):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        deadline: float | None = None,
         check: bool = False,
         stdin: _arguments.Content | bool | None = None,
         output_limit: int | None = OUTPUT_LIMIT,
     ) -> Process:
-        """Run code in a fork of the sandbox's interpreter, which has its modules imported already.
+        """Run code in a fork of the sandbox's interpreter, whose modules are already imported.
 
-        It needs `interpreter=` among the sandbox's options. The result is that of
-        `exec([program, "-I", "-c", code, *args])`, without Python's start; see there.
+        The sandbox needs the option `interpreter=`; otherwise this raises ConfigurationError. The
+        result is that of `exec([program, "-I", "-c", code, *args])`, without Python's start-up time.
         """
-        self._refuse_stopped()
+        self._life.refuse_ended()
         interpreter = self.spec.interpreter
         if interpreter is None:
             raise ConfigurationError(
@@ -184,7 +207,7 @@ class Sandbox(Shown):
         return self._process(
             (interpreter.program, "-I", "-c", text, *words[1:]),
             lambda box, output: self._provider.run_python(box, text, command, output),
-            _limits(timeout, check, output_limit),
+            _limits(timeout, deadline, check, output_limit),
             live,
         )
 
@@ -197,28 +220,28 @@ class Sandbox(Shown):
         size: PtySize | None = None,
         output_limit: int = 1 << 20,
     ) -> "Terminal":
-        """Open a bash that lasts, on a terminal: what one command leaves, the next one finds.
+        """Open a persistent bash session on a PTY. State carries over between commands.
 
-        It starts on first use. `output_limit` is in bytes a result.
+        It starts on first use. `output_limit` is in bytes per result.
         """
         from sandboxkit.terminal import Terminal
 
-        self._refuse_stopped()
+        self._life.refuse_ended()
         return Terminal(self, cwd=cwd, env=env, user=user, size=size, output_limit=output_limit)
 
     def python(self, **options: "Unpack[KernelOptions]") -> "Kernel":
-        """Open a Python that lasts: what one cell leaves in it, the next one finds.
+        """Open a persistent Python kernel. State carries over between cells.
 
-        It starts on first use. `sandboxkit.kernel.KernelOptions` has the options.
+        It starts on first use. `sandboxkit.kernel.KernelOptions` lists the options.
         """
         from sandboxkit.kernel import Kernel
 
-        self._refuse_stopped()
+        self._life.refuse_ended()
         return Kernel(self, **options)
 
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
-        """Read a whole file. Raises SandboxFileNotFoundError; SandboxFileError past max_bytes."""
-        path, max_bytes = self._path(path), _arguments.size("max_bytes", max_bytes)
+        """Read a whole file. Raises SandboxFileNotFoundError, or SandboxFileError past `max_bytes`."""
+        path, max_bytes = _arguments.path(path), _arguments.size("max_bytes", max_bytes)
         return self._call(
             lambda sandbox_id: self._provider.read_file(sandbox_id, path, max_bytes=max_bytes)
         )
@@ -228,9 +251,9 @@ class Sandbox(Shown):
     ) -> Operation[None]:
         """Write a file atomically, making its parent folders.
 
-        `mode` None keeps that of a file that exists and is 0o644 for a new one.
+        With `mode` None an existing file keeps its mode and a new file gets 0o644.
         """
-        path, content = self._path(path), _arguments.content("data", data)
+        path, content = _arguments.path(path), _arguments.content("data", data)
         mode = _arguments.mode(mode)
         return self._call(
             lambda sandbox_id: self._provider.write_file(sandbox_id, path, content, mode=mode)
@@ -239,11 +262,11 @@ class Sandbox(Shown):
     def upload(self, local: str | os.PathLike[str], remote: str) -> Operation[None]:
         """Copy a file to the path `remote`, or a folder's contents into the folder `remote`.
 
-        Modes and links inside a folder are kept. Folders are made as needed.
+        Modes and links inside a folder are kept. Missing folders are created.
         """
         from sandboxkit import _transfer  # tarfile costs a tenth of the whole import
 
-        remote, source = self._path(remote), _arguments.local_path("local", local)
+        remote, source = _arguments.path(remote), _arguments.local_path("local", local)
         if not os.path.exists(source):
             raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
         folder, name = (remote, None) if os.path.isdir(source) else posixpath.split(remote)
@@ -266,14 +289,14 @@ class Sandbox(Shown):
     ) -> "Operation[Transfer]":
         """Copy a file to the path `local`, or a folder's contents into the folder `local`.
 
-        What the sandbox sends is not trusted: links and special files are left out and named
-        in the result, nothing is written outside `local`. Raises SandboxFileError past a limit,
-        for members more than 64 folders or 2 KiB deep, and for what changes meanwhile; OSError
-        where this machine cannot take it.
+        The data is untrusted: links and special files are skipped and named in the result, and
+        nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64
+        folders or 2 KiB, and for files that change meanwhile; OSError if this machine cannot store
+        the data.
         """
         from sandboxkit import _transfer
 
-        remote, target = self._path(remote), _arguments.local_path("local", local)
+        remote, target = _arguments.path(remote), _arguments.local_path("local", local)
         limits = _transfer.DownloadLimits(
             _arguments.size("max_bytes", max_bytes), _arguments.size("max_files", max_files)
         )
@@ -292,59 +315,58 @@ class Sandbox(Shown):
         return self._call(fetch)
 
     def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
-        """List a folder, sorted by path. Raises SandboxFileError for a very large one."""
-        path = self._path(path)
+        """List a folder, sorted by path. Raises SandboxFileError for a very large folder."""
+        path = _arguments.path(path)
         return self._call(lambda sandbox_id: self._provider.list_dir(sandbox_id, path))
 
     def stat(self, path: str) -> Operation[FileInfo]:
         """Describe a path without following a final link. Raises SandboxFileNotFoundError."""
-        path = self._path(path)
+        path = _arguments.path(path)
         return self._call(lambda sandbox_id: self._provider.stat(sandbox_id, path))
 
     def remove(self, path: str, *, recursive: bool = False) -> Operation[None]:
         """Remove a file, a link or an empty folder; with `recursive` a whole tree."""
-        path, recursive = self._path(path), _arguments.flag("recursive", recursive)
+        path, recursive = _arguments.path(path), _arguments.flag("recursive", recursive)
         return self._call(
             lambda sandbox_id: self._provider.remove(sandbox_id, path, recursive=recursive)
         )
 
     def logs(self) -> Operation[bytes]:
         """Return the newest output of the sandbox's main command, stdout and stderr together."""
-        self._refuse_stopped()
         return self._call(lambda sandbox_id: self._provider.logs(sandbox_id))
 
     def status(self) -> Operation[SandboxInfo]:
-        """Ask the backend. Raises SandboxNotFoundError once it is gone."""
-        self._refuse_stopped()
+        """Ask the backend for the sandbox's state. Raises SandboxNotFoundError once it is gone."""
         return self._call(lambda sandbox_id: self._provider.get(sandbox_id))
 
     def usage(self) -> Operation[Usage | None]:
-        """Ask what it has used since its start; None from a backend that cannot tell."""
-        self._refuse_stopped()
+        """Return what the sandbox has used since its start; None if the backend cannot tell."""
         return self._call(lambda sandbox_id: self._provider.usage(sandbox_id))
+
+    def workdir(self) -> Operation[str]:
+        """Return the folder where commands start: the option `workdir`, or the backend's default."""
+        return self._call(lambda sandbox_id: self._provider.workdir(sandbox_id))
 
     def wait(self) -> Operation[int]:
         """Wait for the main command to end and return its exit status."""
-        self._refuse_stopped()
         return self._call(lambda sandbox_id: self._provider.wait(sandbox_id))
 
     def renew(self, lifetime: float) -> Operation[None]:
-        """Let it live `lifetime` seconds from now."""
+        """Set the sandbox's remaining lifetime to `lifetime` seconds from now."""
         _arguments.positive("lifetime", lifetime, unit="seconds")
-        self._refuse_stopped()
 
         async def renew(sandbox_id: str) -> None:
-            self._life.renewed = float("-inf")  # no pool knows its end any more
+            self._life.renewed = float("-inf")  # a pool must not reuse it: its end is unknown
             await self._provider.renew(sandbox_id, lifetime)
 
         return self._call(renew)
 
     def stop(self) -> Operation[None]:
-        """End it and remove everything of it. Idempotent; a start in flight is undone.
+        """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.
 
-        Cancelling it ends the waiting only.
+        Cancelling this operation only stops waiting for it.
         """
-        return begun(self._life.stop)
+        return start_detached(self._life.stop, ended=self._life.stopped or self.id is None)
 
     def __enter__(self) -> Self:
         with self._stopped_if_interrupted():
@@ -362,14 +384,10 @@ class Sandbox(Shown):
         if not self.spec.detach:
             await self.stop()
 
-    def _path(self, path: str) -> str:
-        self._refuse_stopped()
-        return _arguments.path(path)
-
     @contextlib.contextmanager
     def _stopped_if_interrupted(self) -> Iterator[None]:
-        # Cancelled or Ctrl-C on entry: there is no exit to stop what may just have started.
-        # Nobody waits for it here, where a time limit may be over; closing the session does.
+        # After a cancellation or Ctrl-C on entry, __exit__ does not run to stop the sandbox.
+        # Do not wait here, because a time limit may have expired; closing the session waits.
         try:
             yield
         except Exception:
@@ -378,20 +396,29 @@ class Sandbox(Shown):
             self.stop()
             raise
 
-    def _refuse_stopped(self) -> None:
-        self._life.refuse_ended()
-
     def _call(self, work: Callable[[str], Awaitable[T]]) -> Operation[T]:
-        return Operation(self._life.call(work))
+        self._life.refuse_ended()
+        return Operation(self._life.call(work), of=self._life)
 
     def _process(
-        self, argv: tuple[str, ...], run: _Run, limits: Limits, live: Stdin | None
+        self, argv: tuple[str, ...], run: _Run, limits: CommandLimits, live: Stdin | None
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
             sandbox_id = await self._life.started()
             return lambda output: self._life.during(sandbox_id, lambda box: run(box, output))
 
-        return Process(argv, ready, limits, live)
+        return Process(argv, ready, limits, live, self._life)
+
+
+def _caller() -> str:
+    """Return the caller's line outside the core, such as "train.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package, _, rest = str(frame.f_globals.get("__name__")).partition(".")
+        if package != "sandboxkit" or rest.startswith("integrations"):
+            break
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _cwd(cwd: str | None) -> str | None:
@@ -402,9 +429,12 @@ def _user(user: str | None) -> str | None:
     return None if user is None else _arguments.text("user", user)
 
 
-def _limits(timeout: float | None, check: bool, output_limit: int | None) -> Limits:
-    return Limits(
+def _limits(
+    timeout: float | None, deadline: float | None, check: bool, output_limit: int | None
+) -> CommandLimits:
+    return CommandLimits(
         timeout=_arguments.timeout(timeout),
+        deadline=None if deadline is None else _arguments.positive("deadline", deadline),
         check=_arguments.flag("check", check),
         output=None if output_limit is None else _arguments.size("output_limit", output_limit),
     )
@@ -413,7 +443,10 @@ def _limits(timeout: float | None, check: bool, output_limit: int | None) -> Lim
 def _input(
     stdin: _arguments.Content | bool | None, *, open_: bool = False
 ) -> tuple[Stdin | None, AsyncIterator[StdinItem] | None]:
-    """What to write to while the command runs, and what it reads; `open_` where none is given."""
+    """Return the writable stdin, if any, and the items that the command reads.
+
+    With `open_`, stdin is writable unless content is given.
+    """
     given = _arguments.stdin(stdin)
     if given is True or (open_ and not given):
         live = Stdin()

@@ -23,15 +23,18 @@ from sandboxkit import (
     _registry,
     _tags,
 )
-from sandboxkit._life import Home, Life
+from sandboxkit._lifecycle import Lifecycle, SessionContext
+from sandboxkit._limiter import Limiter
+from sandboxkit._machine_semaphore import MachineSemaphore
+from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit._places import Places
 from sandboxkit._pool import Pool
 from sandboxkit._process import OUTPUT_LIMIT, Process
+from sandboxkit._reconciler import Reconciler
 from sandboxkit._sandbox import Sandbox
-from sandboxkit._slots import Slots
 from sandboxkit._spec import PRELOAD, SpecOptions, build
-from sandboxkit._work import Work, begun
+from sandboxkit._states import WITHOUT_ROOM, State
+from sandboxkit._work import Work, start_detached
 from sandboxkit.display.signatures import spelled_out, with_options
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import Provider
@@ -45,21 +48,26 @@ from sandboxkit.types import (
     SandboxState,
 )
 
+_NAMED = 8
+"""How many sandboxes an error about a cap names at most."""
 
+
+@explained
 @with_options
 class Session:
     """Sandboxes that share a provider, default options and a lifetime.
 
     `provider` is a name, a Provider, or None for SANDBOXKIT_PROVIDER, else local on Linux and
     docker elsewhere. `max_concurrency` caps how many sandboxes live or start at a time; further
-    ones wait. `max_live` caps them for all processes of this user on this machine together, of
-    the local or the docker provider each; without it SANDBOXKIT_MAX_LIVE does, where that is
-    set. It must be the same in all of them. `pool` keeps that many started sandboxes ready, or
-    `(least, most)`: as many as were wanted lately of each set of options, filled in the background
-    from the entering of the context on. Each serves one job unless `reuse="reset"`. They count for
-    both caps. The other keywords are the options of a sandbox (`SpecOptions`), as defaults for
-    `sandbox()`. Leaving the context closes the session: it stops every sandbox that it made and that is
-    not detached. Sessions left open are closed at interpreter exit.
+    ones wait. `max_live` caps them over all processes of this user on this machine, separately for
+    the local and the docker provider; its default is SANDBOXKIT_MAX_LIVE, if set. It must be the
+    same in all processes. `pool` is a number, or `(least, most)`: the session keeps up to so many
+    started sandboxes ready, and only `least` after ten minutes without a start. They are created in
+    the background once the context is entered, first with the session's options, later also with
+    other options that are requested repeatedly. Each serves one job unless `reuse="reset"`, and
+    counts against both caps. The other keywords are sandbox options (`SpecOptions`), the defaults
+    for `sandbox()`. Leaving the context closes the session, which stops every sandbox that it made
+    and that is not detached. Sessions left open are closed at interpreter exit.
     """
 
     @spelled_out
@@ -72,29 +80,38 @@ class Session:
         pool: int | tuple[int, int] | None = None,
         **spec: Unpack[SpecOptions],
     ) -> None:
+        _loop.refuse_trio()
         if max_concurrency is not None:
-            _arguments.whole("max_concurrency", max_concurrency)
+            _arguments.integer("max_concurrency", max_concurrency)
         self._spec = build(SandboxSpec(), spec)
         self._owns_provider = not isinstance(provider, Provider)
         self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
-        home = _homes.setdefault(self._provider, os.getpid())
-        _forks.refuse(home, f"provider {self._provider!r}", "make a new one after a fork")
+        owner = _owner_pids.setdefault(self._provider, os.getpid())
+        _forks.refuse(owner, f"provider {self._provider!r}", "make a new one after a fork")
         self._provider.check(self._spec)
         self.id = secrets.token_hex(6)
-        slots = Slots(max_concurrency, _places(self._provider, max_live))
-        self._home = Home(slots, begins=self._begin, mark=self._mark)
+        limiter = Limiter(max_concurrency, _places(self._provider, max_live))
+        context = SessionContext(limiter, begins=self._begin, mark=self._mark, full=self._full)
+        wanted = limiter.wanted_elsewhere
+        self._context, self._sandboxes = context, context.lives
+        self._reconciler = Reconciler(self._provider, context, self.id, wanted)
+        context.look = self._reconciler.look
         self._pool: Pool | None = None
         if pool is not None:
             bounds = _bounds(pool, max_concurrency, self._spec)
-            self._pool = self._home.pool = Pool(self._provider, self._home, self._spec, bounds)
-        self._uncounted = dataclasses.replace(self._home, slots=Slots())
-        self._sandboxes = self._home.lives
+            self._pool = context.pool = Pool(self._provider, context, self._spec, bounds)
+        self._uncounted = dataclasses.replace(context, limiter=Limiter())
         self._refuse_reuse(self._spec)
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._sweep: Work | None = None
         self._pid = os.getpid()
         _exit.register(self)
+        if not self._owns_provider:
+            _exit.register_backend(self._provider)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} provider={self.provider_name}>"
 
     @property
     def provider_name(self) -> str:
@@ -103,28 +120,33 @@ class Session:
 
     @property
     def pool(self) -> int:
-        """How many sandboxes its pool may keep ready; 0 where it has none."""
+        """How many sandboxes the pool may keep ready; 0 without a pool."""
         return 0 if self._pool is None else self._pool.most
 
     @property
     def resets(self) -> bool:
-        """Whether `reuse="reset"` goes here: it has a pool, and its provider can reset sandboxes."""
+        """Whether `reuse="reset"` is supported: there is a pool and the provider can reset sandboxes."""
         return self._pool is not None and type(self._provider).reset is not Provider.reset
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since a sandbox of this session last started running or ended; see `Sandbox.queued`."""
+        return time.monotonic() - self._context.moved
 
     @with_options
     @spelled_out
     def sandbox(self, *, counted: bool = True, **overrides: Unpack[SpecOptions]) -> Sandbox:
-        """Make a sandbox with the session's options and these over them. No I/O until used.
+        """Make a sandbox whose options override the session's. It does no I/O until it is used.
 
-        With `counted=False` it is one beyond `max_concurrency` and `max_live`: for the few that serve all the
-        others, which would wait for each other otherwise.
+        With `counted=False` it does not count against `max_concurrency` and `max_live`. Use this for a
+        few sandboxes that serve all others, to avoid a deadlock.
         """
         self._refuse_closed()
         _arguments.flag("counted", counted)
         spec = build(self._spec, overrides)
         self._provider.check(spec)
         self._refuse_reuse(spec)
-        return Sandbox(self._provider, spec, self._home if counted else self._uncounted)
+        return Sandbox(self._provider, spec, self._context if counted else self._uncounted)
 
     @spelled_out
     def run(
@@ -133,6 +155,7 @@ class Session:
         *,
         cwd: str | None = None,
         timeout: float | None = None,
+        deadline: float | None = None,
         check: bool = False,
         stdin: _arguments.Content | bool | None = None,
         pty: PtySize | bool = False,
@@ -141,13 +164,14 @@ class Session:
     ) -> Process:
         """Run one command in a fresh sandbox, which is deleted once the command has ended.
 
-        The result is there before the deletion is; `close()` waits for it. See `Sandbox.exec`.
+        The result does not wait for the deletion; `close()` does. See `Sandbox.exec`.
         """
         sandbox = self.sandbox(**overrides)
         process = sandbox.exec(
             argv,
             cwd=cwd,
             timeout=timeout,
+            deadline=deadline,
             check=check,
             stdin=stdin,
             pty=pty,
@@ -165,6 +189,7 @@ class Session:
         python: str | None = None,
         cwd: str | None = None,
         timeout: float | None = None,
+        deadline: float | None = None,
         check: bool = False,
         stdin: _arguments.Content | bool | None = None,
         output_limit: int | None = OUTPUT_LIMIT,
@@ -172,11 +197,11 @@ class Session:
     ) -> Process:
         """Run Python code in a sandbox of its own; the result is that of `python3 -I -c`.
 
-        It is forked from an interpreter that was started with the sandbox and has `preload`
-        imported. Without `preload` and `python` that is the session's `interpreter`, else a
-        `python3` with the usual imports, from bisect and json to typing. The sandbox is deleted afterwards; with `pool=` and
-        `reuse="reset"` it is made clean for the next, which is the fast way. `env` is that of the
-        code, so that it takes no sandbox of its own. See `Sandbox.run_python`.
+        The code runs in a fork of an interpreter that started with the sandbox and has imported
+        `preload`. The default is the session's `interpreter`, else `python3` with common modules of
+        the standard library. The sandbox is deleted afterwards, or with `pool=` and `reuse="reset"`
+        cleaned for the next run, which is faster. `env` applies to the code, not to the sandbox, so it
+        does not affect pooling. See `Sandbox.run_python`.
         """
         if "interpreter" not in overrides:
             known = self._spec.interpreter or Interpreter(preload=PRELOAD)
@@ -195,6 +220,7 @@ class Session:
             cwd=cwd,
             env=env,
             timeout=timeout,
+            deadline=deadline,
             check=check,
             stdin=stdin,
             output_limit=output_limit,
@@ -203,9 +229,9 @@ class Session:
 
     @spelled_out
     def warm(self, **overrides: Unpack[SpecOptions]) -> Operation[None]:
-        """Fill the pool with sandboxes of these options, and wait until there is no room for more.
+        """Fill the pool with sandboxes of these options and wait until it is full.
 
-        Raises what the creation of one raised. Without a pool: ConfigurationError.
+        Raises the error of a failed creation, and ConfigurationError without a pool.
         """
         self._refuse_closed()
         pool, spec = self._pool, build(self._spec, overrides)
@@ -218,10 +244,27 @@ class Session:
         return Operation(pool.warm(spec))
 
     def pool_stats(self) -> PoolStats:
-        """What the pool has now, how often it was of use, and why sandboxes were thrown away."""
+        """Return the pool's contents, its hits and misses, and why sandboxes were thrown away."""
         if self._pool is None:
             raise ConfigurationError("this session has no pool: make it with pool=")
         return self._pool.stats()
+
+    def explain(self) -> str:
+        """Return a text that says what each sandbox does or waits for, for how long, and who made it.
+
+        It also shows the use of the caps, the pool's contents, and why creations wait. Print it.
+        """
+        lives = sorted(self._context.lives, key=lambda life: life.since)
+        lines = [f"session {self.id} of {self._provider.name!r}: {len(lives)} sandboxes"]
+        lines += [f"  {life.describe()}" for life in lives]
+        if any(life.state is State.QUEUED for life in lives):
+            lines.append(f"  room: {self._full()}")
+        throttle = self._context.throttle
+        if (refusal := throttle.refusal) is not None:
+            lines.append(f"  creations wait {throttle.closed_for:.0f} s more: {refusal}")
+        if self._pool is not None:
+            lines.append(f"  pool: {self._pool.stats()}")
+        return "\n".join(lines)
 
     def list(
         self, tags: _tags.Tags | None = None, state: SandboxState | None = None
@@ -231,12 +274,12 @@ class Session:
         return _ambient.listed(self._provider, tags, state)
 
     def diagnose(self) -> Operation[Diagnosis]:
-        """Say whether the backend can work here and now, without making a sandbox."""
+        """Check whether the backend can work here and now, without making a sandbox."""
         self._refuse_closed()
         return Operation(self._provider.diagnose())
 
     def from_id(self, sandbox_id: str) -> Operation[Sandbox]:
-        """Reach a sandbox by id; closing this session leaves it alone.
+        """Return an existing sandbox by its id; closing this session does not stop it.
 
         Raises SandboxNotFoundError.
         """
@@ -245,30 +288,30 @@ class Session:
 
         async def run() -> Sandbox:
             await self._provider.get(sandbox_id)
-            return Sandbox(self._provider, SandboxSpec(), self._home, sandbox_id)
+            return Sandbox(self._provider, SandboxSpec(), self._context, sandbox_id)
 
         return Operation(run())
 
     def adopt(self, sandbox: Sandbox | str) -> Operation[Sandbox]:
-        """Take over a sandbox, given itself or its id: closing this session stops it."""
+        """Take over a sandbox or the id of one: closing this session then stops it."""
         self._refuse_closed()
-        given = sandbox.id if isinstance(sandbox, Sandbox) else sandbox
-        if given is None and isinstance(sandbox, Sandbox):
-            raise ConfigurationError(
-                "cannot adopt a sandbox that has not started; start() it first"
-            )
-        if isinstance(sandbox, Sandbox) and sandbox.spec.reuse == "reset":
-            raise ConfigurationError("a sandbox with reuse='reset' is its own session's for good")
+        given: object = sandbox
+        if isinstance(sandbox, Sandbox):
+            given = sandbox.id
+            if given is None:
+                raise ConfigurationError("the sandbox has not started; start() it first")
+            if sandbox.spec.reuse == "reset":
+                raise ConfigurationError("a sandbox with reuse='reset' stays with its own session")
         sandbox_id = _arguments.text("sandbox", given)
 
         async def run() -> Sandbox:
             await self._provider.get(sandbox_id)
-            adopted = Sandbox(self._provider, SandboxSpec(), self._home, sandbox_id)
-            await adopted._life.take_slot()
+            adopted = Sandbox(self._provider, SandboxSpec(), self._context, sandbox_id)
+            await adopted._life.take_room()
             try:
-                self._refuse_closed()  # meanwhile, which does not stop this one
+                self._refuse_closed()  # a close() meanwhile has not stopped this sandbox
             except ConfigurationError:
-                adopted._life.leave_slot()
+                adopted._life.leave_room()
                 raise
             self._sandboxes.add(adopted._life)
             return adopted
@@ -278,12 +321,13 @@ class Session:
     def close(self) -> Operation[None]:
         """Stop every sandbox of this session, in parallel, and release the provider.
 
-        All are attempted; failures are raised together as one ExceptionGroup, and closing
-        again tries those that failed again. Cancelling it ends the waiting only. In a forked
-        child it does nothing.
+        All stops are attempted; failures are raised together as one ExceptionGroup, and closing
+        again retries them. Cancelling this operation only stops waiting for it. In a forked child
+        it does nothing.
         """
+        _loop.refuse_trio()
         self._closed = True
-        return begun(self._close)
+        return start_detached(self._close, ended=not self._sandboxes)
 
     def __enter__(self) -> Self:
         self._open()
@@ -309,10 +353,8 @@ class Session:
             _loop.get().call_soon_threadsafe(self._pool.open)
 
     def _last(self, sandbox: Sandbox, process: Process) -> Process:
-        # A deletion that fails leaves it in _sandboxes: close() tries again and raises.
-        process.add_done_callback(
-            lambda _: process._background.call_soon_threadsafe(sandbox._life.stop)
-        )
+        # If the deletion fails, the sandbox stays in _sandboxes: close() retries and raises.
+        process._on_end(sandbox._life.stop)
         return process
 
     def _close(self) -> asyncio.Task[None] | None:
@@ -329,10 +371,10 @@ class Session:
     async def _stop_all(self) -> None:
         errors: list[Exception] = []
 
-        async def stop(sandbox: Life) -> None:
+        async def stop(sandbox: Lifecycle) -> None:
             try:
                 if sandbox.spec.detach:
-                    sandbox.leave_slot()  # it lives on, and nobody here will hear of its end
+                    sandbox.leave_room()  # it lives on, and its end will not be noticed here
                 elif stopping := sandbox.stop():
                     await asyncio.shield(stopping)
             except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
@@ -340,6 +382,7 @@ class Session:
             else:
                 self._sandboxes.discard(sandbox)
 
+        self._reconciler.close()
         if self._pool is not None:
             self._pool.close()
         async with anyio.create_task_group() as group:
@@ -359,11 +402,25 @@ class Session:
         if errors:
             raise ExceptionGroup(what, errors)
 
-    def _begin(self, sandbox: Life) -> None:
+    def _begin(self, sandbox: Lifecycle) -> None:
+        if self._closed:
+            sandbox.stop()  # its error is then not logged as an unread failure
         self._refuse_closed()
         self._sandboxes.add(sandbox)
         if self._sweep is None and self._provider.on_this_machine:
             self._sweep = Work(lambda: _cleanup.sweep_strays(self._provider))
+
+    def _full(self) -> str:
+        limiter = self._context.limiter
+        lives = [life for life in tuple(self._context.lives) if life.context.limiter is limiter]
+        lives = [life for life in lives if life.state not in WITHOUT_ROOM]
+        lives.sort(key=lambda life: life.since)
+        names = [life.describe() for life in lives[:_NAMED]]
+        if len(lives) > _NAMED:
+            names.append(f"{len(lives) - _NAMED} more")
+        has = f"this session has {len(lives)}"
+        own = f"{has}: {', '.join(names)}; stop() some of them" if lives else has
+        return f"{limiter.describe()}; {own}"
 
     def _mark(self, spec: SandboxSpec) -> SandboxSpec:
         marks: dict[str, str] = {
@@ -389,11 +446,11 @@ class Session:
             raise ConfigurationError(f"session {self.id} is closed; make a new Session")
 
 
-_homes: "weakref.WeakKeyDictionary[Provider, int]" = weakref.WeakKeyDictionary()
-"""The process whose connections each provider has."""
+_owner_pids: "weakref.WeakKeyDictionary[Provider, int]" = weakref.WeakKeyDictionary()
+"""The pid of the process that owns each provider's connections."""
 
 
-def _places(provider: Provider, max_live: int | None) -> Places | None:
+def _places(provider: Provider, max_live: int | None) -> MachineSemaphore | None:
     name = "max_live"
     if max_live is None and provider.on_this_machine:
         given = os.environ.get("SANDBOXKIT_MAX_LIVE")
@@ -403,13 +460,13 @@ def _places(provider: Provider, max_live: int | None) -> Places | None:
         max_live = int(given) if given.isdecimal() else _arguments.refuse(name, given, "a number")
     if max_live is None:
         return None
-    _arguments.whole(name, max_live)
+    _arguments.integer(name, max_live)
     if not provider.on_this_machine:
         raise ConfigurationError(
             f"max_live={max_live}: the sandboxes of {provider.name!r} are not on this machine; "
             "use max_concurrency"
         )
-    return Places(provider.name, max_live)
+    return MachineSemaphore(provider.name, max_live)
 
 
 def _bounds(
@@ -419,7 +476,7 @@ def _bounds(
     least, most = pool if isinstance(pool, tuple) and len(pool) == 2 else (0, pool)
     if isinstance(least, bool) or not isinstance(least, int) or least < 0:
         _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
-    if not isinstance(most, int) or _arguments.whole(name, most) < least:
+    if not isinstance(most, int) or _arguments.integer(name, most) < least:
         _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
     if max_concurrency is not None and most > max_concurrency:
         raise ConfigurationError(

@@ -23,7 +23,7 @@ class SpecOptions(TypedDict, total=False):
     env: Mapping[str, str]
     """Environment variables of all its commands, over the session's. Default: {}."""
     workdir: str | None
-    """Absolute directory where commands start; made if missing. None, the default: /workspace."""
+    """Absolute directory where commands start; made if missing. None, the default: /workspace, or where the image's user cannot make that `$HOME/workspace`; `Sandbox.workdir()` tells it."""
     user: str | None
     """User name or numeric uid for commands and file calls. None, the default: the image's."""
     cpus: float | None
@@ -38,6 +38,9 @@ class SpecOptions(TypedDict, total=False):
     """'internet' lets it connect to anywhere; 'none', the default, to nothing but itself."""
     lifetime: float | None
     """Seconds after which it ends itself. Default: 3600.0; None: no limit, not allowed with `detach`."""
+    start_timeout: float | None
+    """Seconds that its start may take, waiting for room included; past them the calls that need it
+    raise NoRoomError or ProviderUnavailableError. None, the default: it waits, and says so in the log."""
     tags: _tags.Tags
     """Labels to find it by, such as 'run:42', beside the session's. Default: {}."""
     files: Mapping[str, _arguments.Content]
@@ -113,7 +116,7 @@ def _interpreter(name: str, value: Any) -> Interpreter:
 
 _text = _arguments.optional(_arguments.text)
 _positive = _arguments.optional(_arguments.positive)
-_whole = _arguments.optional(_arguments.whole)
+_whole = _arguments.optional(_arguments.integer)
 _CHECKS: dict[str, _arguments.Check] = {
     "image": _text,
     "command": _arguments.optional(lambda name, value: _arguments.argv(value, name)),
@@ -126,6 +129,7 @@ _CHECKS: dict[str, _arguments.Check] = {
     "pids": _whole,
     "network": lambda name, value: _arguments.one_of(name, value, ("none", "internet")),
     "lifetime": _positive,
+    "start_timeout": _positive,
     "tags": _tag_option,
     "files": _files,
     "secrets": _arguments.variables,
@@ -147,7 +151,8 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
     for name, value in options.items():
         if name not in _FIELDS:
             raise ConfigurationError(
-                f"unknown option {name!r}; the options are {', '.join(_FIELDS)}"
+                f"unknown option {name!r}{_arguments.nearest(name, _FIELDS)}; "
+                f"the options are {', '.join(_FIELDS)}"
             )
         changes[name] = _CHECKS[name](name, value)
     for name in ("tags", "env", "secrets"):

@@ -1,4 +1,4 @@
-"""A command's streams: output that is kept within a limit and can be read live, and stdin."""
+"""The streams of a command: output with a size limit and live reading, and stdin."""
 
 import builtins
 import codecs
@@ -10,7 +10,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import anyio
 
-from sandboxkit import _arguments, _forks
+from sandboxkit import _arguments, _forks, _loop
 from sandboxkit._operation import Operation
 from sandboxkit._pieces import Pieces
 from sandboxkit.errors import ConfigurationError
@@ -19,11 +19,11 @@ from sandboxkit.types import PtySize, StdinItem
 T = TypeVar("T")
 
 LINE_LIMIT = 1 << 20  # characters
-_UNREAD_LIMIT = 1 << 20  # bytes a live reader may lag behind before the command is held up
+_UNREAD_LIMIT = 1 << 20  # bytes a live reader may lag behind before back-pressure begins
 
 
 class Chunks(Generic[T]):
-    """Pieces of one output stream; iterate with `for` or `async for`, once."""
+    """The pieces of one output stream, for a single `for` or `async for`."""
 
     def __init__(self, stream: "OutputStream", convert: Callable[[bytes | None], list[T]]) -> None:
         self._stream, self._convert = stream, convert
@@ -54,23 +54,23 @@ class Chunks(Generic[T]):
 
 
 class OutputStream:
-    """One output stream of a command.
+    """One output stream of a command, readable while the command runs.
 
-    Iterating gives text as it arrives, decoded as UTF-8 with U+FFFD for what is not;
-    `lines()` gives whole lines, `bytes()` the exact bytes. While somebody iterates, a command
-    that writes faster is held up; otherwise output beyond the limit drops its middle. Ctrl-C while
-    waiting for more in a `for` kills the command.
+    Iterating yields text as it arrives, decoded as UTF-8; undecodable bytes become U+FFFD.
+    `lines()` yields whole lines, `bytes()` the exact bytes. During iteration, back-pressure
+    slows a command that writes faster; otherwise output over the limit loses its middle. Ctrl-C
+    during a `for` that waits for output kills the command.
     """
 
     def __init__(
         self, limit: int | None, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """`waiting` surrounds each wait of a thread for more."""
+        """`waiting` makes the context manager in which a thread waits for more output."""
         self._waiting = waiting
         self._tail_limit = 0 if limit is None else limit // 2
         self._head_limit = None if limit is None else limit - self._tail_limit
         self._head, self._tail, self._unread = Pieces(), Pieces(), Pieces()
-        self._attached = False  # somebody iterates
+        self._attached = False  # True while something iterates
         self._ended = False
         self._changed: anyio.Event | None = None
         self._pid = os.getpid()
@@ -83,22 +83,29 @@ class OutputStream:
         return Chunks(self, _text()).__aiter__()
 
     def read(self, *size: object) -> NoReturn:
-        """Raise ConfigurationError: it is not a file."""
+        """Raise ConfigurationError: an output stream is not a file."""
         raise ConfigurationError(
             "a command's output has no read(): iterate over it as it arrives, or take all of it "
             "from the command's result(), as .stdout and .stderr"
         )
 
-    def lines(self, *, max_length: int = LINE_LIMIT) -> Chunks[str]:
-        """Lines of text, without their line ends.
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError; the message says where to find the whole text."""
+        remedy = "; the whole output is the str result().stdout" if hasattr(str, name) else ""
+        raise AttributeError(
+            f"a command's live output has no attribute {name!r}{remedy}", name=name, obj=self
+        )
 
-        One of more than `max_length` characters comes in pieces of that many and a last one, so
-        that a program that ends no line cannot fill this machine's memory.
+    def lines(self, *, max_length: int = LINE_LIMIT) -> Chunks[str]:
+        """Return an iterator over text lines, without their line ends.
+
+        A line of more than `max_length` characters is split into pieces of that length, so that
+        a program that never ends a line cannot fill this machine's memory.
         """
-        return Chunks(self, _lines(_arguments.whole("max_length", max_length)))
+        return Chunks(self, _lines(_arguments.integer("max_length", max_length)))
 
     def bytes(self) -> Chunks[builtins.bytes]:
-        """The exact bytes, as they arrive; small pieces may come joined."""
+        """Return an iterator over the exact bytes as they arrive; small pieces may be joined."""
         return Chunks(self, lambda chunk: [] if chunk is None else [chunk])
 
     def _value(self) -> builtins.bytes:
@@ -139,7 +146,8 @@ class OutputStream:
             self._attached, self._unread = False, Pieces()
             self._notify()
 
-        Operation(detach())
+        if not _loop.halted():  # a halted loop delivers no more output
+            Operation(detach())
 
     def _keep(self, chunk: builtins.bytes) -> None:
         if self._head_limit is None:
@@ -168,24 +176,27 @@ class OutputStream:
 
 
 class Stdin:
-    """A running command's standard input, open when exec was given `stdin=True` or a pty."""
+    """The standard input of a running command, open if `exec` was given `stdin=True` or a pty."""
 
     def __init__(self) -> None:
         self._send, self._receive = anyio.create_memory_object_stream[StdinItem](16)
         self._pid = os.getpid()
 
     def write(self, data: _arguments.Content) -> Operation[None]:
-        """Send data; done when it is on its way. Raises BrokenPipeError after the command's end."""
+        """Send data to the command; the Operation is done once the data is queued.
+
+        Raises BrokenPipeError if the command has ended or its stdin was closed.
+        """
         self._refuse_fork()
         return Operation(self._put(_arguments.content("data", data)))
 
     def resize(self, size: PtySize) -> Operation[None]:
-        """Tell the command's terminal its new size."""
+        """Set the size of the command's terminal."""
         self._refuse_fork()
         return Operation(self._put(_arguments.pty_size("size", size)))
 
     def close(self) -> Operation[None]:
-        """Close the command's stdin; it then reads end of file."""
+        """Close the command's stdin; the command then reads end of file."""
         self._refuse_fork()
         return Operation(self._send.aclose())
 
@@ -208,14 +219,14 @@ class Stdin:
 
 
 class NoStdin:
-    """Stands where a command has no open stdin; using it says how to open one."""
+    """The placeholder for a stdin that is not open; its methods raise errors with the remedy."""
 
     def write(self, data: _arguments.Content) -> Operation[None]:
         """Raise ConfigurationError: stdin was not opened."""
         raise ConfigurationError("this command's stdin is not open; pass stdin=True to exec()")
 
     def resize(self, size: PtySize) -> Operation[None]:
-        """Raise ConfigurationError: there is no terminal."""
+        """Raise ConfigurationError: the command has no terminal."""
         raise ConfigurationError("this command has no terminal; pass pty=True to exec()")
 
     def close(self) -> Operation[None]:
@@ -235,14 +246,14 @@ def _text() -> Callable[[bytes | None], list[str]]:
 
 def _lines(max_length: int) -> Callable[[bytes | None], list[str]]:
     decode = _text()
-    line, cut = io.StringIO(), False  # what has come of a line, but for the pieces cut off it
+    line, cut = io.StringIO(), False  # the unfinished line, without pieces already split off
 
     def add(text: str, found: list[str]) -> None:
         nonlocal cut
         line.write(text)
         if line.tell() > max_length:
             whole = line.getvalue()
-            # The last piece waits: it may end with half a line end, which is no part of the line.
+            # Keep the last piece: it may end with the CR of a CR LF, which is not part of the line.
             kept = (len(whole) - 1) // max_length * max_length
             found += [whole[at : at + max_length] for at in range(0, kept, max_length)]
             line.seek(0)

@@ -1,4 +1,4 @@
-"""Tags: labels on sandboxes, given as strings or a mapping and stored as key and value."""
+"""Tags: labels on sandboxes, given as strings or a mapping and stored as key-value pairs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _MAX_VALUE = 256
 
 
 def parse(tags: Tags | None) -> dict[str, str]:
-    """Normalise tags: "run:42" and "run=42" are {"run": "42"}, "flag" is {"flag": ""}.
+    """Normalise tags: "run:42" and "run=42" give {"run": "42"}, "flag" gives {"flag": ""}.
 
     Raises ConfigurationError for a key or value that not every backend can store.
     """
@@ -42,7 +42,7 @@ def parse(tags: Tags | None) -> dict[str, str]:
 
 
 def public(tags: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the tags that sandboxkit keeps for itself."""
+    """Return the tags without those reserved for sandboxkit."""
     return {key: value for key, value in tags.items() if not key.startswith(RESERVED)}
 
 

@@ -1,15 +1,15 @@
-"""What this machine lacks is nobody's fault in a sandbox: no thread can be started here."""
+"""A failure to start a thread on this machine, as an infrastructure error."""
 
 from sandboxkit.errors import ProviderUnavailableError
 
 __all__ = ["NO_THREAD", "no_thread"]
 
 NO_THREAD = "can't start new thread"
-"""What Python says, in a RuntimeError, where the system refuses one."""
+"""The message of Python's RuntimeError when the system refuses a new thread."""
 
 
 def no_thread(error: RuntimeError) -> ProviderUnavailableError | None:
-    """The error to raise in place of one that says so; None for any other one."""
+    """Return the error to raise instead if `error` means a refused thread, else None."""
     if str(error) != NO_THREAD:
         return None
     return ProviderUnavailableError(

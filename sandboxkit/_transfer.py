@@ -1,4 +1,4 @@
-"""Files and folders between this machine and a sandbox, as one tar stream each way."""
+"""Upload and download of files and folders, as one tar stream each way."""
 
 import errno
 import io
@@ -19,7 +19,7 @@ from sandboxkit.errors import ConfigurationError, SandboxFileError
 _CHUNK = 1 << 18
 _MAX_DEPTH = 64
 _MAX_NAME = 2048
-"""Bytes: below half of Linux's PATH_MAX, so that what is here can be named and removed."""
+"""Bytes: less than half of Linux's PATH_MAX, so that a downloaded path can be used and removed."""
 _MAX_SKIPPED = 8 << 20
 _BAD_NAMES = frozenset(
     {
@@ -33,32 +33,32 @@ _BAD_NAMES = frozenset(
         errno.ENOTEMPTY,
     }
 )
-"""What a member's name can bring about here."""
+"""The errors that a member's name can cause on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What a download brought."""
+    """The result of a download."""
 
     files: int
     bytes: int
     skipped: tuple[str, ...]
-    """Members that were left out because they are links or special files."""
+    """Members that were skipped because they are links or special files."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadLimits:
-    """How much a download may write on this machine."""
+    """Limits on what a download writes to this machine."""
 
     max_bytes: int
     max_files: int
 
 
 async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
-    """Stream a tar of a local file, called `name`, or of a folder's contents when it is None.
+    """Stream a tar of a local file under the name `name`, or of a folder's contents if it is None.
 
-    Each piece is made when it is asked for: one that is not read to its end holds nothing but
-    an open file, until it is closed.
+    Pieces are made on demand. A generator that is not exhausted holds only an open file, until it
+    is closed.
     """
     with closing(_archive(local, name)) as pieces:
         while piece := await anyio.to_thread.run_sync(next, pieces, b""):
@@ -72,11 +72,11 @@ async def unpack(
     single: bool,
     limits: DownloadLimits,
 ) -> Transfer:
-    """Extract a tar from a sandbox, trusting none of it: no links, no specials, no way out.
+    """Extract an untrusted tar: skip links and special files, and refuse paths outside the target.
 
-    With `single`, its only member becomes the file `target`; otherwise `target` is the folder
-    that receives the members. Raises SandboxFileError past a limit, for a hostile name or for
-    what is no archive; this machine's own failures, such as a full disk, are OSErrors.
+    With `single`, the only member becomes the file `target`; otherwise `target` is the folder
+    that receives the members. Raises SandboxFileError for an exceeded limit, a hostile name or a
+    broken archive; failures of this machine, such as a full disk, are OSErrors.
     """
     send, receive = anyio.create_memory_object_stream[bytes](8)
     result: list[Transfer] = []
@@ -84,7 +84,7 @@ async def unpack(
     async def extract() -> None:
         with receive:
             arguments = (_Reader(receive), target, single, limits)
-            # A thread besides those that all calls share: a sandbox that stalls holds it.
+            # A thread outside the shared pool, because a stalled sandbox blocks it.
             own = anyio.CapacityLimiter(1)
             result.append(await anyio.to_thread.run_sync(_extract, *arguments, limiter=own))
 
@@ -96,7 +96,7 @@ async def unpack(
                     try:
                         await send.send(chunk)
                     except anyio.BrokenResourceError:
-                        break  # the extractor is done: what follows is padding
+                        break  # the extractor is done; only padding follows
     except* Exception as errors:  # noqa: BLE001 - unwrapped and raised again
         raise _only(errors) from None
     return result[0]
@@ -110,7 +110,7 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:
-    """The archive in pieces of `_CHUNK` bytes and more, but for the last."""
+    """Yield the archive in pieces of at least `_CHUNK` bytes, except for the last."""
     piece = bytearray()
     for part in _parts_of_archive(local, name):
         piece += part
@@ -121,7 +121,7 @@ def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:
 
 
 def _parts_of_archive(local: str, name: str | None) -> Iterator[bytes]:
-    # Never written to: it makes the headers, and knows which files are links to earlier ones.
+    # Only makes headers and tracks hard links to earlier files; nothing is written to it.
     tar = tarfile.TarFile(fileobj=io.BytesIO(), mode="w", format=tarfile.PAX_FORMAT)
     left = _entries(local, "") if name is None else [(os.path.realpath(local), name)]
     while left:
@@ -135,7 +135,7 @@ def _parts_of_archive(local: str, name: str | None) -> Iterator[bytes]:
 
 
 def _entries(folder: str, prefix: str) -> list[tuple[str, str]]:
-    """The last comes first in the archive."""
+    """Return the path and name of each entry; the last one comes first in the archive."""
     names = sorted(os.listdir(folder), reverse=True)
     return [(os.path.join(folder, name), prefix + name) for name in names]
 
@@ -152,7 +152,7 @@ def _content(path: str, size: int) -> Iterator[bytes]:
     yield bytes(-size % tarfile.BLOCKSIZE)
 
 
-# gettarinfo() has no member for a socket; typeshed does not know.
+# gettarinfo() returns None for a socket, which typeshed does not declare.
 def _anonymous(path: str, member: tarfile.TarInfo | None) -> tarfile.TarInfo:
     known = member is not None and (
         member.isreg() or member.isdir() or member.issym() or member.islnk()
@@ -194,7 +194,7 @@ def _extract(source: _Reader, target: str, single: bool, limits: DownloadLimits)
 
 
 def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits) -> Transfer:
-    """With a `name` the only member becomes the file of that name."""
+    """Extract the members below `root`; with `name`, the only member becomes that file."""
     files = size = skipped_size = 0
     skipped: list[str] = []
     archive = members(source.read, max_bytes=limits.max_bytes, max_files=limits.max_files)
@@ -234,7 +234,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _enter(root: int, parts: list[str]) -> int:
-    """Open a folder below `root` without following any link, making what is missing."""
+    """Open a folder below `root`, creating missing folders and following no link."""
     current = os.dup(root)
     try:
         for part in parts:
@@ -259,7 +259,7 @@ def _write(root: int, parts: list[str], member: Member) -> None:
         except FileNotFoundError:
             pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        # Only the execute bit crosses: no setuid, nothing writable by others.
+        # Only the execute bit is kept: no setuid, nothing writable by others.
         permissions = 0o755 if member.executable else 0o644
         with os.fdopen(os.open(parts[-1], flags, permissions, dir_fd=folder), "wb") as file:
             while chunk := member.read(_CHUNK):
@@ -271,7 +271,7 @@ def _write(root: int, parts: list[str], member: Member) -> None:
 
 
 def _whose(error: OSError, parts: list[str]) -> OSError | SandboxFileError:
-    """The sandbox's, whose names clash or are none here, or this machine's own."""
+    """Return a SandboxFileError if a name from the sandbox clashes or is invalid, else `error`."""
     if error.errno not in _BAD_NAMES:
         return error
     return _refused("/".join(parts), f"{error.strerror}, on this machine")

@@ -1,4 +1,4 @@
-"""The members of a tar stream that nobody trusts: every size, name and count is bounded."""
+"""A reader of untrusted tar streams: every size, name and count is bounded."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["ArchiveError", "Member", "members"]
 
 Read = Callable[[int], bytes]
-"""At most so many bytes, and fewer only where the stream ends."""
+"""Reads at most this many bytes; returns fewer only at the end of the stream."""
 
 _BLOCK = 512
 _NOTHING = bytes(_BLOCK)
@@ -22,28 +22,28 @@ _EXTENSIONS = (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK)
 
 
 class ArchiveError(Exception):
-    """The stream is no archive, ends too early, or is past a limit; says which."""
+    """The stream is not an archive, ends too early or exceeds a limit; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member. `read` gives its content, which is to be read before the next member."""
+    """One member of an archive. `read` its content before advancing to the next member."""
 
     name: str
-    """As in os.fsdecode."""
+    """Decoded with os.fsdecode."""
     is_file: bool
     is_folder: bool
     size: int
-    """Of the content in bytes; 0 for a link, a folder or a special file."""
+    """Size of the content in bytes; 0 for a link, a folder or a special file."""
     executable: bool
     read: Read
 
 
 def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
-    """The members of an archive, one after another, up to its end marker.
+    """Yield the members of an archive, up to its end marker.
 
-    Besides the blocks of each member and its content no more is read than `max_bytes` and 2 KiB
-    for each of `max_files`; an extended header has at most 64 KiB. Raises ArchiveError.
+    Extended headers may take max_bytes + 2 KiB * max_files together and 64 KiB each. Raises
+    ArchiveError for more, and for a malformed archive.
     """
     left = max_bytes + max_files * _PER_MEMBER
     name: bytes | None = None
@@ -112,7 +112,7 @@ def _check_sum(block: bytes) -> None:
 
 
 def _number(field: bytes) -> int:
-    if field[0] == 0x80:  # GNU's form of numbers that octal digits cannot hold
+    if field[0] == 0x80:  # GNU's binary form, for numbers too large for octal digits
         return int.from_bytes(field[1:])
     digits = field.partition(b"\0")[0].strip() or b"0"
     if digits.strip(b"01234567"):
@@ -133,7 +133,7 @@ def _name(block: bytes) -> bytes:
 
 
 def _records(text: bytes) -> dict[bytes, bytes]:
-    """A pax header's records; each is its own length, a space, `key=value` and a line feed."""
+    """Parse a pax header: each record is its own length, a space, `key=value`, a line feed."""
     records: dict[bytes, bytes] = {}
     start = 0
     while start < len(text):

@@ -1,4 +1,4 @@
-"""Work that outlives a waiter: until the last of them has given up, or in any case."""
+"""Background work that continues when one of its waiters is cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,11 +9,16 @@ from sandboxkit import _loop
 from sandboxkit._operation import Operation
 
 
-def begun(begin: Callable[[], asyncio.Task[None] | None]) -> Operation[None]:
-    """Wait for what `begin` starts on the background loop.
+def start_detached(
+    begin: Callable[[], asyncio.Task[None] | None], *, ended: bool = False
+) -> Operation[None]:
+    """Call `begin` on the background loop and wait for the task that it returns.
 
-    Cancelling ends the waiting only: it starts even if nobody waits by then.
+    Cancelling ends the wait only: the task starts and runs even if nothing waits for it. `ended`
+    says that there is nothing to start; the call then succeeds even on a halted loop.
     """
+    if ended and _loop.halted():
+        return Operation._of_nothing()
     tasks: list[asyncio.Task[None] | None] = []
     _loop.get().call_soon_threadsafe(lambda: tasks.append(begin()))
 
@@ -25,30 +30,33 @@ def begun(begin: Callable[[], asyncio.Task[None] | None]) -> Operation[None]:
 
 
 class UndoneError(Exception):
-    """The work was cancelled, and has undone what it did."""
+    """The work was cancelled and has undone its effects."""
 
 
 class Work:
-    """A task of the background loop that is cancelled through a scope.
+    """A task on the background loop that is cancelled through a scope.
 
-    A provider's shields, behind which it finishes what must not be left half done, hold against
-    scopes and not against `task.cancel()`.
+    Providers shield steps that must not be left half done. A shield holds against a scope, but
+    not against `task.cancel()`.
     """
 
     def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
         self._scope = anyio.CancelScope()
         self._waiting = 0
         self._task = asyncio.create_task(self._drive(run))
-        # Whoever waits sees its error; nobody may be waiting any more.
+        # Retrieve the error, or asyncio reports it as lost when no waiter is left.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
     def waited_for(self) -> bool:
-        """Whether anybody waits for it."""
+        """Whether anything waits for the work."""
         return self._waiting > 0
 
     async def wait(self) -> None:
-        """Wait for its end. Raises its error, UndoneError where it was cancelled."""
+        """Wait until the work ends; the last waiter that gives up cancels it.
+
+        Raises the work's error, or UndoneError if it was cancelled.
+        """
         self._waiting += 1
         try:
             await asyncio.shield(self._task)
@@ -57,9 +65,13 @@ class Work:
             if not self._waiting and not self._task.done():
                 self._scope.cancel()
 
-    async def undo(self) -> None:
-        """Cancel it and wait until it has ended."""
+    def cancel(self) -> None:
+        """Cancel the work, which then undoes its effects."""
         self._scope.cancel()
+
+    async def undo(self) -> None:
+        """Cancel the work and wait until it has ended."""
+        self.cancel()
         await asyncio.wait([self._task])
 
     async def _drive(self, run: Callable[[], Awaitable[None]]) -> None:

@@ -7,6 +7,7 @@
     ├── ProviderUnavailableError         retryable: transport, throttling (retry_after), a backend fault
     ├── SandboxStartError                the sandbox could not be created
     │   ├── CapacityError                retryable: no room, quota reached
+    │   │   └── NoRoomError              no room under our own caps within start_timeout
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SandboxTerminatedError           the sandbox died under a command (lifetime, oom, killed)
@@ -22,12 +23,12 @@
         └── CommandTimeoutError (TimeoutError)
 
 The rule for training: a non-zero exit and `CommandTimeoutError` are the program's outcome and
-get a reward, and a kernel or a terminal that was ended is the doing of what ran there. Every other
-`SandboxError` is the infrastructure's: retry, then mask. Never score
-it as reward 0.
+get a reward, and so does a kernel or a terminal that the program ended. Every other
+`SandboxError` is an infrastructure failure: retry, then mask. Never score it as reward 0.
 """
 
 import errno as linux_errno
+from typing import TypedDict, Unpack
 
 from sandboxkit.types import ProcessResult
 
@@ -42,6 +43,7 @@ __all__ = [
     "ImageNotFoundError",
     "KernelError",
     "MissingExtraError",
+    "NoRoomError",
     "OutcomeUnknownError",
     "ProviderUnavailableError",
     "SandboxError",
@@ -66,8 +68,13 @@ _NO_ROOM = frozenset(
 )
 
 
+class _Where(TypedDict, total=False):
+    provider: str | None
+    sandbox_id: str | None
+
+
 class SandboxError(Exception):
-    """Base of everything raised here; `retryable` says whether the same call may succeed later."""
+    """Base class of all errors; `retryable` says whether the same call may succeed later."""
 
     retryable: bool = False
 
@@ -88,11 +95,11 @@ class ConfigurationError(SandboxError, ValueError):
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A package of one of our extras is not installed; the message says how to install it."""
+    """A package of an optional extra is not installed; the message says how to install it."""
 
 
 class AuthenticationError(SandboxError):
-    """The backend refused our credentials, or the operating system our access to it."""
+    """The backend refused our credentials, or the operating system denied access to the backend."""
 
 
 class ProviderUnavailableError(SandboxError):
@@ -101,25 +108,24 @@ class ProviderUnavailableError(SandboxError):
     retryable = True
 
     def __init__(
-        self,
-        message: str,
-        *,
-        provider: str | None = None,
-        sandbox_id: str | None = None,
-        retry_after: float | None = None,
+        self, message: str, *, retry_after: float | None = None, **where: Unpack[_Where]
     ) -> None:
-        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+        super().__init__(message, **where)
         self.retry_after = retry_after
 
 
 class SandboxStartError(SandboxError):
-    """The sandbox could not be created; nothing of it is left behind."""
+    """The sandbox could not be created; nothing is left behind."""
 
 
 class CapacityError(SandboxStartError):
     """The backend has no room, or a quota is reached."""
 
     retryable = True
+
+
+class NoRoomError(CapacityError):
+    """No slot became free within `start_timeout`; the message names the cap and who holds the slots."""
 
 
 class ImageNotFoundError(SandboxStartError):
@@ -133,40 +139,32 @@ class SandboxNotFoundError(SandboxError):
 class SandboxTerminatedError(SandboxError):
     """The sandbox ended while a call was using it; the message gives the reason if known.
 
-    `out_of_memory` says that what ran in it used more than the sandbox has, `by_command` that
-    what ran in it ended it in another way: nothing else could.
+    `out_of_memory`: its programs used more memory than the sandbox has. `by_command`: its
+    programs ended it in another way, because nothing else could have.
     """
 
     def __init__(
         self,
         message: str,
         *,
-        provider: str | None = None,
-        sandbox_id: str | None = None,
         out_of_memory: bool = False,
         by_command: bool = False,
+        **where: Unpack[_Where],
     ) -> None:
-        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+        super().__init__(message, **where)
         self.out_of_memory = out_of_memory
         self.by_command = by_command
 
 
 class SandboxNotCleanError(SandboxError):
-    """A reset could not prove that nothing of what ran in the sandbox is left there: delete it."""
+    """A reset could not prove that the sandbox is clean: delete it."""
 
 
 class SandboxFileError(SandboxError):
     """A file operation inside the sandbox failed; `path` is the sandbox path."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str,
-        provider: str | None = None,
-        sandbox_id: str | None = None,
-    ) -> None:
-        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+    def __init__(self, message: str, *, path: str, **where: Unpack[_Where]) -> None:
+        super().__init__(message, **where)
         self.path = path
 
 
@@ -175,36 +173,30 @@ class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
 
 
 class CommandStartError(SandboxError):
-    """The command was not started. `errno` is Linux's number, None where the backend tells none.
+    """The command was not started. `errno` is Linux's number, None if the backend reports none.
 
-    It is `retryable` where there was no room for it: too many processes, too little memory, too
-    many open files. Else the caller asked for what is not there: the program, the `cwd`.
+    The error is `retryable` if the system lacked processes, memory, open files or disk space.
+    Otherwise the caller asked for something that cannot be started, such as a missing program.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        errno: int | None,
-        provider: str | None = None,
-        sandbox_id: str | None = None,
-    ) -> None:
-        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+    def __init__(self, message: str, *, errno: int | None, **where: Unpack[_Where]) -> None:
+        super().__init__(message, **where)
         self.errno = errno
         self.retryable = errno in _NO_ROOM
 
 
 class KernelError(SandboxError):
-    """A kernel runs no cell: it has ended, or was closed. The cell was not run.
+    """The cell was not run, because the kernel has ended or was closed.
 
-    It is the doing of what ran there, or of the caller.
+    The cause is the code in the kernel or the caller, not the infrastructure.
     """
 
 
 class TerminalError(SandboxError):
-    """A terminal takes no command: its shell has ended, or a command runs.
+    """The terminal takes no command, because its shell has ended or a command runs.
 
-    `ended` is which of the two. It is the doing of what ran there, or of the caller.
+    `ended` is True if the shell has ended. The cause is a program in the terminal or the caller,
+    not the infrastructure.
     """
 
     def __init__(self, message: str, *, ended: bool = False) -> None:
@@ -213,10 +205,11 @@ class TerminalError(SandboxError):
 
 
 class OutcomeUnknownError(SandboxError):
-    """Nobody can say whether a command ran, or how it ended; the message says what is known.
+    """Whether a command ran, or how it ended, is unknown; the message says what is known.
 
-    Not retryable: what it did would be done twice. Where that does no harm, as in a sandbox of
-    its own, run it again in a new one. `stdout_bytes` and `stderr_bytes` are its output so far.
+    Not retryable: a retry could repeat the command's effects. If that does no harm, as in a
+    single-use sandbox, run the command again in a new one. `stdout_bytes` and `stderr_bytes` are
+    its output so far.
     """
 
     stdout_bytes: bytes = b""
@@ -224,17 +217,10 @@ class OutcomeUnknownError(SandboxError):
 
 
 class CommandError(SandboxError):
-    """A command's outcome; `result` holds its argv, exit status and the output so far."""
+    """The outcome of a command; `result` holds its argv, exit status and the output so far."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        result: ProcessResult,
-        provider: str | None = None,
-        sandbox_id: str | None = None,
-    ) -> None:
-        super().__init__(message, provider=provider, sandbox_id=sandbox_id)
+    def __init__(self, message: str, *, result: ProcessResult, **where: Unpack[_Where]) -> None:
+        super().__init__(message, **where)
         self.result = result
 
 
@@ -243,4 +229,4 @@ class CommandFailedError(CommandError):
 
 
 class CommandTimeoutError(CommandError, TimeoutError):
-    """The command ran past its `timeout` and its whole process tree was killed."""
+    """The command exceeded its `timeout`, and its whole process tree was killed."""

@@ -5,9 +5,10 @@ everything else has a default built on `exec` and may be replaced by something b
 methods run on sandboxkit's background event loop. `sandboxkit.testing.ProviderConformance`
 checks the contract.
 
-Providers implement no timeouts: the core cancels `exec`. They do not retry, do not keep count
-of what they created, and raise only errors of `sandboxkit.errors`. A connection whose end tells
-the backend that this process is gone is named to `close_in_forks`, else a forked child keeps it.
+Providers implement no timeouts: the core cancels `exec`. They do not retry, do not track what they
+created, and raise only errors of `sandboxkit.errors`. Pass each connection whose end tells the
+backend that this process is gone to `close_in_forks`; otherwise a forked child keeps it open.
+`state_folder` returns the folder for state that a user's processes share about local sandboxes.
 """
 
 import builtins
@@ -22,6 +23,7 @@ from typing import ClassVar
 
 from sandboxkit import _exec_files
 from sandboxkit._forks import close_in_forks
+from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError
 from sandboxkit.types import (
@@ -38,7 +40,7 @@ from sandboxkit.types import (
     Usage,
 )
 
-__all__ = ["Output", "Provider", "StreamName", "close_in_forks", "no_thread"]
+__all__ = ["Output", "Provider", "StreamName", "close_in_forks", "no_thread", "state_folder"]
 
 
 class Provider(ABC):
@@ -48,8 +50,8 @@ class Provider(ABC):
     """The entry point's name, such as "docker"."""
 
     on_this_machine: ClassVar[bool] = False
-    """Whether the sandboxes use this machine's processors and memory: `max_live` is for these,
-    and what is left over of them is swept when the first one of a session starts."""
+    """Whether sandboxes use this machine's CPUs and memory. If so, `max_live` applies, and the first
+    start of each session sweeps orphaned sandboxes."""
 
     def check(self, spec: SandboxSpec) -> None:
         """Refuse a spec that this backend cannot honour, before any I/O.
@@ -114,15 +116,19 @@ class Provider(ABC):
         )
 
     async def ready(self, sandbox_id: str) -> bool:
-        """Whether a sandbox that was kept idle can be given to somebody: it lives, as far as can be
-        said at once. Asked once for each that is taken from a pool, so a call of a vendor's is dear."""
+        """Return whether an idle sandbox is alive, as far as a quick check can tell. It is called for
+        every sandbox that is taken from a pool, so avoid slow vendor calls."""
         try:
             return (await self.get(sandbox_id)).state is SandboxState.RUNNING
         except SandboxNotFoundError:
             return False
 
+    async def workdir(self, sandbox_id: str) -> str:
+        """Return the folder where commands start: `spec.workdir`, or the provider's default for None."""
+        return await _exec_files.workdir(self, sandbox_id)
+
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
-        """Read a whole regular file, links followed.
+        """Read a whole regular file, following links.
 
         Raises SandboxFileNotFoundError, or SandboxFileError for a directory, a special file,
         no permission, or more than `max_bytes`.
@@ -140,14 +146,14 @@ class Provider(ABC):
         await _exec_files.put_archive(self, sandbox_id, path, tar)
 
     def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        """Stream a tar of `path`: of its contents, named relative to it, for a folder; of the
-        one member named as the file otherwise. Raises SandboxFileNotFoundError."""
+        """Stream a tar of `path`. A folder's contents are named relative to it; a file is the only
+        member, under its own name. Raises SandboxFileNotFoundError."""
         return _exec_files.get_archive(self, sandbox_id, path)
 
     async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """List a folder, sorted by path; each `FileInfo.path` is absolute.
 
-        Raises SandboxFileError for more than 50,000 entries or 8 MiB of them, and reads no more.
+        Raises SandboxFileError, without reading on, past 50,000 entries or 8 MiB of them.
         """
         return await _exec_files.list_dir(self, sandbox_id, path)
 
@@ -175,20 +181,20 @@ class Provider(ABC):
         raise ConfigurationError(f"provider {self.name!r} cannot wait for a main command")
 
     async def usage(self, sandbox_id: str) -> Usage | None:
-        """Say what the sandbox has used; None, the default, where nothing trusted can tell.
+        """Return what the sandbox has used; None, the default, if there is no trusted source.
 
-        No process of the sandbox can make a figure other than it is: what one could feign is
-        None. `starved_seconds` therefore needs exact `processor_seconds`, those of children that
-        nobody waited for included: a process waits as well for another one of its own sandbox.
+        Processes of the sandbox must not be able to forge a figure; a forgeable figure is None.
+        `starved_seconds` therefore needs exact `processor_seconds`, including children that no
+        process waited for, because processes also wait for others of their own sandbox.
         Raises `SandboxNotFoundError`, `SandboxTerminatedError`, `ProviderUnavailableError`.
         """
         return None
 
     async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
-        """Start what `run_python` forks, in a sandbox in which nothing has run yet.
+        """Start the interpreter that `run_python` forks, before anything else runs in the sandbox.
 
-        Raises `CommandStartError` where there is no such program or it is no Python that can be
-        forked, `ConfigurationError` for a module that cannot be imported.
+        Raises `CommandStartError` if the program does not exist or is no Python that can be forked,
+        and `ConfigurationError` if a module cannot be imported.
         """
         raise ConfigurationError(
             f"provider {self.name!r} keeps no interpreter: run [{interpreter.program!r}, '-I', "
@@ -200,19 +206,19 @@ class Provider(ABC):
     ) -> Exit:
         """Run code in a fork of the sandbox's interpreter, as `exec` runs `python -I -c code`.
 
-        `command.argv` is `sys.argv`. At most one such job runs in a sandbox at a time. What is
-        returned and raised is that of `exec`; `CommandStartError` with errno EBUSY while another
-        job runs. `SandboxTerminatedError` with `by_command` when the job has ended the interpreter.
+        `command.argv` is `sys.argv`. At most one such job runs in a sandbox at a time. Returns and
+        raises what `exec` does. Raises `CommandStartError` with errno EBUSY while another job runs,
+        and `SandboxTerminatedError` with `by_command` when the job has ended the interpreter.
         """
         raise ConfigurationError(f"provider {self.name!r} keeps no interpreter")
 
     async def reset(self, sandbox_id: str) -> None:
-        """Make the sandbox as it was when this was called first, and prove it.
+        """Restore the sandbox to its state at the first call, and verify the result.
 
-        The first call, before any command, only takes down what there is. Each further one ends
-        every process, empties every writable place, removes what outlives processes, and gives
-        commands another user where the sandbox has several. The interpreter stays.
-        Raises `SandboxNotCleanError`, naming what is left: the sandbox is then to be deleted.
+        The first call, before any command, only records the state. Each later call ends every
+        process, empties every writable place, removes what outlives processes, and switches commands
+        to another user if the sandbox has several. The interpreter keeps running.
+        Raises `SandboxNotCleanError`, naming what is left; the sandbox must then be deleted.
         """
         raise ConfigurationError(f"provider {self.name!r} cannot reset a sandbox")
 

@@ -38,7 +38,7 @@ Reuse = Literal["never", "reset"]
 
 
 class SandboxState(StrEnum):
-    """Where a sandbox is in its life. A deleted sandbox has no state: it is not listed."""
+    """The lifecycle state of a sandbox. A deleted sandbox has no state: it is not listed."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -46,7 +46,7 @@ class SandboxState(StrEnum):
 
 
 class FileType(StrEnum):
-    """What a path in a sandbox is; links are never followed to find out."""
+    """The type of a path in a sandbox; symlinks are not followed."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -56,22 +56,22 @@ class FileType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python of the sandbox's, which runs before anything else does there; see `run_python`."""
+    """A Python that starts before anything else in the sandbox; see `run_python`."""
 
     program: str = "python3"
     preload: tuple[str, ...] = ()
-    """Modules that it has imported when the first code comes."""
+    """Modules to import before the first job."""
     setup: str = ""
-    """Code that it has run by then, after the imports and in a namespace apart: what that leaves in
-    modules is there for every job. It is no place for what a job must not see."""
+    """Code to run after the imports, in a separate namespace. Every job sees its changes to
+    modules, so it must not hold anything that a job must not see."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """Everything that describes a sandbox: types and defaults; `help(Session)` says what each means.
+    """The complete description of a sandbox; `help(Session)` explains each option.
 
-    `None` for a limit means the provider's own safe default. A value given must be honoured:
-    a provider that cannot raises `ConfigurationError` naming the field.
+    `None` for a limit means the provider's own safe default. A provider honours every value that
+    is given, or raises `ConfigurationError` naming the field.
     """
 
     image: str | None = None
@@ -85,6 +85,7 @@ class SandboxSpec:
     pids: int | None = None
     network: Network = "none"
     lifetime: float | None = 3600.0
+    start_timeout: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -97,13 +98,13 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo(Shown):
-    """What a backend says about one sandbox."""
+    """One sandbox as its backend reports it."""
 
     id: str
     provider: str
     state: SandboxState
     tags: Mapping[str, str]
-    """All of the sandbox's tags, those of sandboxkit itself (`sandboxkit.*`) included."""
+    """All tags of the sandbox, including those of sandboxkit itself (`sandboxkit.*`)."""
     image: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
@@ -118,59 +119,60 @@ class PtySize:
 
 
 StdinItem = bytes | PtySize
-"""What a command's input carries: bytes for the program, sizes for its terminal."""
+"""One item of a command's input: bytes for the program, or a new size for its terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command as a provider receives it; timeouts are the core's business."""
+    """One command as a provider receives it; the core applies timeouts."""
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    """Absolute, or None for the sandbox's workdir."""
+    """An absolute path, or None for the sandbox's workdir."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the sandbox's own environment."""
+    """Variables that are added to the sandbox's own environment."""
     user: str | None = None
-    """None: the sandbox's user."""
+    """The user to run as, or None for the sandbox's user."""
     stdin: AsyncIterable[StdinItem] | None = None
-    """None: the null device. The end of the iteration closes the command's stdin."""
+    """The input, or None for the null device. The end of the iteration closes stdin."""
     pty: PtySize | None = None
-    """Run on a terminal of this first size; all output is then `stdout`."""
+    """The initial size of a terminal to run on, or None for pipes. On a terminal all output is
+    `stdout`."""
 
 
 StreamName = Literal["stdout", "stderr"]
 
 Output = Callable[[StreamName, bytes], Awaitable[None]]
-"""Where `Provider.exec` delivers output; awaiting it is the backpressure."""
+"""The callback to which `Provider.exec` delivers output; awaiting it applies back-pressure."""
 
 
 class Ending(StrEnum):
-    """Who or what ended a command."""
+    """The cause of a command's end."""
 
     EXITED = "exited"
-    """It came to its own end, whatever the status."""
+    """The command exited by itself, whatever its status."""
     SIGNAL = "signal"
-    """A signal from within its sandbox killed it."""
+    """A signal from within its sandbox killed the command."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The kernel killed it, because its sandbox used more memory than it has."""
+    """The Linux kernel killed the command, because its sandbox exceeded its memory."""
     TIMED_OUT = "timed_out"
-    """It ran past its timeout, and sandboxkit killed it."""
+    """The command ran past its timeout, and sandboxkit killed it."""
     KILLED = "killed"
-    """Its caller killed it, with `Process.kill()`."""
+    """The caller killed the command with `Process.kill()`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandUsage:
-    """What one command used. None: its backend cannot know."""
+    """The resources that one command used. None: the backend cannot measure it."""
 
     processor_seconds: float | None = None
-    """Of the command and of the children that it waited for."""
+    """CPU time (s) of the command and of the children that it waited for."""
     peak_memory_bytes: int | None = None
-    """The most that one of these processes had resident."""
+    """The largest resident size of any one of these processes."""
     throttled_seconds: float | None = None
-    """How long its whole sandbox was held back meanwhile, by its own `cpus` limit."""
+    """How long (s) the sandbox's `cpus` limit throttled the whole sandbox meanwhile."""
     oom_kills: int | None = None
-    """How many processes of its whole sandbox the kernel killed meanwhile for want of memory."""
+    """How many processes of the whole sandbox the OOM killer killed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,48 +180,48 @@ class Exit:
     """How a command ended, as its provider reports it."""
 
     status: int
-    """0 to 255; 128 + n when signal n killed it."""
+    """0 to 255; 128 + n if signal n killed the command."""
     ending: Ending | None = None
-    """None where the backend does not tell a signal from a status above 128."""
+    """None if the backend cannot tell a signal from a status above 128."""
     usage: CommandUsage = CommandUsage()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult(Shown):
-    """What a command left behind. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""
+    """The result of a command. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""
 
     argv: tuple[str, ...]
     returncode: int
-    """0 to 255; 128 + n when signal n killed the command."""
+    """The exit status, 0 to 255; 128 + n if signal n killed the command."""
     stdout_bytes: bytes
     stderr_bytes: bytes
     truncated: bool
-    """Whether the middle of a stream was dropped because it was over the output limit."""
+    """Whether a stream exceeded the output limit, so that its middle was dropped."""
     duration: float
     """Seconds from the start of the command to its end."""
     ending: Ending | None = None
-    """Who ended it; None where the backend does not tell a signal from a status above 128."""
+    """Who or what ended it; None if the backend cannot tell a signal from a status above 128."""
     usage: CommandUsage = CommandUsage()
 
     @property
     def stdout(self) -> str:
-        """Standard output decoded as UTF-8, with U+FFFD for what is not."""
+        """Standard output decoded as UTF-8; undecodable bytes become U+FFFD."""
         return self.stdout_bytes.decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """Standard error decoded as UTF-8, with U+FFFD for what is not."""
+        """Standard error decoded as UTF-8; undecodable bytes become U+FFFD."""
         return self.stderr_bytes.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One path in a sandbox."""
+    """The metadata of one path in a sandbox."""
 
     path: str
     type: FileType
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mode: int
     """Permission bits, such as 0o644."""
     mtime: float
@@ -228,43 +230,43 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a sandbox uses, and has used since its start. None: its backend cannot know."""
+    """The resources that a sandbox uses now or has used since its start. None: not measurable."""
 
     processor_seconds: float | None
-    """Of all its processes, ended ones included; without what sandboxkit itself runs in it."""
+    """CPU time (s) of all processes, including ended ones, without sandboxkit's own processes."""
     starved_seconds: float | None
-    """How long it was ready to run, at ordinary priority, while others had the processors. Never
-    more than others took plus `processor_seconds`; less where its processes were short-lived."""
+    """How long (s) it was ready to run, at ordinary priority, while others had the CPUs. At most
+    the CPU time of others plus `processor_seconds`; too low for short-lived processes."""
     processes: int | None
     memory_bytes: int | None
-    """Resident memory of its processes; pages that they share count for each."""
+    """Resident memory of all processes; a shared page counts once for each process."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a session's pool has now, and what has become of the rest since it was opened."""
+    """The sandboxes in a session's pool now, and totals since the session was opened."""
 
     ready: int
     making: int
     resetting: int
     taken: int
-    """Sandboxes that can be pooled and are in somebody's hands, or being created for them."""
+    """Sandboxes that can be pooled and are in use, or are being created for a caller."""
     waiting: int
-    """Starts that wait for room, or for one that is being made or reset."""
+    """Starts that wait for room, or for a sandbox that is being made or reset."""
     hits: int
-    """Starts that found one ready."""
+    """Starts that found a ready sandbox."""
     waits: int
-    """Starts that waited for one that was being made or reset."""
+    """Starts that waited for a sandbox that was being made or reset."""
     misses: int
-    """Starts that had to create their own."""
+    """Starts that had to create a sandbox."""
     made: int
     reset: int
     thrown_away: Mapping[str, int]
-    """How many by reason, such as "not clean", "dead" and "not wanted lately"."""
+    """Number of discarded sandboxes by reason, such as "not clean", "dead", "not wanted lately"."""
     recent: tuple[str, ...]
-    """The newest failures and sandboxes thrown away, each with its time and reason."""
+    """The newest failures and discarded sandboxes, each with its time and reason."""
     paused_seconds: float
-    """For how long no creation begins: the backend has no room, or asked to wait."""
+    """Seconds until sandboxes are created again; the backend was full or asked to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +275,8 @@ class Diagnosis:
 
     available: bool
     isolation: str
-    """What separates a sandbox from this machine, in a few words."""
+    """The isolation mechanism between sandbox and machine, in a few words."""
     detail: str
-    """What was found: versions, limits that are missing."""
+    """Findings, such as versions and missing limits."""
     remedy: str = ""
-    """What to do where it is not available or not complete."""
+    """The remedy if the provider is unavailable or incomplete."""

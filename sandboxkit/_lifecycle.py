@@ -1,0 +1,415 @@
+"""The life cycle of one sandbox: all callers share one start and one stop."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from sandboxkit import _forks
+from sandboxkit._limiter import Limiter, Release
+from sandboxkit._states import STOP_ASKED, TRANSITIONS, State
+from sandboxkit._throttle import AdmissionThrottle
+from sandboxkit._work import UndoneError, Work
+from sandboxkit.errors import (
+    CapacityError,
+    NoRoomError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
+from sandboxkit.provider import Provider
+from sandboxkit.types import SandboxSpec
+
+T = TypeVar("T")
+
+_CALLS_SECONDS = 5.0
+"""How long (s) a reset waits for calls in flight."""
+
+
+def _ignore(_: "Lifecycle") -> None:
+    """Do nothing: the default for `SessionContext.begins` and `SessionContext.look`."""
+
+
+def _unmarked(spec: SandboxSpec) -> SandboxSpec:
+    return spec
+
+
+class PoolInterface(Protocol):
+    """The interface of a pool that `Lifecycle` uses."""
+
+    def takes(self, spec: SandboxSpec) -> bool:
+        """Return whether sandboxes of this spec can be pooled."""
+        ...
+
+    async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
+        """Take a ready sandbox out of the pool, or get room to create one."""
+        ...
+
+    async def room(self) -> Release:
+        """Wait for room for a sandbox that is created outside the pool."""
+        ...
+
+    def wants(self, life: "Lifecycle") -> bool:
+        """Return whether the pool takes the sandbox of a life that ends."""
+        ...
+
+    def give_back(self, life: "Lifecycle", *, idle: bool) -> bool:
+        """Move a sandbox to the pool and return whether the pool took it.
+
+        `idle` says that no call on it is in flight.
+        """
+        ...
+
+    def left(self, life: "Lifecycle") -> None:
+        """Note that a life has ended and released its room."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class SessionContext:
+    """State and callbacks shared by all lives of one session."""
+
+    limiter: Limiter = field(default_factory=Limiter)
+    throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
+    pool: "PoolInterface | None" = None
+    lives: "set[Lifecycle]" = field(default_factory=set)
+    """Lives that may still have something at the backend, except sandboxes made elsewhere."""
+    begins: "Callable[[Lifecycle], None]" = _ignore
+    """Called before each start; it raises to refuse the start."""
+    look: "Callable[[Lifecycle], None]" = _ignore
+    """Asks the session's reconciler to check a life soon; see `Reconciler.look`."""
+    full: Callable[[], str] = str
+    """Returns, for error messages, which sandboxes use the session's room."""
+    mark: Callable[[SandboxSpec], SandboxSpec] = _unmarked
+    """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
+    moved: float = field(default_factory=time.monotonic)
+    """When a life last started running or ended (monotonic seconds)."""
+
+
+class Lifecycle:
+    """Starts a sandbox on first use and removes it completely when it stops.
+
+    All callers that wait for a start share it. When the last of them gives up, the start is undone
+    and its room is released; the next use starts again. If undoing fails, the leftover keeps its
+    room until the reconciler or `stop()` removes it. With a pool, a life may start with a pooled
+    sandbox and return it when it stops; another life then owns the sandbox.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        spec: SandboxSpec,
+        context: SessionContext,
+        sandbox_id: str | None = None,
+        made_at: str = "",
+    ) -> None:
+        self.provider, self.spec, self.context, self.id = provider, spec, context, sandbox_id
+        self.made_at = made_at
+        """The caller's line that made the sandbox, such as "train.py:12"; "" for a pooled one."""
+        self.state = State.NEW if sandbox_id is None else State.RUNNING
+        self.since = time.monotonic()
+        """When the life entered its current state (monotonic seconds)."""
+        self.made = self.renewed = 0.0
+        """When the sandbox was created, and when its lifetime last began (monotonic seconds)."""
+        self.jobs = 0
+        """How many earlier lives used this sandbox."""
+        self.failures = 0
+        """How many consecutive attempts to delete the sandbox failed."""
+        self._exists = sandbox_id
+        """The id of the sandbox at the backend, as far as known; None when nothing exists."""
+        self._leave_room: Release | None = None
+        self._start: Work | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._wanted = 0  # how many callers received the id
+        self._calls: set[anyio.CancelScope] = set()
+        self._no_calls = asyncio.Event()
+        self._pid = os.getpid()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop()` was called."""
+        return self.state in STOP_ASKED
+
+    def refuse_ended(self) -> None:
+        """Raise SandboxTerminatedError after `stop()`, and ConfigurationError in a forked child."""
+        _forks.refuse(self._pid, f"sandbox {self._name()}", "reach it with Sandbox.from_id(...)")
+        if self.stopped:
+            raise self._ended()
+
+    def describe(self) -> str:
+        """Return the sandbox's name, state, time in that state, and the line that made it."""
+        seconds = time.monotonic() - self.since
+        made = f", made at {self.made_at}" if self.made_at else ""
+        return f"{self._name()} {self.state.value} (for {seconds:.0f} s{made})"
+
+    def _ended(self) -> SandboxTerminatedError:
+        return SandboxTerminatedError(
+            f"sandbox {self._name()} was stopped; make a new one with session.sandbox()",
+            provider=self.provider.name,
+            sandbox_id=self.id,
+        )
+
+    def _name(self) -> str:
+        return self.id or "(never started)"
+
+    # Everything below runs on the background loop: no other thread changes the state in between.
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state, self.since = state, time.monotonic()
+
+    async def call(self, work: Callable[[str], Awaitable[T]]) -> T:
+        """Start the sandbox if needed and run `work` with its id."""
+        return await self.during(await self.started(), work)
+
+    async def during(self, sandbox_id: str, work: Callable[[str], Awaitable[T]]) -> T:
+        """Run `work`. If the sandbox may return to a pool, `stop()` cancels the work."""
+        try:
+            if self.spec.reuse == "never":
+                return await work(sandbox_id)
+            self.refuse_ended()
+            with anyio.CancelScope() as scope:
+                self._calls.add(scope)
+                try:
+                    return await work(sandbox_id)
+                finally:
+                    self._calls.discard(scope)
+                    if not self._calls and self.stopped:
+                        self._no_calls.set()
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            if self.state is State.RUNNING:
+                self.context.look(self)
+            raise
+        raise self._ended()
+
+    async def started(self) -> str:
+        """Wait until the sandbox runs and return its id; start it if needed."""
+        while True:
+            self.refuse_ended()
+            if self.state in (State.RUNNING, State.ENDED):
+                assert self.id is not None
+                self._wanted += 1
+                return self.id
+            if self._start is None:
+                self.context.begins(self)
+                self._start = Work(self._create)
+            start = self._start
+            try:
+                await start.wait()
+            except UndoneError:
+                pass  # undone by stop(), or because earlier callers gave up: check again
+            except asyncio.CancelledError:
+                if not start.waited_for and not self._wanted:
+                    self._undo()
+                raise
+
+    def lost(self) -> None:
+        """Note that a caller of `started` was cancelled before it received the id."""
+        self._wanted -= 1
+        if not self._wanted:
+            self._undo()
+
+    def _undo(self) -> None:
+        # The start succeeded just as the last caller that waited for it gave up.
+        if self.state in (State.RUNNING, State.ENDED):
+            self.id = None
+            self.remove_left_over()
+
+    def remove_left_over(self) -> None:
+        """Begin to delete the sandbox of a start that failed or that nobody waits for."""
+        if self._start is None:
+            self._to(State.UNDOING)
+            self._start = Work(self._remove)
+
+    async def _remove(self) -> None:
+        try:
+            await self._delete()
+        finally:
+            self._start = None
+            self._unstarted()
+
+    def _unstarted(self) -> None:
+        """Set the state after an undone or failed start, by whether something is left of it."""
+        if self.stopped:
+            return  # _end() goes on from here
+        if self._exists is None:
+            self._to(State.NEW)
+            self._gone()
+        else:
+            self._to(State.LEFT_OVER)
+            self.failures += 1
+            self.context.look(self)
+
+    def ended(self) -> None:
+        """Note that the sandbox ended by itself and release its room; `stop()` removes leftovers."""
+        if self.state is State.RUNNING:
+            self._to(State.ENDED)
+            self.context.moved = time.monotonic()
+            self.context.throttle.room()
+            self.leave_room()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Begin to stop the sandbox and return the task, or None if there is nothing to do.
+
+        A start in flight is undone. In a forked child this does nothing.
+        """
+        if self._stopping is None and os.getpid() == self._pid and self.state is not State.STOPPED:
+            self._to(State.STOPPING)
+            if self._start is not None:
+                self._start.cancel()
+            self._stopping = asyncio.create_task(self._end())
+            self._stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._stopping
+
+    async def take_room(self, leave: Release | None = None) -> None:
+        """Count the sandbox against the session's caps; `leave` is room that is already acquired."""
+        pool = self.context.pool
+        if leave is None:
+            leave = await (self.context.limiter.acquire() if pool is None else pool.room())
+        self._leave_room = leave
+
+    def leave_room(self) -> None:
+        """Release the room of this sandbox, if it has any."""
+        leave, self._leave_room = self._leave_room, None
+        if leave is not None:
+            leave()
+        if self.context.pool is not None:
+            self.context.pool.left(self)
+
+    def inherit(self, other: "Lifecycle") -> str:
+        """Take over the sandbox of another life, which then counts as stopped; return its id."""
+        assert other.id is not None
+        self._leave_room, other._leave_room = other._leave_room, None
+        self.made, self.renewed, self.jobs = other.made, other.renewed, other.jobs
+        self._exists, other._exists = other._exists, None
+        other._to(State.STOPPED)
+        self.context.lives.discard(other)
+        return other.id
+
+    async def _create(self) -> None:
+        seconds = self.spec.start_timeout
+        try:
+            with anyio.move_on_after(seconds) as limit:
+                await anyio.lowlevel.checkpoint_if_cancelled()  # stop() may have been first
+                await self._start_within()
+            if limit.cancelled_caught:
+                raise self.late(f"start_timeout={seconds:g} s")
+        finally:
+            self._start = None
+            if self.state is not State.RUNNING:
+                self._unstarted()
+
+    async def _start_within(self) -> None:
+        if await self._enter():
+            await self._delete()
+            await self._make()
+            await self._prepared(self._begin_jobs)
+        await self._prepared(self._write_files)
+        self.id = self._exists
+        self._to(State.RUNNING)
+        self.context.moved = time.monotonic()
+
+    async def _enter(self) -> bool:
+        """Get room or a pooled sandbox; return whether a sandbox must be created."""
+        pool, fresh = self.context.pool, True
+        if self._leave_room is None:
+            self._to(State.QUEUED)
+            self.context.look(self)
+            if pool is None or not pool.takes(self.spec):
+                await self.take_room()
+            elif isinstance(found := await pool.take(self), Lifecycle):
+                self.inherit(found)
+                fresh = False
+            else:
+                self._leave_room = found
+        if not self.stopped:  # otherwise the next checkpoint undoes the start
+            self._to(State.STARTING)
+        return fresh
+
+    def late(self, limit: str) -> SandboxError:
+        """Return the error for a start that exceeded `limit`: it names what delayed the start."""
+        made = f" made at {self.made_at}" if self.made_at else ""
+        what = f"a sandbox{made} did not start within {limit}"
+        refused, name = self.context.throttle.refusal, self.provider.name
+        if self.state is State.QUEUED:
+            return NoRoomError(f"{what}: {self.context.full()}", provider=name)
+        if isinstance(refused, CapacityError):
+            return NoRoomError(f"{what}: the backend has no room: {refused}", provider=name)
+        why = "its creation took longer" if refused is None else str(refused)
+        return ProviderUnavailableError(f"{what}: {why}", provider=name)
+
+    async def _make(self) -> None:
+        self._exists = await self.context.throttle.create(
+            self.provider, self.context.mark(self.spec)
+        )
+        self.made = self.renewed = time.monotonic()
+
+    async def _begin_jobs(self, sandbox_id: str) -> None:
+        if self.spec.interpreter is not None:
+            await self.provider.start_interpreter(sandbox_id, self.spec.interpreter)
+        if self.spec.reuse == "reset":
+            await self.provider.reset(sandbox_id)  # the first call only records the initial state
+
+    async def _write_files(self, sandbox_id: str) -> None:
+        for path, data in self.spec.files.items():
+            await self.provider.write_file(sandbox_id, path, data, mode=None)
+
+    async def _prepared(self, prepare: Callable[[str], Awaitable[None]]) -> None:
+        assert self._exists is not None
+        try:
+            await prepare(self._exists)
+            # A cancellation that came as the creation finished is still pending.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._delete()
+                except SandboxError as second:
+                    error.add_note(f"and it could not be removed yet: {second}")
+            raise
+
+    async def _end(self) -> None:
+        try:
+            if self._start is not None:
+                await self._start.undo()
+            if self.id is None or not await self._given_back():
+                await self._delete()
+        except BaseException:
+            self._stopping = None  # the next stop() retries
+            self._to(State.STUCK)
+            self.failures += 1
+            self.context.look(self)
+            raise
+        if self.state is not State.STOPPED:
+            self._to(State.STOPPED)
+        self._gone()
+
+    async def _given_back(self) -> bool:
+        """Offer the sandbox to the pool; return False if it must be deleted instead."""
+        pool = self.context.pool
+        if pool is None or self.spec.reuse == "never" or not pool.wants(self):
+            return False
+        for scope in tuple(self._calls):
+            scope.cancel()
+        with anyio.move_on_after(_CALLS_SECONDS):
+            while self._calls:
+                await self._no_calls.wait()
+        return pool.give_back(self, idle=not self._calls)
+
+    async def _delete(self) -> None:
+        if self._exists is not None:
+            await self.provider.delete(self._exists)
+            self._exists, self.failures = None, 0
+            self.context.throttle.room()
+
+    def _gone(self) -> None:
+        if self.id is not None:
+            self.context.moved = time.monotonic()
+        self.context.lives.discard(self)
+        self.leave_room()

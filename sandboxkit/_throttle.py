@@ -1,0 +1,138 @@
+"""AdmissionThrottle: slows a session's creations while the backend has no capacity or asks to wait."""
+
+import asyncio
+import math
+import time
+from collections import deque
+
+from sandboxkit.errors import CapacityError, ProviderUnavailableError, SandboxError
+from sandboxkit.provider import Provider
+from sandboxkit.types import SandboxSpec
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+"""Pause (s) after an error without `retry_after`; it doubles with each consecutive error."""
+_PATIENCE = 60.0
+"""Longest pause (s) that creations wait out; a longer `retry_after` fails them at once."""
+
+
+class AdmissionThrottle:
+    """An adaptive limit on concurrent creations; used on the background loop only.
+
+    After a CapacityError, or a ProviderUnavailableError with `retry_after`, all creations pause.
+    Then the limit is half the number that was running, and grows by one with each success.
+    Without the limit, the backend would refuse all waiting creations together.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[asyncio.Future[None]] = deque()
+        self.running = 0
+        """How many creations are running."""
+        self._width = math.inf
+        self._until = 0.0
+        self._pause = _FIRST_PAUSE
+        self._full = False
+        """Whether the pause is due to a CapacityError."""
+        self._why: SandboxError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a creation would start without waiting."""
+        return not self._line and self._may_go()
+
+    @property
+    def closed_for(self) -> float:
+        """Seconds until the pause ends; 0 without a pause."""
+        return max(0.0, self._until - time.monotonic())
+
+    @property
+    def refusal(self) -> SandboxError | None:
+        """The error that began the pause; None without a pause and without waiting creations."""
+        return self._why if self._line or self.closed_for else None
+
+    async def create(self, provider: Provider, spec: SandboxSpec) -> str:
+        """Wait for admission, then call `provider.create` and return the sandbox id.
+
+        Raises what `provider.create` raises, and ProviderUnavailableError for a pause over 60 s.
+        """
+        await self._turn()
+        try:
+            sandbox_id = await provider.create(spec)
+        except (CapacityError, ProviderUnavailableError) as error:
+            self._refused(error)
+            raise
+        else:
+            self._width += 1
+            self._pause = _FIRST_PAUSE
+            return sandbox_id
+        finally:
+            self.running -= 1
+            self._let_through()
+
+    def room(self) -> None:
+        """Note that a sandbox was deleted: end a pause that is due to a CapacityError."""
+        if self._full and self._until:
+            self._until = 0.0
+            self._let_through()
+
+    async def _turn(self) -> None:
+        if self.is_open:
+            self.running += 1
+            return
+        self._refuse_long()
+        place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        await self._reached(place)
+        while self.closed_for:  # another was refused after this one was let through
+            self.running -= 1
+            place = asyncio.get_running_loop().create_future()
+            self._line.appendleft(place)
+            await self._reached(place)
+
+    async def _reached(self, place: "asyncio.Future[None]") -> None:
+        try:
+            await place
+        except BaseException:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self.running -= 1
+            elif place in self._line:
+                self._line.remove(place)
+            self._let_through()
+            raise
+
+    def _may_go(self) -> bool:
+        return self.running < self._width and not self.closed_for
+
+    def _let_through(self) -> None:
+        while self._line and self._may_go():
+            place = self._line.popleft()
+            if not place.done():
+                self.running += 1
+                place.set_result(None)
+
+    def _refused(self, error: CapacityError | ProviderUnavailableError) -> None:
+        pause = error.retry_after if isinstance(error, ProviderUnavailableError) else self._pause
+        if pause is None:
+            return
+        self._full = isinstance(error, CapacityError)
+        if self._full:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._why = error
+        self._width = max(1, self.running // 2)
+        self._until = max(self._until, time.monotonic() + pause)
+        asyncio.get_running_loop().call_later(self.closed_for + 0.01, self._let_through)
+        while self._line and pause > _PATIENCE:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_exception(self._too_long())
+
+    def _refuse_long(self) -> None:
+        if self.closed_for > _PATIENCE:
+            raise self._too_long()
+
+    def _too_long(self) -> ProviderUnavailableError:
+        assert self._why is not None
+        return ProviderUnavailableError(
+            f"no creation for {self.closed_for:.0f} s, as the backend asked: {self._why}",
+            provider=self._why.provider,
+            retry_after=self.closed_for,
+        )
