@@ -1,7 +1,7 @@
-"""Kernels: a Python that lasts, in a sandbox; see `Sandbox.python`."""
+"""Kernels: persistent Python sessions in a sandbox; see `Sandbox.python`."""
 
 from sandboxkit.kernel._kernel import Kernel
 from sandboxkit.kernel._options import KernelOptions
-from sandboxkit.kernel._result import CellError, CellOutput, CellResult, Outcome
+from sandboxkit.kernel._result import CellError, CellOutcome, CellOutput, CellResult
 
-__all__ = ["CellError", "CellOutput", "CellResult", "Kernel", "KernelOptions", "Outcome"]
+__all__ = ["CellError", "CellOutcome", "CellOutput", "CellResult", "Kernel", "KernelOptions"]

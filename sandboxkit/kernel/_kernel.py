@@ -1,32 +1,33 @@
-"""Kernel: a Python that lasts, in a sandbox."""
+"""Kernel: a persistent Python session in a sandbox."""
 
 from typing import TYPE_CHECKING, Unpack
 
 import anyio
 
 from sandboxkit import _arguments
+from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
 from sandboxkit.errors import KernelError
-from sandboxkit.kernel._held import Held
 from sandboxkit.kernel._options import KernelOptions, checked
+from sandboxkit.kernel._process import KernelProcess
 from sandboxkit.kernel._result import CellResult
-from sandboxkit.terminal._lasting import Lasting
+from sandboxkit.terminal._managed import ManagedProcess
 
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
 
-class Kernel(Lasting[Held]):
-    """A Python of one sandbox that lasts. Made by `Sandbox.python()`; it starts on first use.
+@explained
+class Kernel(ManagedProcess[KernelProcess]):
+    """A persistent Python in a sandbox. Made by `Sandbox.python()`; it starts on first use.
 
-    It is a Jupyter kernel where that Python has ipykernel, else a small one of ours; results are of
-    the same type. Variables, functions, imports, the working folder and threads last from cell to
-    cell, until `restart()` or `close()`, which end the Python and all that it started. Every call
-    returns at once with an Operation.
+    The kernel is a Jupyter kernel if that Python has ipykernel, else sandboxkit's own small
+    kernel; the results have the same type. Variables, functions, imports, the working folder and
+    threads persist between cells. `restart()` and `close()` end the Python and every process that
+    it started. Every call returns an Operation at once.
 
-    One cell runs at a time: a `run` waits for those before it. What a cell does to the kernel is its
-    result; where the kernel has ended since, `run` raises KernelError. Every other error is the
-    infrastructure's.
+    Cells run one at a time: a `run` waits for earlier ones. If a cell ends the kernel, its result
+    says so, and a later `run` raises KernelError. Every other error is an infrastructure failure.
     """
 
     _name, _late = "kernel", "no kernel started"
@@ -41,22 +42,22 @@ class Kernel(Lasting[Held]):
 
     @property
     def running(self) -> bool:
-        """Whether a cell runs."""
+        """Whether a cell is running."""
         return self._held is not None and self._held.running
 
     @property
     def backend(self) -> str | None:
-        """ "ipykernel", or "own" for the small kernel of ours; None before the start."""
+        """The kind of kernel: "ipykernel", or "own" for sandboxkit's; None before the start."""
         return None if self._held is None else self._held.backend
 
     def run(
         self, code: str, *, timeout: float | None = None, grace: float = 5.0
     ) -> Operation[CellResult]:
-        """Run a cell. What it raises is in its result, and so is how the kernel ended under it.
+        """Run a cell. Its result holds any exception, and how the kernel ended if the cell ended it.
 
-        After `timeout` seconds from its own start it is interrupted, as by Ctrl-C. Where it has not
-        ended `grace` seconds later, the kernel is killed, and the result says so with `ended`.
-        Cancelling does the same at once. `input()` raises: nobody is there to answer.
+        The cell is interrupted, as by Ctrl-C, `timeout` seconds after its own start. If it is still
+        running `grace` seconds later, the kernel is killed and the result has `ended` set.
+        Cancelling does the same at once. `input()` raises, because nobody can answer.
         """
         text = _arguments.code("code", code)
         timeout = _arguments.timeout(timeout)
@@ -68,10 +69,10 @@ class Kernel(Lasting[Held]):
         return self._operation(run)
 
     def interrupt(self, *, timeout: float = 5.0) -> Operation[bool]:
-        """Interrupt the cell that runs, as by Ctrl-C, and the programs that it waits for.
+        """Interrupt the running cell, as by Ctrl-C, and the programs that it waits for.
 
-        Returns whether it has ended within `timeout` seconds, True too where none runs. Its own
-        `run` has the result. What does not heed it is ended by `restart()`.
+        Returns whether the cell ended within `timeout` seconds; True if none was running. The
+        cell's own `run` returns its result. `restart()` ends a cell that ignores interrupts.
         """
         patience = _arguments.positive("timeout", timeout, unit="seconds")
 
@@ -81,9 +82,9 @@ class Kernel(Lasting[Held]):
         return self._operation(run)
 
     def restart(self) -> Operation[None]:
-        """End the kernel and all that it started, and start another: no state is left.
+        """End the kernel and every process that it started, then start a fresh one.
 
-        A cell that runs is INTERRUPTED. The files that cells made stay.
+        A running cell's outcome is INTERRUPTED. Files that cells made remain.
         """
 
         async def run() -> None:
@@ -96,8 +97,8 @@ class Kernel(Lasting[Held]):
 
         return self._operation(run)
 
-    def _new(self) -> Held:
-        return Held(self._sandbox, self._options)
+    def _new(self) -> KernelProcess:
+        return KernelProcess(self._sandbox, self._options)
 
     def _was_closed(self) -> KernelError:
         return KernelError("this kernel was closed: open another with sandbox.python()")

@@ -11,26 +11,27 @@ _LEAST_OUTPUT = 4096
 
 
 class KernelOptions(TypedDict, total=False):
-    """What `Sandbox.python` takes."""
+    """The options of `Sandbox.python`."""
 
     python: str
-    """The Python to run, as a name or a path; "python3"."""
+    """The Python to run, as a name or a path. Default: "python3"."""
     ipykernel: bool | None
-    """True needs ipykernel there, False uses the small kernel of ours; None, the default, uses
-    ipykernel where that Python has it."""
+    """True requires ipykernel, False selects sandboxkit's own small kernel. Default: None, which
+    uses ipykernel if that Python has it."""
     cwd: str | None
-    """Where it begins; the sandbox's workdir."""
+    """The initial working folder. Default: the sandbox's workdir."""
     env: Mapping[str, str] | None
-    """Added to the sandbox's environment."""
+    """Variables that are added to the sandbox's environment."""
     user: str | None
-    """The sandbox's user."""
+    """The user to run as. Default: the sandbox's user."""
     output_limit: int
-    """Bytes of a result, from 4096 on; 10 MiB. Of more the middle is left out."""
+    """Size limit of a result in bytes, at least 4096; a larger result loses its middle. Default:
+    10 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The same, checked."""
+    """The validated options of a kernel."""
 
     python: str = "python3"
     ipykernel: bool | None = None
@@ -41,7 +42,7 @@ class Options:
 
 
 def checked(given: KernelOptions) -> Options:
-    """Raise ConfigurationError for what cannot be."""
+    """Validate the options. Raises ConfigurationError for an unknown or invalid one."""
     if unknown := set(given) - set(KernelOptions.__annotations__):
         _arguments.refuse(min(unknown), given[min(unknown)], ", ".join(Options.__annotations__))  # type: ignore[literal-required]
     python = _arguments.text("python", given.get("python", "python3"))

@@ -1,4 +1,4 @@
-"""What a cell's run results in."""
+"""The result of a cell: outcome, outputs and error."""
 
 import base64
 import html
@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from sandboxkit.display import Shown
+from sandboxkit.display.page import Page
 from sandboxkit.types import Ending
 
 _MOODS = {"ok": "good", "timed_out": "open", "interrupted": "open"}
@@ -20,29 +21,29 @@ _POLICY = (
 )
 
 
-class Outcome(StrEnum):
-    """How a cell came to its end."""
+class CellOutcome(StrEnum):
+    """How a cell ended."""
 
     OK = "ok"
-    """It ran to its end."""
+    """The cell ran to its end."""
     ERROR = "error"
-    """It raised, or is no Python."""
+    """The cell raised an exception, or is not valid Python."""
     TIMED_OUT = "timed_out"
-    """It ran past its timeout, and was interrupted."""
+    """The cell ran past its timeout and was interrupted."""
     INTERRUPTED = "interrupted"
-    """Its caller interrupted it, or restarted or closed the kernel."""
+    """The caller interrupted the cell, or restarted or closed the kernel."""
     DIED = "died"
-    """The kernel ended under it: `os._exit`, a crash, a kill from within, want of memory."""
+    """The kernel ended during the cell: `os._exit`, a crash, a kill from within, out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """What a cell raised; for a kernel that has ended, `KernelEnded` and how it did."""
+    """The exception that a cell raised; `KernelEnded` with the reason if the kernel ended."""
 
     name: str
     message: str
     traceback: str = ""
-    """As Python prints it, from the cell's own lines on."""
+    """The traceback as Python prints it, beginning at the cell's own lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,78 +52,80 @@ class CellOutput:
 
     kind: Literal["stdout", "stderr", "display", "result"]
     text: str
-    """What was printed; of what was shown, its plain text."""
+    """The printed text, or the plain text of a displayed value."""
     # Any: JSON under "application/json".
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of what was shown: what it is in each media type. Pictures are bytes, JSON is plain data, and
-    all else is text."""
+    """A displayed value by media type: bytes for pictures, plain data for JSON, else text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult(Shown):
-    """What a cell printed, showed and raised, and how it ended.
+    """The result of a cell: its output, displayed values and error, and how it ended.
 
-    All of it but `outcome` TIMED_OUT and `ending` is the word of the code that ran, as everything
-    that comes out of a sandbox: a cell can print or show anything, and one that looks for them in its
-    own process finds the pipes through which a result goes.
+    Do not trust it: except for `outcome` TIMED_OUT and `ending`, the code that ran can forge
+    everything here. A cell can print or display anything, and it can find in its own process the
+    pipes that carry results.
     """
 
-    outcome: Outcome
+    outcome: CellOutcome
     outputs: tuple[CellOutput, ...]
-    """In the order they came, beginning with what threads and children have printed since the
-    result before."""
+    """Outputs in order of arrival, beginning with what threads and child processes printed since
+    the previous result."""
     error: CellError | None
-    """None where the outcome is OK."""
+    """The error; None if the outcome is OK."""
     execution_count: int | None
-    """The cell's number since the kernel's start; None where nobody said."""
+    """The cell's number since the kernel's start; None if the kernel did not report it."""
     duration: float
-    """Seconds."""
+    """Seconds that the cell took."""
     truncated: bool = False
-    """Whether something in the middle was left out, over the output limit."""
+    """Whether the outputs exceeded the limit, so that their middle was dropped."""
     ending: Ending | None = None
-    """How the kernel ended, and the state with it; None while it lives."""
+    """How the kernel ended, which lost its state; None while it lives."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end."""
-        return self.outcome is Outcome.OK
+        """Whether the cell ran to its end."""
+        return self.outcome is CellOutcome.OK
 
     @property
     def ended(self) -> bool:
-        """Whether the kernel is gone, and with it all that earlier cells left."""
+        """Whether the kernel is gone, together with the state of all cells."""
         return self.ending is not None
 
     @property
     def stdout(self) -> str:
-        """What was printed on standard output, by the code and the programs that it ran."""
+        """The standard output of the code and of the programs that it ran."""
         return "".join(each.text for each in self.outputs if each.kind == "stdout")
 
     @property
     def stderr(self) -> str:
-        """What was printed on standard error. The traceback is not in it."""
+        """The standard error output, without the traceback."""
         return "".join(each.text for each in self.outputs if each.kind == "stderr")
 
     @property
     def text(self) -> str | None:
-        """The last expression as text; None where it is None, or no expression."""
+        """The value of the last expression as text; None if it is None or there is none."""
         results = [each.text for each in self.outputs if each.kind == "result"]
         return results[-1] if results else None
 
     @property
     def html(self) -> str | None:
-        """As HTML: the last expression, else what was shown last. Scripts may be in it."""
+        """The last expression's value, or else the last display, as HTML. It may hold scripts."""
         found = self._last("text/html")
         return found if isinstance(found, str) else None
 
     @property
     def png(self) -> bytes | None:
-        """As a picture: the last expression, else what was shown last, such as a figure."""
+        """The last expression's value, or else the last display, such as a figure, as a PNG."""
         found = self._last("image/png")
         return found if isinstance(found, bytes) else None
 
     @property
     def json(self) -> Any:  # Any: JSON
-        """As plain data: dicts and lists that JSON can hold, and what has a `_repr_json_`."""
+        """The last expression's value, or else the last display, as JSON data.
+
+        Available for dicts and lists that JSON can hold, and for objects with a `_repr_json_`.
+        """
         return self._last("application/json")
 
     def _last(self, kind: str) -> object:
@@ -131,9 +134,7 @@ class CellResult(Shown):
         return found[-1].data[kind] if found else None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """Pictures, and HTML in a frame without scripts: it comes from a sandbox."""
-        from sandboxkit.display.page import Page  # only notebooks want it
-
+        """Show pictures, and HTML in a frame without scripts, because it comes from a sandbox."""
         rows = {"seconds": f"{self.duration:.3g}"}
         if self.ending is not None:
             rows["kernel"] = f"ended ({self.ending.value.replace('_', ' ')}): its state is gone"

@@ -1,4 +1,4 @@
-"""What the sandbox says of a cell, read without trusting it."""
+"""A parser of the kernel holder's untrusted messages."""
 
 import base64
 import json
@@ -8,13 +8,13 @@ from sandboxkit.kernel._result import CellError, CellOutput
 from sandboxkit.terminal import plain
 
 _COST = 64
-"""Bytes that each piece of output counts beside its own, as in the sandbox."""
+"""Overhead (bytes) that each display counts against the limit, as in the sandbox."""
 _STREAMS = ("stdout", "stderr")
 
 
-# Any, here and below: JSON that the sandbox wrote; what is used of it is checked.
+# Any, here and below: JSON that the sandbox wrote; each value is checked before use.
 def message(line: bytes, token: str) -> dict[str, Any] | None:
-    """A line that the holder wrote; None for any other."""
+    """Parse a line that begins with the holder's token; None for any other line."""
     said, _, text = line.partition(b" ")
     if said != token.encode():
         return None
@@ -26,7 +26,7 @@ def message(line: bytes, token: str) -> dict[str, Any] | None:
 
 
 def error(given: object) -> CellError | None:
-    """What a cell raised."""
+    """Parse the exception that a cell raised; None if there is none."""
     if not isinstance(given, dict):
         return None
     names = ("name", "message", "traceback")
@@ -35,7 +35,7 @@ def error(given: object) -> CellError | None:
 
 
 class Outputs:
-    """Pieces of output in the order they came, of at most `limit` bytes."""
+    """A buffer of outputs in order of arrival, bounded by `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -45,13 +45,13 @@ class Outputs:
         self._size, self._truncated = 0, False
 
     def add(self, items: object) -> None:
-        """Add what the holder sent on."""
+        """Add the items of one message."""
         for item in items if isinstance(items, list) else []:
             if isinstance(item, list) and len(item) == 2:
                 self._add(item[0], item[1])
 
     def take(self) -> tuple[tuple[CellOutput, ...], bool]:
-        """All of it, and whether there was more."""
+        """Remove and return all outputs, and whether others were dropped."""
         self._join()
         taken = tuple(self._found), self._truncated
         self._found, self._size, self._truncated = [], 0, False
@@ -76,7 +76,7 @@ class Outputs:
             self._found.append(CellOutput(kind, _printable(text), data))
 
     def _fits(self, size: int) -> bool:
-        # Twice: U+FFFD is longer than what it stands for, and so is JSON that was read again.
+        # Twice the limit: U+FFFD is longer than the byte it replaces, and re-encoded JSON grows.
         if self._size + size > 2 * self._limit:
             self._truncated = True
             return False
@@ -92,7 +92,7 @@ class Outputs:
 def _size(value: object) -> int:
     try:
         return len(json.dumps(value))
-    except RecursionError:  # it could just be read
+    except RecursionError:  # nested just too deeply to be written, though it could be read
         return 1 << 62
 
 
@@ -108,5 +108,5 @@ def _decoded(name: str, given: Any) -> Any:
 
 
 def _printable(text: str) -> str:
-    """Without lone surrogates, which no file and no terminal takes."""
+    """Escape lone surrogates, which cannot be encoded for a file or a terminal."""
     return text.encode(errors="backslashreplace").decode()

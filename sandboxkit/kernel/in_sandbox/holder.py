@@ -20,7 +20,7 @@ from typing import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandboxkit.kernel.in_sandbox.ends import VARIABLE, end_all
-    from sandboxkit.kernel.in_sandbox.kept import STREAMS, Kept
+    from sandboxkit.kernel.in_sandbox.kept import STREAMS, OutputBuffer
     from sandboxkit.kernel.in_sandbox.notebook import Notebook
     from sandboxkit.kernel.in_sandbox.piped import Piped
 
@@ -38,7 +38,7 @@ class Holder:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.token, self.mark, self.limit = options["token"], options["mark"], options["limit"]
-        self.kept = Kept(self.limit)
+        self.kept = OutputBuffer(self.limit)
         self.number: int | None = None
         self.ready = False
         self.sent = 0.0
@@ -168,7 +168,7 @@ class Holder:
     def began(self, backend: str) -> None:
         """The kernel can be used. What was printed by then is nobody's."""
         self.read_streams()
-        self.kept = Kept(self.limit)
+        self.kept = OutputBuffer(self.limit)
         self.ready = True
         self.say("ready", backend=backend, version="{}.{}.{}".format(*sys.version_info[:3]))
 
@@ -185,7 +185,7 @@ class Holder:
             count=count,
             truncated=self.kept.dropped,
         )
-        self.kept, self.number = Kept(self.limit), None
+        self.kept, self.number = OutputBuffer(self.limit), None
 
     def over(self) -> None:
         """The kernel has ended."""
@@ -221,7 +221,7 @@ class Holder:
 
 
 def cut(text: str, most: int) -> str:
-    """Its head and tail, where it is longer."""
+    """Return the text, or its head and tail where it is longer."""
     return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-most // 2 :]}"
 
 

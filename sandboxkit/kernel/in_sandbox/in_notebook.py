@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandboxkit.kernel.in_sandbox.pipe import (
-        Pipe,
+        PipeWriter,
         read_before_children,
         text_of,
         wait_until_read,
@@ -44,12 +44,12 @@ def plain(value: "Any") -> "Any":
 
 def set_up(shell: "Any", acknowledged: int) -> None:
     """Change it. Once more does no harm."""
-    if getattr(sys.stdout, "buffer", None).__class__.__name__ == Pipe.__name__:
+    if getattr(sys.stdout, "buffer", None).__class__.__name__ == PipeWriter.__name__:
         return
     os.set_inheritable(acknowledged, False)
     for kind in (dict, list):
         shell.display_formatter.formatters["application/json"].for_type(kind, plain)
-    shows, out, err = Shows(acknowledged), Pipe(1), Pipe(2)
+    shows, out, err = Shows(acknowledged), PipeWriter(1), PipeWriter(2)
     out.others, err.others = [err, shows], [out, shows]
     read_before_children([out, err, shows])
     sys.stdout, sys.stderr = text_of(out), text_of(err)

@@ -12,7 +12,7 @@ COST = 64
 STREAMS = ("stdout", "stderr")
 
 
-class Kept:
+class OutputBuffer:
     """Output in the order it came, of `limit` bytes at most: past that the middle goes."""
 
     def __init__(self, limit: int) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.pipe import Pipe, read_before_children, text_of
+    from sandboxkit.kernel.in_sandbox.pipe import PipeWriter, read_before_children, text_of
 
 KINDS = (
     ("text/html", "_repr_html_"),
@@ -42,7 +42,7 @@ for _name in __future__.all_feature_names:
 COROUTINE = 0x80
 
 
-class Kernel:
+class CellRunner:
     """The namespace that lasts from cell to cell, and what runs cells in it."""
 
     def __init__(self, requests: int, messages: int) -> None:
@@ -52,7 +52,7 @@ class Kernel:
         self.names: dict[str, Any] = module.__dict__
         self.names["display"] = self.display
         self.requests, self.process = os.fdopen(requests, "rb"), os.getpid()
-        self.messages, out, err = Pipe(messages), Pipe(1), Pipe(2)
+        self.messages, out, err = PipeWriter(messages), PipeWriter(1), PipeWriter(2)
         pipes = (self.messages, out, err)
         for pipe in pipes:
             pipe.others = [each for each in pipes if each is not pipe]
@@ -265,4 +265,4 @@ def main(requests: int, messages: int) -> None:
     warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
     sys.argv = [""]
     sys.path.insert(0, "")
-    Kernel(requests, messages).serve()
+    CellRunner(requests, messages).serve()

@@ -44,7 +44,7 @@ def read_before_children(pipes: "Sequence[Unread]") -> None:
     sys.addaudithook(hook)
 
 
-class Pipe(io.RawIOBase):
+class PipeWriter(io.RawIOBase):
     """The writing end of a pipe to the holder."""
 
     def __init__(self, descriptor: int) -> None:
@@ -74,7 +74,7 @@ class Pipe(io.RawIOBase):
         return int(struct.unpack("i", found)[0])
 
 
-def text_of(pipe: Pipe) -> "Any":
+def text_of(pipe: PipeWriter) -> "Any":
     """A text stream that keeps nothing back."""
     pipe_as_buffer: Any = pipe
     return io.TextIOWrapper(

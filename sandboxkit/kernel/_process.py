@@ -1,6 +1,5 @@
-"""A kernel's processes, from their start to their end, and the cells that they run."""
+"""The processes of a kernel in the sandbox, and the protocol to run cells in them."""
 
-import errno
 import json
 import secrets
 import time
@@ -13,21 +12,21 @@ import anyio
 
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
-from sandboxkit.errors import CommandStartError, CommandTimeoutError, KernelError, SandboxError
+from sandboxkit.errors import CommandStartError, KernelError, SandboxError
 from sandboxkit.kernel import _said
 from sandboxkit.kernel._options import Options
-from sandboxkit.kernel._result import CellError, CellResult, Outcome
+from sandboxkit.kernel._result import CellError, CellOutcome, CellResult
+from sandboxkit.terminal._managed import END_SECONDS, Processes
 from sandboxkit.types import Ending, ProcessResult
 
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-_END_SECONDS, _CLOSE_SECONDS, _CALL_SECONDS = 10.0, 40.0, 60.0
 _AGAIN_SECONDS = 1.0
-"""Between two interrupts: a handler that catches everything may have eaten the first."""
+"""Seconds until an interrupt is repeated: a handler may have swallowed the first."""
 _KEPT = 1 << 16
 _HOLDER = ("ends", "kept", "notebook", "piped", "holder")
-_INTERRUPTS = ("KeyboardInterrupt", "CancelledError")  # the second where a cell awaits
+_INTERRUPTS = ("KeyboardInterrupt", "CancelledError")  # CancelledError if the cell awaits
 _BOOT = """\
 import sys
 sys.path[:] = [each for each in sys.path if each]
@@ -42,7 +41,7 @@ names = {"given": given, "__name__": "sandboxkit"}
 for each in given["program"]:
     exec(compile(each, "<sandboxkit>", "exec"), names)
 """
-"""Reads what it runs, so that a list of processes stays short."""
+"""Reads its program from stdin, so that the command line in process lists stays short."""
 
 
 @cache
@@ -50,35 +49,33 @@ def _source(name: str) -> str:
     return resources.files("sandboxkit.kernel.in_sandbox").joinpath(f"{name}.py").read_text()
 
 
-class Held:
-    """One kernel and what holds it in the sandbox. All of it is used on the background loop only."""
+class KernelProcess(Processes):
+    """One kernel and the holder process that manages it in the sandbox; background loop only."""
+
+    _needs = (
+        "a kernel needs a Python in the image; use an image that has one, or name it with python="
+    )
 
     def __init__(self, sandbox: "Sandbox", options: Options) -> None:
-        self._sandbox, self._options = sandbox, options
+        super().__init__(sandbox, options.python, options.user, options.env)
+        self._options = options
         self._mark, self._token = secrets.token_hex(8), secrets.token_hex(16)
         self._outputs = _said.Outputs(options.output_limit)
         self._process: Process | None = None
-        self._listening: Operation[None] | None = None
-        self._changed = anyio.Event()
-        self._turn, self._closing = anyio.Lock(), anyio.Lock()
-        self._closed = self._clean = False
+        self._turn, self._clean = anyio.Lock(), False
         self._number = 0
         # Any: JSON that the sandbox wrote.
         self._done: dict[str, Any] | None = None
         self._over: dict[str, Any] | None = None
-        self._asked_to_stop = self._stopped = False
+        self._asked_to_stop = False
         self._failed = ""
         self.backend: str | None = None
         self.running = False
-        self.ended = False
-        """Whether there is no kernel any more."""
         self.how: tuple[Ending, str] | None = None
-        """How it ended, once that is known."""
-        self.failure: SandboxError | None = None
-        """Where it ended by a failure of the infrastructure's."""
+        """How the kernel ended, once that is known, and a description for messages."""
 
     async def open(self) -> None:
-        """Start it. Raises CommandStartError where the sandbox lacks what it needs."""
+        """Start the kernel. Raises CommandStartError if the sandbox lacks what it needs."""
         options = self._options
         self._process = self._sandbox.exec(
             [options.python, "-c", _BOOT.replace("@FROM@", "0")],
@@ -88,7 +85,7 @@ class Held:
             stdin=True,
             output_limit=_KEPT,
         )
-        self._listening = Operation(self._listen(self._process))
+        self._tasks.append(Operation(self._listen(self._process)))
         given = {
             "program": [*map(_source, _HOLDER), "main()"],
             "own": [_source("pipe"), _source("own")],
@@ -104,7 +101,7 @@ class Held:
         data = json.dumps(given).encode()
         await self._write(b"%08d" % len(data) + data)
         while self.backend is None and not self.ended:
-            await self._changed.wait()
+            await self.change()
         if self.ended:
             result = await self._result()
             if self.failure is None:
@@ -121,11 +118,11 @@ class Held:
             )
 
     async def run(self, code: str, seconds: float | None, grace: float) -> CellResult:
-        """Run a cell once those before it have ended. Raises KernelError where the kernel has."""
+        """Run a cell after all earlier ones. Raises KernelError if the kernel has ended."""
         async with self._turn:
             if self.ended:
                 with anyio.CancelScope(shield=True):
-                    await self.close()  # by itself, and nobody has looked yet how
+                    await self.close()  # determines how the kernel ended by itself
             self._refuse_ended()
             self._number += 1
             self._done, self._asked_to_stop = None, False
@@ -161,38 +158,41 @@ class Held:
         outputs, dropped = self._outputs.take()
         duration, dropped = time.monotonic() - started, dropped or said.get("truncated") is True
         if self._done is None:
-            outcome, why = self._explained(late, grace)
+            outcome, why = self._outcome(late, grace)
             ending = self.how[0] if self.how else Ending.KILLED
             error = CellError("KernelEnded", f"{why}; its state is gone")
             return CellResult(outcome, outputs, error, None, duration, dropped, ending)
         failed, count = _said.error(said.get("error")), said.get("count")
-        outcome = Outcome.ERROR if failed else Outcome.OK
+        outcome = CellOutcome.ERROR if failed else CellOutcome.OK
         if late:
-            outcome = Outcome.TIMED_OUT
+            outcome = CellOutcome.TIMED_OUT
             failed = failed or CellError("TimeoutError", f"the cell ran past its {seconds:g} s")
         elif failed and self._asked_to_stop and failed.name in _INTERRUPTS:
-            outcome = Outcome.INTERRUPTED
+            outcome = CellOutcome.INTERRUPTED
         return CellResult(
             outcome, outputs, failed, count if isinstance(count, int) else None, duration, dropped
         )
 
-    def _explained(self, late: bool, grace: float) -> tuple[Outcome, str]:
+    def _outcome(self, late: bool, grace: float) -> tuple[CellOutcome, str]:
         if late and self._stopped:
-            return Outcome.TIMED_OUT, (
+            return CellOutcome.TIMED_OUT, (
                 f"the cell ran past its timeout and did not heed an interrupt for {grace:g} s, so the "
                 "kernel was killed"
             )
         if late:
-            return Outcome.TIMED_OUT, f"the cell ran past its timeout, and {self._said_of_end()}"
+            return (
+                CellOutcome.TIMED_OUT,
+                f"the cell ran past its timeout, and {self._said_of_end()}",
+            )
         if self._stopped:
-            return Outcome.INTERRUPTED, "the kernel was restarted or closed"
-        return Outcome.DIED, self._said_of_end()
+            return CellOutcome.INTERRUPTED, "the kernel was restarted or closed"
+        return CellOutcome.DIED, self._said_of_end()
 
     def _said_of_end(self) -> str:
         return self.how[1] if self.how else "the kernel was ended"
 
     async def interrupt(self, patience: float) -> bool:
-        """Interrupt the cell that runs; whether none does any more after `patience` seconds."""
+        """Interrupt the running cell; return whether it ended within `patience` seconds."""
         number = self._number
         self._asked_to_stop = True
         with anyio.move_on_after(patience):
@@ -201,11 +201,11 @@ class Held:
                     await self._interrupt()
                 with anyio.move_on_after(_AGAIN_SECONDS):
                     while self.running and self._number == number:
-                        await self._changed.wait()
+                        await self.change()
         return not self.running or self._number != number
 
     async def _stop(self, grace: float) -> None:
-        """Interrupt the cell, and kill the kernel where that does not end it."""
+        """Interrupt the cell; kill the kernel if the cell has not ended after `grace` seconds."""
         with anyio.move_on_after(grace):
             while not self._is_finished():
                 await self._interrupt()
@@ -224,10 +224,10 @@ class Held:
 
     async def _finished(self) -> None:
         while not self._is_finished():
-            await self._changed.wait()
+            await self.change()
 
     def _refuse_ended(self) -> None:
-        """Raise what keeps it from running anything."""
+        """Raise an error if the kernel has failed or ended."""
         if self.failure is not None:
             raise self.failure
         if self.ended:
@@ -237,19 +237,10 @@ class Held:
             )
 
     async def close(self, *, at_once: bool = False) -> None:
-        """End it and all that it started, and remove what it has made. Idempotent."""
+        """End the kernel and every process that it started, and remove its own files. Idempotent."""
         if self._over is None and not self.ended:
             self._stopped = True
-        self.ended = True
-        self._notify()
-        async with self._closing:
-            if self._closed:
-                return
-            with anyio.move_on_after(_CLOSE_SECONDS):
-                await self._close(at_once)
-            if self._listening is not None:
-                self._listening.cancel()
-            self._closed = True
+        await super().close(at_once=at_once)
 
     async def _close(self, at_once: bool) -> None:
         process = self._process
@@ -258,11 +249,11 @@ class Held:
         if not at_once and self.backend is not None:
             with suppress(BrokenPipeError):
                 await process.stdin.close()
-            with anyio.move_on_after(_END_SECONDS):
+            with anyio.move_on_after(END_SECONDS):
                 while not (self._clean or self._over or process.done()):
-                    await self._changed.wait()
+                    await self.change()
                 while self._over and not process.done():
-                    await self._changed.wait()  # by itself, so that it says what it used
+                    await self.change()  # an exit by itself reports its resource usage
         if not process.done():
             process.kill()
         result = await self._result()
@@ -277,37 +268,21 @@ class Held:
             self.how = _broken(result)
 
     async def _result(self) -> ProcessResult | None:
-        """How the process in the sandbox ended; None where the infrastructure failed."""
+        """Return how the holder process ended; None if the infrastructure failed."""
         assert self._process is not None
         try:
             return await self._process
         except SandboxError as error:
-            self.failure = self.failure or _explained(error)
+            self.failure = self.failure or self._explained(error)
             return None
 
     async def _sweep(self) -> None:
-        # Isolated, for a file of the code's may be named as one of the modules.
+        # Isolated (-I), because a file of the user's may have the name of an imported module.
         await self._call([self._options.python, "-I", "-c", _source("ends"), self._mark])
-
-    async def _confirm(self) -> None:
-        """See whether it ended alone: a sandbox that ends takes its kernels along, one by one."""
-        await self._call(["true"])
-
-    async def _call(self, argv: list[str]) -> None:
-        try:
-            options = self._options
-            await self._sandbox.exec(
-                argv, env=options.env, user=options.user, timeout=_CALL_SECONDS
-            )
-        except (CommandStartError, CommandTimeoutError):
-            pass  # of the sandbox's own making
-        except SandboxError as error:
-            if not self._stopped:
-                self.failure = self.failure or error
 
     async def _write(self, data: bytes) -> None:
         assert self._process is not None
-        with suppress(BrokenPipeError):  # else it has ended, which will be seen
+        with suppress(BrokenPipeError):  # the process has ended, which _listen notices
             await self._process.stdin.write(data)
 
     async def _listen(self, process: Process) -> None:
@@ -320,12 +295,12 @@ class Held:
                     if (said := _said.message(bytes(line), self._token)) is not None:
                         self._heard(said)
             elif len(rest) > most:
-                rest.clear()  # no line of the holder's is as long
+                rest.clear()  # the holder writes no line of this length
         await self._result()
         self.ended = True
         self._notify()
 
-    # Any: JSON that the sandbox wrote; what is used of it is checked.
+    # Any: JSON that the sandbox wrote; each value is checked before use.
     def _heard(self, said: dict[str, Any]) -> None:
         self._outputs.add(said.get("items"))
         match said.get("say"):
@@ -341,13 +316,9 @@ class Held:
                 self._failed, self._clean = str(said.get("why")), True
         self._notify()
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
 
 def _ended(said: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
-    """How the kernel ended, which its holder saw."""
+    """Return how the kernel ended, from its holder's report."""
     status = said.get("status")
     if not isinstance(status, int) or status >= 0:
         return Ending.EXITED, f"the kernel ended with status {status}"
@@ -358,20 +329,8 @@ def _ended(said: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
 
 
 def _broken(result: ProcessResult) -> tuple[Ending, str]:
-    """How what held the kernel ended, which only something in the sandbox can have brought about."""
+    """Return how the holder process ended; only a program in the sandbox can have ended it."""
     if result.ending is Ending.OUT_OF_MEMORY:
         return Ending.OUT_OF_MEMORY, "what holds the kernel ran out of the sandbox's memory"
     ending = result.ending or (Ending.SIGNAL if result.returncode > 128 else Ending.EXITED)
     return ending, f"what holds the kernel in the sandbox ended with status {result.returncode}"
-
-
-def _explained(error: SandboxError) -> SandboxError:
-    if not isinstance(error, CommandStartError) or error.errno != errno.ENOENT:
-        return error
-    return CommandStartError(
-        f"{error}: a kernel needs a Python in the image; use an image that has one, or name it with "
-        "python=",
-        errno=error.errno,
-        provider=error.provider,
-        sandbox_id=error.sandbox_id,
-    )
