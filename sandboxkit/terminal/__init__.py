@@ -1,4 +1,4 @@
-"""Terminals: a bash that lasts, on a real terminal of a sandbox; see `Sandbox.terminal`."""
+"""Terminals: persistent bash sessions on a PTY in a sandbox; see `Sandbox.terminal`."""
 
 from sandboxkit.terminal._plain import plain
 from sandboxkit.terminal._result import Expected, TerminalResult

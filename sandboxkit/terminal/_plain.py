@@ -1,4 +1,4 @@
-"""A terminal's output as text: what a person would read once it has come to rest."""
+"""Conversion of terminal output to the plain text that a person would read."""
 
 import re
 
@@ -12,9 +12,9 @@ _UNSEEN = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def plain(text: str) -> str:
-    """Return `text` without escape sequences; `\\r` and `\\b` have written over what was there.
+    """Return `text` without escape sequences, with overwriting by `\\r` and `\\b` applied.
 
-    What a program drew on a whole screen is not laid out: for that, ask the program.
+    The layout of full-screen programs is not reproduced.
     """
     text = _SEQUENCE.sub("", text)
     if "\r" in text or "\b" in text:

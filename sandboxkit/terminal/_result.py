@@ -1,4 +1,4 @@
-"""What a terminal's calls return."""
+"""The results of a terminal's calls."""
 
 import re
 from dataclasses import dataclass
@@ -8,38 +8,38 @@ from sandboxkit.terminal._plain import plain
 
 @dataclass(frozen=True, slots=True)
 class TerminalResult:
-    """What a terminal printed since the result before this one, and how its command stands."""
+    """A terminal's output since its previous result, and the state of its command."""
 
     output_bytes: bytes
-    """Exactly what came: standard output and standard error, and what the shell says itself."""
+    """The exact bytes: standard output, standard error and the shell's own messages."""
     returncode: int | None
     """The command's status, None while it runs; 128 + n when signal n ended it."""
     truncated: bool = False
-    """Whether the middle of the output was dropped because it was over the output limit."""
+    """Whether the output exceeded its limit, so that its middle was dropped."""
     ended: bool = False
-    """Whether the shell itself is gone: `exit`, `set -e`, or somebody killed it."""
+    """Whether the shell itself has ended: by `exit`, by `set -e`, or because it was killed."""
 
     @property
     def running(self) -> bool:
-        """Whether the deadline passed first: the command goes on."""
+        """Whether the command was still running when the deadline passed."""
         return self.returncode is None
 
     @property
     def output(self) -> str:
-        """The output decoded as UTF-8, with U+FFFD for what is not."""
+        """The output decoded as UTF-8; undecodable bytes become U+FFFD."""
         return self.output_bytes.decode(errors="replace")
 
     @property
     def plain(self) -> str:
-        """The output without colours, cursor movements and lines that were written over."""
+        """The output without colours, cursor movements and overwritten text."""
         return plain(self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What `Terminal.expect` found."""
+    """The result of `Terminal.expect`."""
 
     output: str
-    """What was printed up to the end of the match; all that there is where nothing matched."""
+    """The unread output up to the end of the match, or all of it if nothing matched."""
     match: re.Match[str] | None
-    """None where the deadline passed, or the shell ended, first. The output is then still unread."""
+    """The match; None if the deadline passed or the shell ended first. The output then stays unread."""

@@ -1,9 +1,9 @@
-"""The programs of a terminal in the sandbox: who starts its bash, and what that bash reports.
+"""The shell scripts that run a terminal's bash in the sandbox and report the status of commands.
 
-In a folder of the terminal's own there are a FIFO, through which the shell says that a command has
-begun and how it ended, and the texts that the shell reads for that. So nothing of this is in the
-terminal's output, a command may be of any length, and a shell that another replaces or covers
-(`exec bash`, `bash`) reports by itself, through the exported PROMPT_COMMAND.
+Each terminal has its own folder with a FIFO and the scripts below. Through the FIFO the shell
+reports when a command begins and ends. The terminal's output is therefore free of reports, and a
+command may be of any length. A shell that replaces or covers the first one (`exec bash`, `bash`)
+reports too, through the exported PROMPT_COMMAND.
 """
 
 REPORTS = r"""
@@ -29,22 +29,22 @@ wait "$reports"
 kill "$!"
 rm -rf -- "$1"
 """
-"""$1 is the folder, $2 the beginning of marks, then the texts below. Its output are the reports. It
-ends, and removes the folder, at the end of its input, and when somebody has taken its parts away."""
+"""Arguments: the folder, the prefix of marks, then BEGIN, END and PROMPT. Its output is the reports.
+It removes the folder and exits at the end of its input, or if the FIFO is gone."""
 
 BEGIN = r"""
 __sandboxkit=$(<@PLACE@/command)
 builtin printf 'begin\n' >@PLACE@/status
 return "$1"
 """
-"""Sourced before a command; $1 is the status of the one before."""
+"""Sourced before a command; $1 is the status of the previous command."""
 
 END = r"""
 __sandboxkit_status=$1
 unset __sandboxkit
 PROMPT_COMMAND='{ . @PLACE@/prompt "$?" || :; } 2>/dev/null'
 """
-"""Sourced after it, unless it was interrupted."""
+"""Sourced after a command, unless it was interrupted; $1 is its status."""
 
 PROMPT = r"""
 if [[ /dev/stdin -ef @PLACE@/terminal ]]; then
@@ -64,9 +64,9 @@ if [[ /dev/stdin -ef @PLACE@/terminal ]]; then
   unset __sandboxkit_status
 fi
 """
-"""Sourced before each prompt, by every bash of this terminal and none of another.
+"""Sourced before each prompt by every bash on this terminal, and by no other bash.
 
-PS1 draws nothing and is not empty: there are profiles that do nothing where it is."""
+PS1 prints nothing but is not empty, because some profiles do nothing if it is empty."""
 
 SHELL = r"""
 ln -s -- "$(tty)" "$1/terminal" || exit 1
@@ -78,13 +78,13 @@ printf "$2%s\a" "$$" >/dev/tty
 printf 'ended %s 0 %s\n' "$status" "$$" >"$1/status"
 while :; do sleep 1000; done
 """
-"""It outlives the shell until it is killed, and with it all that the shell left running."""
+"""Starts the shell and outlives it; killing this process also kills what the shell left running."""
 
 STORE = r"""
 cat >"$1/command" || exit 99
 LC_ALL=C exec bash --norc -O extglob -n <"$1/command" 2>&1
 """
-"""Nothing of a command runs that cannot be read to its end."""
+"""Stores a command and checks its syntax, so that no part of an unparsable command runs."""
 
 KILL = r"""
 IFS= read -r stat <"/proc/$2/stat" || exit 0
@@ -96,8 +96,8 @@ if [ "$6" -gt 1 ] && [ "$6" != "$3" ]; then
 fi
 exit 0
 """
-"""$2 is the shell; what has its terminal's foreground and is not the shell itself is killed,
-and what it has not read of its input is not the shell's."""
+"""Kills the foreground process group of the terminal unless it is the shell's own ($2 is its pid).
+Input that the group has not read is discarded before the shell can read it."""
 
 SWEEP = r"""
 for _ in 1 2 3; do
@@ -107,11 +107,11 @@ for _ in 1 2 3; do
 done
 rm -rf -- "$1"
 """
-"""For a terminal whose first process was killed: the rest is known by its environment."""
+"""Kills the remaining processes, found by their environment, if the first process was killed."""
 
 
 def typed(place: str, status: int) -> bytes:
-    """The line that makes the shell run the stored command, with `$?` as the last one left it."""
+    """Return the line that makes the shell run the stored command, with `$?` set to `status`."""
     then = "||" if status else "&&"
     return (
         f"\x15 {{ . {place}/begin {status}; }} 2>/dev/null{then}"

@@ -1,6 +1,5 @@
-"""The processes of a terminal: its bash, what it prints, and the reports that come beside that."""
+"""The processes of a terminal: its bash, its output, and the separate stream of status reports."""
 
-import errno
 import re
 import secrets
 from collections.abc import Mapping
@@ -11,23 +10,17 @@ import anyio
 
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
-from sandboxkit.errors import (
-    CommandStartError,
-    CommandTimeoutError,
-    SandboxError,
-    TerminalError,
-)
+from sandboxkit.errors import CommandStartError, SandboxError, TerminalError
 from sandboxkit.terminal import _scripts
-from sandboxkit.terminal._unread import Unread
+from sandboxkit.terminal._managed import CALL_SECONDS, END_SECONDS, Processes
+from sandboxkit.terminal._unread import UnreadOutput
 from sandboxkit.types import PtySize
 
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
-_CALL_SECONDS = 60.0
-_END_SECONDS, _CLOSE_SECONDS = 10.0, 30.0
 _MARK_SECONDS = 2.0
-"""Without output after a report, until no more of what was printed before it is waited for."""
+"""Seconds without output after which a report is accepted before its mark has arrived."""
 _KEPT = 1 << 16
 _LONGEST_REPORT = 4096
 _REPORT = re.compile(
@@ -37,12 +30,16 @@ _REPORT = re.compile(
 )
 _KILLED = 137
 _TAKEN_ALONG = frozenset({_KILLED, 147})
-"""Statuses that the end of a sandbox gives a command whose shell it has not reached yet: SIGKILL,
-SIGSTOP."""
+"""Statuses (SIGKILL, SIGSTOP) of a command that a sandbox's end killed before it killed the shell."""
 
 
-class Shell:
-    """An interactive bash of one sandbox. All of it is used on the background loop only."""
+class Shell(Processes):
+    """An interactive bash in a sandbox; used on the background loop only."""
+
+    _needs = (
+        "a terminal needs bash, stty and mkfifo in the image; use an image that has them, or "
+        "exec(['sh'], pty=True)"
+    )
 
     def __init__(
         self,
@@ -53,34 +50,28 @@ class Shell:
         size: PtySize,
         limit: int,
     ) -> None:
-        self._sandbox, self._cwd, self._env, self._user = sandbox, cwd, env, user
-        self._size = size
+        super().__init__(sandbox, "bash", user, None)
+        self._cwd, self._variables, self._size = cwd, env, size
         token = secrets.token_hex(8)
         self._folder = f"/tmp/.sandboxkit-{token}"
         self._mark = f"\\033]sandboxkit;{token};"
-        self.unread = Unread(limit, f"\x1b]sandboxkit;{token};".encode())
+        self.unread = UnreadOutput(limit, f"\x1b]sandboxkit;{token};".encode())
         self._place: str | None = None
         self._pid: int | None = None
         self._reports: Process | None = None
         self._bash: Process | None = None
-        self._tasks: list[Operation[None]] = []
-        self._changed = anyio.Event()
-        self._closing, self._closed = anyio.Lock(), False
         self._confirmed = False
         self.began = False
-        """Whether what was typed last has begun."""
+        """Whether the command that was typed last has begun."""
         self.idle = False
         """Whether the shell waits for a command."""
         self.status = 0
-        """Of the last command."""
-        self.ended = False
+        """The status of the last command."""
         self.missed = False
-        """Whether it had ended before what was typed last had begun."""
-        self.failure: SandboxError | None = None
-        """Where it ended by a failure of the infrastructure's."""
+        """Whether the shell ended before the command that was typed last began."""
 
     async def open(self) -> None:
-        """Start it. Raises CommandStartError where the sandbox lacks what it needs."""
+        """Start the shell. Raises CommandStartError if the sandbox lacks what it needs."""
         self._reports = self._exec(
             _scripts.REPORTS,
             self._mark,
@@ -96,7 +87,7 @@ class Shell:
             self._bash = self._sandbox.exec(
                 ["bash", "-c", _scripts.SHELL, "bash", self._folder, self._mark],
                 cwd=self._cwd,
-                env=self._env,
+                env=self._variables,
                 user=self._user,
                 pty=self._size,
                 output_limit=_KEPT,
@@ -112,8 +103,8 @@ class Shell:
             raise CommandStartError(f"the shell of a terminal ended at once: {said}", errno=None)
 
     async def store(self, command: str) -> str | None:
-        """Hand a command over, for `run`; return what is wrong with its syntax, if anything."""
-        stored = await self._exec(_scripts.STORE, stdin=command, timeout=_CALL_SECONDS)
+        """Store a command in the sandbox for `run`; return bash's message if its syntax is wrong."""
+        stored = await self._exec(_scripts.STORE, stdin=command, timeout=CALL_SECONDS)
         if stored.returncode == 99:
             self.ended = True
             raise TerminalError(
@@ -125,78 +116,55 @@ class Shell:
         """Run the stored command."""
         assert self._place is not None
         self.idle = self.began = False
+        if self.ended:  # while the command was stored
+            self.missed = True
+            return
         await self._write(_scripts.typed(self._place, self.status))
 
     async def type(self, data: bytes) -> None:
-        """Type into the terminal; what waits there takes it, be it the shell."""
+        """Type into the terminal; the running command reads it, or the shell if idle."""
         if self.idle:
             self.idle, self.began = False, True
         await self._write(data)
 
     async def interrupt(self) -> None:
-        """Type Ctrl-C, once what was typed before has begun: it would be thrown away."""
+        """Type Ctrl-C, but only after the last command has begun: Ctrl-C discards typed input."""
         with anyio.move_on_after(_MARK_SECONDS):
             while not self.began and not self.ended:
                 await self.change()
         await self._write(b"\x03")
 
     async def kill(self) -> None:
-        """Kill what has the terminal's foreground, but for the shell."""
-        await self._exec(_scripts.KILL, str(self._pid), timeout=_CALL_SECONDS)
+        """Kill the terminal's foreground process group, unless it is the shell's."""
+        await self._exec(_scripts.KILL, str(self._pid), timeout=CALL_SECONDS)
 
     async def resize(self, size: PtySize) -> None:
-        """Tell the terminal's programs its new size."""
+        """Set the size of the terminal."""
         if self._bash is not None:
             with suppress(BrokenPipeError):
                 await self._bash.stdin.resize(size)
 
-    async def close(self) -> None:
-        """End the shell and all that it started, and remove its folder. Idempotent."""
-        self.ended = True
-        self._notify()
-        async with self._closing:
-            if self._closed:
-                return
-            with anyio.move_on_after(_CLOSE_SECONDS):
-                await self._close()
-            for task in self._tasks:
-                task.cancel()
-            self._closed = True
-
     async def confirm(self) -> None:
-        """See whether what ended did so alone: a sandbox that ends takes its processes one by one."""
+        """If the shell or a command was killed, check whether the sandbox itself is ending."""
         if not self.ended and (self.status not in _TAKEN_ALONG or not self.idle):
             return
         if not self._confirmed and self.failure is None:
-            try:
-                await self._sandbox.exec(["true"], user=self._user, timeout=_CALL_SECONDS)
-            except (CommandStartError, CommandTimeoutError):
-                pass  # of the sandbox's own making
-            except SandboxError as error:
-                self.failure = error
+            await self._confirm()
             self._confirmed = self.ended
 
-    async def _close(self) -> None:
+    async def _close(self, at_once: bool) -> None:
         if self._bash is not None and self._bash.done() and self.failure is None:
             with suppress(SandboxError):
-                await self._exec(_scripts.SWEEP, timeout=_END_SECONDS)
+                await self._exec(_scripts.SWEEP, timeout=END_SECONDS)
         elif self._bash is not None:
             self._bash.kill()
             await _over(self._bash)
         if self._reports is not None:
             with suppress(BrokenPipeError):
                 await self._reports.stdin.close()
-            with anyio.move_on_after(_END_SECONDS):
+            with anyio.move_on_after(END_SECONDS):
                 await _over(self._reports)
             self._reports.kill()
-
-    async def change(self) -> None:
-        """Wait until more has come of it."""
-        await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     def _exec(
         self,
@@ -216,7 +184,7 @@ class Shell:
     async def _write(self, data: bytes) -> None:
         assert self._bash is not None
         with anyio.CancelScope(shield=True), suppress(BrokenPipeError):
-            await self._bash.stdin.write(data)  # else it has ended, which will be seen
+            await self._bash.stdin.write(data)  # fails if bash has ended, which _watch notices
 
     async def _watch(self, process: Process) -> None:
         while (chunk := await process.stdout._next()) is not None:
@@ -230,7 +198,7 @@ class Shell:
         while (chunk := await process.stdout._next()) is not None:
             whole, _, rest = (rest + chunk).rpartition(b"\n")
             rest = rest[-_LONGEST_REPORT:]
-            for report in _REPORT.finditer(whole):  # anybody can write here, and much
+            for report in _REPORT.finditer(whole):  # any process can write here, in any amount
                 await self._heard(report)
         await self._over(process)
 
@@ -254,14 +222,14 @@ class Shell:
             self.status, self.ended, self.missed = status, True, not self.began
         elif self.began or self._pid is None:
             self._pid, self.status, self.idle = int(report["pid"]), status, True
-        # Else the shell says so again, of a command before the one that was typed.
+        # Otherwise the report repeats an earlier command's: the typed one has not begun yet.
 
     async def _over(self, process: Process) -> None:
-        """One of the processes came to its end, which only its sandbox can have brought about."""
+        """Record the end of one of the processes, which only a program in the sandbox can cause."""
         try:
             result = await process
         except SandboxError as error:
-            self.failure = self.failure or _explained(error)
+            self.failure = self.failure or self._explained(error)
         else:
             if not self.ended:
                 self.status = _KILLED
@@ -274,17 +242,3 @@ class Shell:
 async def _over(process: Process) -> None:
     with suppress(SandboxError):
         await process
-
-
-def _explained(error: SandboxError) -> SandboxError:
-    if not isinstance(error, CommandStartError) or error.errno != errno.ENOENT:
-        return error
-    if "'bash'" not in str(error):
-        return error
-    return CommandStartError(
-        f"{error}: a terminal needs bash, stty and mkfifo in the image; use an image that has them, "
-        "or exec(['sh'], pty=True)",
-        errno=error.errno,
-        provider=error.provider,
-        sandbox_id=error.sandbox_id,
-    )

@@ -1,4 +1,4 @@
-"""Terminal: a bash that lasts, on a real terminal of a sandbox."""
+"""Terminal: a persistent bash session on a PTY in a sandbox."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sandboxkit import _arguments
+from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
 from sandboxkit.errors import TerminalError
-from sandboxkit.terminal._lasting import Lasting
+from sandboxkit.terminal._managed import ManagedProcess
 from sandboxkit.terminal._result import Expected, TerminalResult
 from sandboxkit.terminal._shell import Shell
 from sandboxkit.types import PtySize
@@ -19,22 +20,24 @@ if TYPE_CHECKING:
 
 SIZE = PtySize(rows=50, cols=160)
 ENV = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat"}
-"""No colours and no pagers, which wait for keys. `env` may say otherwise."""
+"""Defaults without colours and without pagers, which wait for keys; `env` overrides them."""
 _PAUSE = 0.02
-"""Seconds between two looks at output that comes in small pieces."""
+"""Seconds between two searches of output that arrives in small pieces."""
 
 
-class Terminal(Lasting[Shell]):
-    """A bash of one sandbox that lasts. Made by `Sandbox.terminal()`; it starts on first use.
+@explained
+class Terminal(ManagedProcess[Shell]):
+    """A persistent bash in a sandbox. Made by `Sandbox.terminal()`; it starts on first use.
 
-    Commands run in that shell itself: directory, variables, functions, options, jobs and what
-    `source` brings last until `close()`, which ends the shell and all that it started. Every
-    call returns at once with an Operation. Cancelling one ends the waiting, not the command.
+    Commands run in the shell itself: the directory, variables, functions, options, jobs and the
+    effects of `source` persist between commands. `close()` ends the shell and every process that
+    it started. Every call returns an Operation at once; cancelling it ends the wait, not the
+    command.
 
-    One command runs at a time. While it runs, `wait`, `send`, `expect`, `interrupt` and `kill`
-    are about it, and `run` raises TerminalError. Where the shell has ended, which only what ran
-    in it can do, a result says so, and later calls raise TerminalError with `ended` set. Every
-    other error is the infrastructure's.
+    Commands run one at a time. During a command, `wait`, `send`, `expect`, `interrupt` and `kill`
+    act on it, and `run` raises TerminalError. If a program ends the shell, the result has `ended`
+    set, and later calls raise TerminalError with `ended` set. Every other error is an
+    infrastructure failure.
     """
 
     _name, _late = "terminal", "the shell of a terminal did not start"
@@ -65,16 +68,16 @@ class Terminal(Lasting[Shell]):
 
     @property
     def running(self) -> bool:
-        """Whether something runs in the shell, as far as has been heard."""
+        """Whether a command runs in the shell, as last reported."""
         return self._held is not None and not (self._held.idle or self._held.ended)
 
     def run(self, command: str, *, timeout: float | None = None) -> Operation[TerminalResult]:
         """Run a command, of any length and number of lines, in the shell itself.
 
-        After `timeout` seconds the result is that it is `running`, with the output so far; it
-        goes on. A command that bash cannot read to its end, such as one with a quote too few, is
-        not run: its result is status 2 and what bash says. The output may begin with what the
-        shell's jobs have printed since the last result.
+        If the command still runs after `timeout` seconds, it goes on: the result is `running`,
+        with the output so far. A command that bash cannot parse, such as one with an unclosed
+        quote, is not run: the result has status 2 and bash's message. The output may begin with
+        output of background jobs since the last result.
         """
         text = _command(command)
         timeout = _arguments.patience(timeout)
@@ -100,10 +103,10 @@ class Terminal(Lasting[Shell]):
         return self._operation(run)
 
     def wait(self, *, timeout: float | None = None) -> Operation[TerminalResult]:
-        """Wait for the command that runs, up to `timeout` seconds, 0 for a look.
+        """Wait up to `timeout` seconds for the running command; 0 returns at once.
 
-        The output is what came since the last result. Where nothing runs, the result has the
-        status of the last command.
+        The result has the output since the last result. If nothing runs, it has the status of
+        the last command.
         """
         timeout = _arguments.patience(timeout)
 
@@ -113,25 +116,25 @@ class Terminal(Lasting[Shell]):
         return self._operation(run)
 
     def interrupt(self, *, timeout: float = 2.0) -> Operation[TerminalResult]:
-        """Type Ctrl-C, and return how things are once the command ends, or after `timeout` seconds.
+        """Type Ctrl-C; return the result once the command ends, or after `timeout` seconds.
 
-        A program may do what it likes with it: Python's prompt goes on, and the result is then
-        that it is `running`. See `kill`.
+        A program may handle or ignore Ctrl-C. Python's prompt goes on, for example, and the
+        result is then `running`. See `kill`.
         """
         return self._ending(Shell.interrupt, timeout)
 
     def kill(self, *, timeout: float = 10.0) -> Operation[TerminalResult]:
-        """Kill the foreground job's processes, the shell not among them, and wait as `interrupt`.
+        """Kill the foreground job's processes, but not the shell; then wait as `interrupt` does.
 
-        What the shell itself does, such as a loop with Ctrl-C trapped, only `close` ends.
+        Only `close` ends code of the shell itself, such as a loop that traps Ctrl-C.
         """
         return self._ending(Shell.kill, timeout)
 
     def send(self, text: _arguments.Content) -> Operation[None]:
-        r"""Type text; `"\n"` is Enter and `"\x04"` Ctrl-D. It is not echoed.
+        r"""Type text; `"\n"` is Enter and `"\x04"` Ctrl-D. The text is not echoed.
 
-        What runs reads it. Where nothing runs, the shell does: `send("python3\n")` starts a
-        program that is not waited for, and `wait` then waits for it.
+        The running command reads the text, or the shell if nothing runs: `send("python3\n")`
+        starts a program without waiting for it, and `wait` then waits for it.
         """
         data = _arguments.content("text", text)
 
@@ -144,9 +147,9 @@ class Terminal(Lasting[Shell]):
     def expect(
         self, pattern: str | re.Pattern[str], *, timeout: float | None = 30.0
     ) -> Operation[Expected]:
-        """Wait until what was printed and not returned yet has a match; return it up to there.
+        """Wait until the unread output matches `pattern`; return the output up to the match's end.
 
-        After `timeout` seconds, or at the shell's end, the match is None and nothing is taken.
+        After `timeout` seconds, or if the shell ends, `match` is None and the output stays unread.
         """
         wanted = _pattern(pattern)
         timeout = _arguments.patience(timeout)
@@ -167,7 +170,7 @@ class Terminal(Lasting[Shell]):
         return self._operation(run)
 
     def read(self) -> Operation[str]:
-        """Return what was printed and not returned yet, without waiting."""
+        """Return the unread output, without waiting."""
 
         async def run() -> str:
             shell = await self._started(ended=True)
@@ -176,7 +179,7 @@ class Terminal(Lasting[Shell]):
         return self._operation(run)
 
     def resize(self, size: PtySize) -> Operation[None]:
-        """Tell the terminal's programs its new size."""
+        """Set the size of the terminal."""
         size = _arguments.pty_size("size", size)
 
         async def run() -> None:
@@ -194,7 +197,7 @@ class Terminal(Lasting[Shell]):
         )
 
     async def _started(self, *, ended: bool = False) -> Shell:
-        """The shell, started; `ended` where the caller also has to do with one that has ended."""
+        """Return the started shell; one that has ended only if `ended`, else raise TerminalError."""
         shell = await self._opened()
         _raise_failure(shell)
         if shell.ended and not ended:
@@ -221,7 +224,7 @@ class Terminal(Lasting[Shell]):
         _raise_failure(shell)
         if shell.ended:
             with anyio.CancelScope(shield=True):
-                await shell.close()  # what it has started in the background is still there
+                await shell.close()  # ends background processes that outlived the shell
         await shell.confirm()
         _raise_failure(shell)
         output, dropped = shell.unread.take()
@@ -248,7 +251,7 @@ def _pattern(pattern: object) -> re.Pattern[str]:
 
 
 def _search(pattern: re.Pattern[str], shell: Shell) -> Expected | None:
-    # With surrogates for what is no UTF-8, so that the match's end is a place among the bytes.
+    # Surrogates stand for invalid UTF-8, so that the match's end maps back to a byte offset.
     text = shell.unread.look().decode(errors="surrogateescape")
     match = pattern.search(text)
     if match is None:

@@ -1,26 +1,27 @@
-"""What a terminal has printed and nobody has taken: bounded, and without the shell's marks."""
+"""A bounded buffer of a terminal's unread output, without the shell's marks."""
 
 from collections import deque
 
 _LONGEST = 64
-"""Bytes of a mark after its prefix."""
+"""The longest mark, in bytes after its prefix."""
 _REMEMBERED = 16
 
 
-class Unread:
-    """Output in the order it came. Over `limit` bytes its middle goes.
+class UnreadOutput:
+    """Output in order of arrival; over `limit` bytes it loses its middle.
 
-    A mark is `prefix`, a few bytes and BEL. It is no output: it says that all before it has come.
+    A mark is `prefix`, a few bytes and BEL. It is not output: it shows that all output before it
+    has arrived.
     """
 
     def __init__(self, limit: int, prefix: bytes) -> None:
         self._half, self._limit, self._prefix = limit // 2, limit, prefix
         self._data, self._dropped = bytearray(), False
-        self._held = b""  # what may be the beginning of a mark
+        self._held = b""  # possibly the beginning of a mark
         self._marks: deque[bytes] = deque(maxlen=_REMEMBERED)
 
     def feed(self, chunk: bytes) -> None:
-        """Add what came."""
+        """Add a chunk of terminal output, and extract its marks."""
         data, done = self._held + chunk, 0
         while (at := data.find(self._prefix, done)) >= 0:
             begin = at + len(self._prefix)
@@ -28,7 +29,7 @@ class Unread:
             if end < 0 and len(data) - begin < _LONGEST:
                 break
             if end < 0:
-                self._add(data[done:begin])  # somebody else's: no mark is as long
+                self._add(data[done:begin])  # too long for a mark, so it is output
                 done = begin
             else:
                 self._marks.append(data[begin:end])
@@ -39,21 +40,29 @@ class Unread:
         self._held = data[len(data) - held :]
 
     def finish(self) -> None:
-        """No more comes: what looked like the beginning of a mark is output."""
+        """Add a held beginning of a mark as output, because no more input follows."""
         self._add(self._held)
         self._held = b""
 
     def marked(self, mark: bytes) -> bool:
-        """Whether this mark has come lately."""
-        return mark in self._marks
+        """Return whether this mark has arrived; forget it and all earlier marks.
+
+        Each mark counts once, because a shell started by `exec` keeps the pid of the shell that it
+        replaces and numbers its marks from 1 again.
+        """
+        if mark not in self._marks:
+            return False
+        while self._marks.popleft() != mark:
+            pass
+        return True
 
     def look(self) -> bytes:
-        """All of it, which stays."""
+        """Return all output without removing it."""
         self._trim()
         return bytes(self._data)
 
     def take(self, size: int | None = None) -> tuple[bytes, bool]:
-        """The first `size` bytes or all of it, and whether something was dropped from it."""
+        """Remove and return the first `size` bytes, or all; also return whether output was dropped."""
         self._trim()
         taken, dropped = bytes(self._data[:size]), self._dropped
         del self._data[: len(taken)]
@@ -72,7 +81,7 @@ class Unread:
 
 
 def _overlap(data: bytes, prefix: bytes) -> int:
-    """How many of the last bytes are the beginning of the prefix."""
+    """Return how many bytes at the end of `data` are the beginning of `prefix`."""
     for size in range(min(len(data), len(prefix) - 1), 0, -1):
         if data.endswith(prefix[:size]):
             return size
