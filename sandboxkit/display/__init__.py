@@ -1,22 +1,25 @@
-"""How values show themselves to people: in notebooks, and in `help()`."""
+"""Display of values for people: in notebooks and in `help()`."""
 
-from typing import TYPE_CHECKING
+from functools import singledispatch
 
-if TYPE_CHECKING:
-    from sandboxkit.display.page import Page
+from sandboxkit.display.page import Page
 
 
 class Shown:
-    """Something that a notebook shows as a small table, and a terminal as one line."""
+    """Base class of values that a notebook shows as a small table and a terminal as one line."""
 
     __slots__ = ()
 
-    def _page(self) -> "Page":
-        """What is shown of it."""
-        from sandboxkit.display import pages  # only notebooks want it
-
-        return pages.page(self)
+    def _page(self) -> Page:
+        """Return what a notebook shows. A class overrides this or registers with `page_of`."""
+        return page_of(self)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         page = self._page()
         return {"text/plain": page.text(), "text/html": page.html()}
+
+
+@singledispatch
+def page_of(thing: Shown) -> Page:
+    """Return what a notebook shows for `thing`; `display.pages` registers the public classes."""
+    raise NotImplementedError(f"{type(thing).__name__} has no page")

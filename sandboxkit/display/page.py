@@ -1,4 +1,4 @@
-"""A title and a few rows: escaped as HTML, on one line as text, never long."""
+"""A short page with a title and a few rows, rendered as escaped HTML or as one line of text."""
 
 import html
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 LINES = 40
 CHARACTERS = 4000
 _ONE_LINE = 80
-# Colours and cursor movements, then every other control character but tab and line end.
+# Colours and cursor movements, then every other control character except tab and line end.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _COLOURS = {"good": "#1a7f37", "bad": "#cf222e", "open": "#9a6700", "plain": "#57606a"}
@@ -16,25 +16,25 @@ _COLOURS = {"good": "#1a7f37", "bad": "#cf222e", "open": "#9a6700", "plain": "#5
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown of a value. Nothing in it needs to be escaped or cut by whoever makes it."""
+    """The displayed form of a value. Rendering escapes and shortens the contents."""
 
     kind: str
-    """Such as "ProcessResult"."""
+    """The name of the value's type, such as "ProcessResult"."""
     headline: str
     mood: str = "plain"
-    """"good", "bad", "open" for what is not decided yet, or "plain"."""
+    """The colour of the headline: "good", "bad", "open" (undecided) or "plain"."""
     rows: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    """What has lines of its own, such as output; empty ones are left out."""
+    """Multi-line texts by name, such as output; empty ones are left out."""
 
     def text(self) -> str:
-        """One line."""
+        """Render the page as one line of text."""
         texts = {name: repr(value[:200]) for name, value in self.texts.items() if value}
         rows = [f"{_line(name)}={_line(value)}" for name, value in {**self.rows, **texts}.items()]
         return f"<{' '.join([_line(self.kind), _line(self.headline), *rows])}>"
 
     def html(self) -> str:
-        """A table, which no value in it can break out of."""
+        """Render the page as an HTML table; all values are escaped."""
         rows = "".join(
             f'<tr><th style="text-align:left">{_safe(name)}</th>'
             f'<td style="text-align:left">{_safe(_line(value, 400))}</td></tr>'
@@ -54,7 +54,7 @@ class Page:
 
 
 def shortened(text: str) -> str:
-    """Its head and tail, where it is longer than `LINES` lines or `CHARACTERS` characters."""
+    """Return `text`, or its head and tail if it exceeds `LINES` lines or `CHARACTERS` characters."""
     lines = text.split("\n", LINES + 1)
     if len(lines) <= LINES + 1 and len(text) <= CHARACTERS:
         return text

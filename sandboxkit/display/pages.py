@@ -1,20 +1,19 @@
-"""What notebooks show of operations, results and sandboxes."""
+"""The pages that notebooks show for operations, results and sandboxes."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import singledispatch
 
 from sandboxkit import _tags
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
-from sandboxkit.display import Shown
+from sandboxkit.display import Shown, page_of
 from sandboxkit.display.page import Page
 from sandboxkit.errors import SandboxError
 from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState
 
 ANSWER_SECONDS = 2.0
-"""How long a notebook waits for what a backend says of a sandbox."""
+"""How long (s) a notebook waits for a backend to report a sandbox's status."""
 _STATES = {
     SandboxState.RUNNING: "good",
     SandboxState.STARTING: "open",
@@ -22,13 +21,7 @@ _STATES = {
 }
 
 
-@singledispatch
-def page(thing: Shown) -> Page:
-    """What is shown of `thing`."""
-    raise NotImplementedError(f"{type(thing).__name__} has no page")
-
-
-@page.register
+@page_of.register
 def _result(result: ProcessResult) -> Page:
     ending = result.ending or Ending.EXITED
     said = f"status {result.returncode}"
@@ -43,23 +36,23 @@ def _result(result: ProcessResult) -> Page:
     return Page("ProcessResult", said, "bad" if result.returncode else "good", rows, texts)
 
 
-@page.register
+@page_of.register
 def _info(info: SandboxInfo) -> Page:
     rows = {"id": info.id, "provider": info.provider}
     if info.image is not None:
         rows["image"] = info.image
-    rows["tags"] = _said(info.tags)
+    rows["tags"] = _tags_text(info.tags)
     if info.expires_at is not None:
         rows["time left"] = _left(info.expires_at)
     return Page("SandboxInfo", info.state.value, _STATES[info.state], rows)
 
 
-@page.register
+@page_of.register
 def _sandbox(sandbox: Sandbox) -> Page:
     own = {"id": sandbox.id or "none yet", "provider": sandbox.provider_name}
     if sandbox.id is None or sandbox._life.stopped:
         said = "stopped" if sandbox._life.stopped else "not started"
-        return Page("Sandbox", said, "plain", own | {"tags": _said(sandbox.spec.tags)})
+        return Page("Sandbox", said, "plain", own | {"tags": _tags_text(sandbox.spec.tags)})
     try:
         asking = sandbox.status()
         try:
@@ -72,7 +65,7 @@ def _sandbox(sandbox: Sandbox) -> Page:
     return Page("Sandbox", found.headline, found.mood, found.rows)
 
 
-@page.register
+@page_of.register
 def _operation(operation: Operation) -> Page:  # type: ignore[type-arg] # dispatched on at run time
     kind = type(operation).__name__
     rows = {"argv": " ".join(operation.argv)} if isinstance(operation, Process) else {}
@@ -90,7 +83,7 @@ def _operation(operation: Operation) -> Page:  # type: ignore[type-arg] # dispat
     return Page(kind, f"done, its result is of type {type(result).__name__}", "good", rows)
 
 
-def _said(tags: Mapping[str, str]) -> str:
+def _tags_text(tags: Mapping[str, str]) -> str:
     own = _tags.public(tags)
     return ", ".join(f"{name}:{value}" if value else name for name, value in own.items())
 

@@ -1,4 +1,4 @@
-"""Options that are declared once, spelled out in signatures and in `help()`."""
+"""Expansion of the options, which are declared once, into signatures and `help()`."""
 
 import ast
 import inspect
@@ -13,12 +13,12 @@ from typing import Any, TypeVar, get_type_hints
 from sandboxkit import _spec
 from sandboxkit.types import SandboxSpec
 
-# Any: it gives back what it was given, a class or a function of any signature.
+# Any: a decorator's argument is a class or a function of any signature, and is returned as it is.
 ThingT = TypeVar("ThingT", bound=Callable[..., Any])
 
 
 class _OfTheSession:
-    """Stands for the value that a session has for an option."""
+    """The default shown for an option whose value comes from the session."""
 
     def __repr__(self) -> str:
         return "<the session's>"
@@ -29,7 +29,7 @@ _WRAPPED = textwrap.TextWrapper(
 )
 OF_THE_SESSION = _OfTheSession()
 MEANINGS: dict[str, str] = {}
-"""What each option means; empty where Python has no source of this package."""
+"""The meaning of each option; empty if the source of this package is not available."""
 _TYPES = get_type_hints(_spec.SpecOptions)
 
 
@@ -50,12 +50,12 @@ def _read_meanings() -> None:
 
 
 def kind(name: str) -> str:
-    """The type of an option, as a reader wants it."""
+    """Return the type of an option in readable form, without module names."""
     return re.sub(r"\b[a-z][\w.]*\.(?=[A-Z])", "", inspect.formatannotation(_TYPES[name]))
 
 
 def section() -> str:
-    """The options as a part of a docstring."""
+    """Return the docstring section that lists all options."""
     lines = ["Options:"]
     for name, meaning in MEANINGS.items():
         lines += [f"    {name}: {kind(name)}", *_WRAPPED.wrap(meaning)]
@@ -76,7 +76,7 @@ def spelled_out(call: ThingT) -> ThingT:
         )
         for name, annotation in _TYPES.items()
     ]
-    # Any: functions have no such attribute until they are given it.
+    # Any: type checkers know no __signature__ attribute of functions.
     changed: Any = call
     changed.__signature__ = signature.replace(parameters=[*known, *options])
     return call

@@ -1,4 +1,4 @@
-"""For authors of providers and integrations: a provider without a backend, and the contract's checks.
+"""Tools for authors of providers and integrations: a fake provider and conformance tests.
 
 `sandboxkit.testing.conformance.ProviderConformance` needs pytest; `FakeProvider` does not.
 """

@@ -1,4 +1,4 @@
-"""One command of FakeProvider: a real process of this machine, on pipes or on a terminal."""
+"""One command of FakeProvider: a real process on this machine, with pipes or a terminal."""
 
 import errno
 import fcntl
@@ -17,9 +17,9 @@ from sandboxkit.types import Command, CommandUsage, Ending, Exit, PtySize
 
 _PIECE = 1 << 16
 _PIPE = 1 << 17
-"""More than the kernel keeps of what a command has written and nobody has read."""
+"""More bytes than the kernel buffers between a command and its reader."""
 _TERMINAL_SECONDS = 0.1
-"""How late what was written to a terminal may come out of it."""
+"""How long output may take to pass through a terminal."""
 _END_OF_INPUT = b"\x04"  # what a terminal's user types
 
 
@@ -32,17 +32,17 @@ async def run(
     output: Output,
     kill: Callable[[int], Awaitable[None]],
 ) -> Exit:
-    """Run `argv` with the input, the terminal and the output of `command`.
+    """Run `argv` with the input, terminal and output of `command`.
 
-    When this is cancelled, `kill` gets the pid and ends the tree, before this returns.
+    On cancellation, await `kill(pid)`, which ends the process tree, before returning.
     """
     with _Descriptors() as descriptors:
         process = _start(argv, cwd, env, command, descriptors)
         usage: resource.struct_rusage | None = None
         grace = 0.0 if command.pty is None else _TERMINAL_SECONDS
-        sources = [_Source(descriptors.stdout, "stdout", output, grace)]
+        sources = [_OutputPump(descriptors.stdout, "stdout", output, grace)]
         if descriptors.stderr is not None:
-            sources.append(_Source(descriptors.stderr, "stderr", output, grace))
+            sources.append(_OutputPump(descriptors.stderr, "stderr", output, grace))
         feeding = anyio.CancelScope()
         try:
             async with anyio.create_task_group() as group:
@@ -63,7 +63,7 @@ async def run(
                     usage = await _reap(process)
     assert usage is not None
     seconds = usage.ru_utime + usage.ru_stime
-    # Its peak of memory is not told: the kernel lets that of a child begin with its parent's.
+    # No peak memory: for a forked child the kernel counts from its parent's peak.
     used = CommandUsage(processor_seconds=seconds)
     if process.returncode < 0:
         return Exit(128 - process.returncode, Ending.SIGNAL, used)
@@ -71,7 +71,7 @@ async def run(
 
 
 class _Descriptors:
-    """Our ends of a command's streams, and those of the command until it has started."""
+    """Our ends of a command's streams, and the command's ends until it has started."""
 
     def __init__(self) -> None:
         self.stdin: int | None = None
@@ -87,12 +87,12 @@ class _Descriptors:
             self.close(descriptor)
 
     def pair(self, made: tuple[int, int]) -> tuple[int, int]:
-        """Close both in the end."""
+        """Register a pair of descriptors to be closed on exit; return it."""
         self._open.update(made)
         return made
 
     def close(self, descriptor: int) -> None:
-        """Close one now."""
+        """Close one descriptor now. Idempotent."""
         if descriptor in self._open:
             self._open.discard(descriptor)
             os.close(descriptor)
@@ -153,7 +153,7 @@ def _resize(terminal: int, size: PtySize) -> None:
 
 
 async def _reap(process: subprocess.Popen[bytes]) -> resource.struct_rusage:
-    """Wait for the process alone, not until nobody holds its pipes open."""
+    """Wait for the process itself, even if others hold its pipes open; return its usage."""
     descriptor = os.pidfd_open(process.pid)
     try:
         await anyio.wait_readable(descriptor)
@@ -181,7 +181,7 @@ async def _feed(descriptors: _Descriptors, command: Command, scope: anyio.Cancel
 
 
 async def _write(descriptor: int, data: bytes) -> bool:
-    """Whether somebody reads."""
+    """Write all of `data`; return False if the reader is gone."""
     left = memoryview(data)
     while left:
         await anyio.wait_writable(descriptor)
@@ -196,8 +196,8 @@ async def _write(descriptor: int, data: bytes) -> bool:
     return True
 
 
-class _Source:
-    """One stream of output."""
+class _OutputPump:
+    """One output stream of a command."""
 
     def __init__(self, descriptor: int, stream: StreamName, output: Output, grace: float) -> None:
         self._descriptor, self._output, self._grace = descriptor, output, grace
@@ -206,16 +206,16 @@ class _Source:
         self._ended = False
 
     def finish(self) -> None:
-        """The command has ended: whoever else holds the stream open is not waited for."""
+        """Mark the command as ended; do not wait for others that hold the stream open."""
         self._ended = True
         self._idle.cancel()
 
     async def pump(self) -> None:
-        """Deliver all that the command writes."""
+        """Deliver everything that the command writes."""
         while not self._ended:
             with anyio.CancelScope() as self._idle:
                 await anyio.wait_readable(self._descriptor)
-                # Not within the scope: what was read is delivered.
+                # Deliver outside this scope, so that data is not lost after it was read.
             if self._idle.cancelled_caught:
                 break
             if not await self._deliver():
@@ -230,13 +230,16 @@ class _Source:
             left -= size
 
     async def _deliver(self) -> int:
-        """How much there was; 0 at the end, or when there is nothing now and it has ended."""
+        """Read and deliver once; return the size, or 0 at the end of the stream.
+
+        Without data, return 0 if the command has ended, else 1.
+        """
         try:
             chunk = os.read(self._descriptor, _PIECE)
         except BlockingIOError:
             return 0 if self._ended else 1
         except OSError as error:
-            if error.errno != errno.EIO:  # nobody has the terminal open any more
+            if error.errno != errno.EIO:  # EIO: no process has the terminal open
                 raise
             return 0
         if chunk:

@@ -1,4 +1,4 @@
-"""Killing a whole process tree of this machine, for FakeProvider."""
+"""Killing and stopping a whole process tree on this machine, for FakeProvider."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ async def kill_tree(mark: str, leader: int | None) -> None:
             struck[pid] = began(pid)
             signal_process(pid, signal.SIGKILL)
         await anyio.sleep(0.001)
-    # One whose parent died before it was no member any more.
+    # Wait for killed processes too that left the tree when their parents died.
     while any(start and began(pid) == start for pid, start in struck.items()):  # noqa: ASYNC110
         await anyio.sleep(0.001)
 
@@ -41,7 +41,7 @@ def continue_tree(mark: str) -> None:
 
 
 def members(mark: str, leader: int | None) -> set[int]:
-    """The processes that `kill_tree` would kill now."""
+    """Return the processes that `kill_tree` would kill now."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     needle = mark.encode()
@@ -68,7 +68,7 @@ def members(mark: str, leader: int | None) -> set[int]:
 
 
 def began(pid: int) -> bytes:
-    """When a process started, as the kernel tells it; empty where it has ended."""
+    """Return a process's start time from /proc; empty if it has ended."""
     try:
         fields = _fields(str(pid))
     except OSError:

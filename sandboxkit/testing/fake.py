@@ -1,4 +1,4 @@
-"""FakeProvider: real commands in a folder of this machine, for tests. No isolation whatever."""
+"""FakeProvider: runs real commands in a folder on this machine, for tests, without isolation."""
 
 import asyncio
 import builtins
@@ -38,7 +38,7 @@ from sandboxkit.types import (
 
 _LOG_LIMIT = 1 << 20
 _SILENCE = 2.0
-"""Seconds without a sign of life until a way is taken for broken."""
+"""Seconds of silence after which a connection counts as broken."""
 
 
 @dataclasses.dataclass
@@ -52,19 +52,19 @@ class _Box:
     main: "asyncio.Task[Exit] | None" = None
     timer: "asyncio.Task[None] | None" = None
     calls: set[anyio.CancelScope] = dataclasses.field(default_factory=set)
-    """Those in flight, which a connection that breaks would take along."""
+    """The calls in flight, which a broken connection ends."""
     thawed: anyio.Event | None = None
-    """None unless the sandbox is frozen."""
+    """Set when the sandbox is thawed; None unless it is frozen."""
     patience: "asyncio.Task[None] | None" = None
 
 
 class FakeProvider(Provider):
-    """Sandboxes that are folders of this machine, known to this object only.
+    """Sandboxes that are folders on this machine, known to this object only.
 
     Commands are real processes of the caller, in the caller's file system: run trusted code
-    only. /workspace and /tmp lead to the sandbox's folder where they begin an argument, `cwd`
-    or a path of a file call. Limits, images, networks and users are not honoured: a spec that
-    asks for one is refused.
+    only. /workspace and /tmp map to the sandbox's folder at the beginning of an argument, a
+    `cwd` or a path of a file call. FakeProvider has no limits and cannot change users: `check`
+    refuses a spec that asks for them.
     """
 
     name: ClassVar[str] = "fake"
@@ -73,7 +73,7 @@ class FakeProvider(Provider):
         self._boxes: dict[str, _Box] = {}
 
     def check(self, spec: SandboxSpec) -> None:
-        """Refuse what a folder cannot give; see `Provider.check`."""
+        """Refuse options that a folder cannot honour; see `Provider.check`."""
         for field in ("user", "cpus", "memory_mb", "disk_mb", "pids", "gpu"):
             if getattr(spec, field) is not None:
                 raise ConfigurationError(
@@ -202,7 +202,7 @@ class FakeProvider(Provider):
         return end.status
 
     async def freeze(self, sandbox_id: str) -> None:
-        """Let the sandbox fall silent: whoever waits for it, or asks it, is told so in 2 s."""
+        """Make the sandbox unresponsive; calls in flight and new ones fail after 2 s of silence."""
         box = self._box(sandbox_id)
         box.thawed = anyio.Event()
         await stop_tree(f"box:{box.folder}")
@@ -224,12 +224,12 @@ class FakeProvider(Provider):
         continue_tree(f"box:{box.folder}")
 
     async def cut(self, sandbox_id: str) -> None:
-        """Break the way to the sandbox once: the commands in flight end, nobody knows how."""
+        """Break the connection to the sandbox once: commands in flight end with an unknown outcome."""
         for scope in tuple(self._box(sandbox_id).calls):
             scope.cancel()
 
     async def _answer(self, box: _Box) -> None:
-        """Let a call reach the sandbox."""
+        """Wait until the sandbox answers. Raises ProviderUnavailableError after 2 s of silence."""
         if box.thawed is not None:
             with anyio.move_on_after(_SILENCE) as waiting:
                 await box.thawed.wait()

@@ -1,4 +1,4 @@
-"""The behaviours that every provider must show, as one pytest class to derive from."""
+"""Conformance tests for providers, as pytest classes to derive from."""
 
 from sandboxkit.testing.conformance.endings import EndingsConformance
 from sandboxkit.testing.conformance.exec import ExecConformance, TerminalConformance
@@ -41,7 +41,7 @@ class CoreConformance(
     TerminalConformance,
     TerminalNeighboursConformance,
 ):
-    """What can be asked even of a provider that isolates nothing, such as FakeProvider."""
+    """The tests that even a provider without isolation must pass, such as FakeProvider."""
 
 
 class ProviderConformance(
@@ -50,9 +50,9 @@ class ProviderConformance(
     OtherProcessConformance,
     IsolationConformance,
 ):
-    """All behaviours. Derive a class named Test..., give it `make_provider` and `spec`.
+    """All conformance tests. Derive a class named Test... and define `make_provider` and `spec`.
 
-    `freeze`, `thaw` and `cut` say how this backend falls silent and how connections to it break;
-    what nobody can implement for it is named in `cannot`.
+    Implement `freeze`, `thaw` and `cut`, which make the backend unresponsive and break connections
+    to it. Name those that cannot be implemented in `cannot`.
     The sandboxes must have sh, setsid, grep, sed, stty and python3.
     """

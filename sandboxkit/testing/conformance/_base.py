@@ -1,4 +1,4 @@
-"""What the conformance classes share: the author's settings, fixtures, and waiting."""
+"""The base of the conformance classes: the author's settings, fixtures and polling."""
 
 import time
 import uuid
@@ -14,11 +14,11 @@ from sandboxkit.provider import Provider
 __all__ = ["DEADLINE", "Conformance", "limited", "mine", "token", "until"]
 
 DEADLINE = 30.0
-"""Seconds that anything awaited here may take on a slow machine."""
+"""Timeout (s) of every wait, generous enough for a slow machine."""
 
 
 def until(condition: Callable[[], bool], what: str, within: float = DEADLINE) -> None:
-    """Poll until the condition holds; the test fails when it does not in time."""
+    """Poll until the condition holds; fail the test if it does not hold in time."""
     end = time.monotonic() + within
     while not condition():
         if time.monotonic() > end:
@@ -27,29 +27,29 @@ def until(condition: Callable[[], bool], what: str, within: float = DEADLINE) ->
 
 
 class Conformance:
-    """Settings of the provider under test, and fixtures."""
+    """The settings of the provider under test, and the fixtures."""
 
     spec: ClassVar[str] = ""
-    """Where another process imports the provider's class: "package.module:Class"."""
+    """The import path of the provider's class, for other processes: "package.module:Class"."""
     image: ClassVar[str | None] = None
     other_user: ClassVar[str | None] = None
-    """A user that `exec(user=)` can switch to; None where the backend cannot switch users."""
+    """A user that `exec(user=)` can switch to; None if the backend cannot switch users."""
     cannot: ClassVar[frozenset[str]] = frozenset()
-    """Which hooks, "freeze" or "cut", nobody can implement for this backend: what needs them is
-    skipped by that name."""
+    """The hooks, "freeze" or "cut", that cannot be implemented for this backend; tests that need
+    them are skipped."""
     silence_bound: ClassVar[float] = 10.0
-    """Seconds of silence after which every call has ended with an infrastructure error."""
+    """Seconds of silence within which every call must fail with an infrastructure error."""
 
     @classmethod
     def make_provider(cls) -> Provider:
-        """Return a new provider; the author's class implements it."""
+        """Return a new provider; the author's class must implement this."""
         raise NotImplementedError
 
     def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        """Let the backend's side of a sandbox fall silent, with its connections open.
+        """Make the backend's side of a sandbox unresponsive, with its connections left open.
 
-        The author's class implements it from outside, as `docker pause` does, or puts "freeze"
-        into `cannot`. A frozen sandbox may be deleted.
+        The author's class implements this from outside the sandbox, as `docker pause` does, or puts
+        "freeze" into `cannot`. A frozen sandbox may be deleted.
         """
         self._no_hook("freeze")
 
@@ -58,9 +58,9 @@ class Conformance:
         self._no_hook("freeze")
 
     def cut(self, provider: Provider, sandbox_id: str) -> None:
-        """Break the provider's connections to one sandbox once, at this moment.
+        """Break the provider's current connections to one sandbox, once.
 
-        The author's class implements it, or puts "cut" into `cannot`.
+        The author's class implements this, or puts "cut" into `cannot`.
         """
         self._no_hook("cut")
 
@@ -78,7 +78,7 @@ class Conformance:
 
     @pytest.fixture
     def session(self, provider: Provider) -> Iterator[Session]:
-        """A session whose sandboxes carry a tag of their own."""
+        """A session whose sandboxes carry a unique tag."""
         with Session(provider, image=self.image, tags={"conformance": token()}) as session:
             yield session
 
@@ -90,7 +90,7 @@ class Conformance:
     @pytest.fixture(scope="class")
     @classmethod
     def shared(cls) -> Iterator[Sandbox]:
-        """A started sandbox for all tests of the class that leave nothing behind in it."""
+        """A started sandbox, shared by the tests of the class that leave nothing behind in it."""
         provider = cls.make_provider()
         with Session(provider, image=cls.image, tags={"conformance": token()}) as session:
             yield session.sandbox().start().result(DEADLINE)
@@ -98,19 +98,19 @@ class Conformance:
 
     @pytest.fixture
     def folder(self, shared: Sandbox) -> str:
-        """An empty folder of its own in the shared sandbox."""
+        """A new empty folder in the shared sandbox."""
         path = f"/workspace/{token()}"
         shared.exec(["mkdir", path], check=True).result(DEADLINE)
         return path
 
 
 def token() -> str:
-    """Return a string that occurs nowhere else."""
+    """Return a unique string."""
     return uuid.uuid4().hex
 
 
 def mine(session: Session) -> list[SandboxInfo]:
-    """The session's sandboxes that the backend lists, but for those that have stopped."""
+    """Return the session's sandboxes that the backend lists, except stopped ones."""
     return [
         info
         for info in session.list().result(DEADLINE)
@@ -120,7 +120,7 @@ def mine(session: Session) -> list[SandboxInfo]:
 
 
 def limited(session: Session, **limit: Unpack[SpecOptions]) -> Sandbox:
-    """A sandbox with one limit; the check is skipped where the provider refuses it by its name."""
+    """Return a sandbox with one limit; skip the test if the provider refuses that limit."""
     try:
         return session.sandbox(**limit)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Who ended a command, and what it used: never a guess."""
+"""Tests that a command's ending and resource usage are exact, or None."""
 
 import pytest
 
@@ -15,10 +15,10 @@ _HOLD_60_MB = "data = b'x' * (60 << 20)"
 
 
 class EndingsConformance(Conformance):
-    """`ProcessResult.ending` and `.usage`: None where the backend cannot know them."""
+    """`ProcessResult.ending` and `.usage` are None if the backend cannot know them."""
 
     def test_a_program_may_exit_with_137(self, shared: Sandbox) -> None:
-        # What a backend reports as a status alone is no sign of a signal.
+        # A status above 128 alone does not prove a signal.
         result = shared.exec(["python3", "-c", "import os; os._exit(137)"]).result(DEADLINE)
         assert (result.returncode, result.ending in (Ending.EXITED, None)) == (137, True)
 
@@ -53,7 +53,7 @@ class EndingsConformance(Conformance):
         result = sandbox.exec(hog).result(DEADLINE)
         assert result.returncode == 137
         assert result.ending in (Ending.OUT_OF_MEMORY, None)
-        # What is no matter of memory is not blamed on it, in the same sandbox.
+        # A later kill in the same sandbox is not reported as out of memory.
         result = sandbox.exec(["sh", "-c", "kill -9 $$"]).result(DEADLINE)
         assert result.ending in (Ending.SIGNAL, None)
 
@@ -68,7 +68,7 @@ class EndingsConformance(Conformance):
         result = shared.exec(["python3", "-c", _HOLD_60_MB]).result(DEADLINE)
         peak = result.usage.peak_memory_bytes
         assert peak is None or 60 * _MEBIBYTE <= peak < 200 * _MEBIBYTE, peak
-        # Neither that of what started it, nor that of an earlier command.
+        # The peak includes neither the parent's memory nor an earlier command's.
         small = shared.exec(["true"]).result(DEADLINE).usage.peak_memory_bytes
         assert small is None or small < 60 * _MEBIBYTE, small
 

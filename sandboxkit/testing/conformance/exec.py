@@ -1,4 +1,4 @@
-"""How one command runs: its status, directory, environment, user and terminal."""
+"""Tests of one command's status, directory, environment, user and terminal."""
 
 import errno
 
@@ -18,7 +18,7 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
 
 
 class ExecConformance(Conformance):
-    """Everything about a command but its streams and its violent end."""
+    """Everything about a command except its streams and how it is killed."""
 
     @pytest.mark.parametrize("status", [0, 1, 2, 125, 255])
     def test_the_exit_status_is_exact(self, shared: Sandbox, status: int) -> None:
@@ -131,7 +131,7 @@ class ExecConformance(Conformance):
 
     def test_commands_run_at_the_same_time(self, shared: Sandbox) -> None:
         cats = [shared.exec(["cat"], stdin=True) for _ in range(8)]
-        for index, cat in enumerate(cats):  # each is alive only if none waits for another
+        for index, cat in enumerate(cats):  # all are alive only if none waits for another
             assert cat.stdin is not None
             cat.stdin.write(f"{index}\n".encode()).result(DEADLINE)
             assert next(iter(cat.stdout.lines())) == str(index)

@@ -1,4 +1,4 @@
-"""Files and folders, into a sandbox and out of it."""
+"""Tests of file and folder operations and transfers."""
 
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ class FilesConformance(Conformance):
         shared.write_file(f"{folder}/file", "new and longer").result(DEADLINE)
         reader.stdin.write("go\n").result(DEADLINE)
         assert reader.result(DEADLINE).stdout == "ready\nold"
-        assert len(shared.list_dir(folder).result(DEADLINE)) == 1  # nothing temporary is left
+        assert len(shared.list_dir(folder).result(DEADLINE)) == 1  # no temporary file is left
 
     def test_files_of_the_spec_are_there_first(self, session: Session) -> None:
         sandbox = session.sandbox(files={"/workspace/in/put": "given"})

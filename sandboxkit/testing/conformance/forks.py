@@ -1,4 +1,4 @@
-"""A forked child has its parent's objects, and must not use them."""
+"""Tests that a forked child is refused the use of its parent's objects."""
 
 import os
 import select
@@ -12,17 +12,17 @@ from sandboxkit import Sandbox, SandboxError, Session
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine
 
 _AT_ONCE = 5.0
-"""Seconds in which a child is told, or nothing happens."""
+"""Seconds within which each call in the child must return or be refused."""
 
 
 def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """Make the calls in a forked child and say what came of each: "nothing", "refused", or what is wrong.
+    """Make the calls in a forked child; return "nothing", "refused" or the problem for each of them.
 
-    After one that "hangs" or "dies" there are no others.
+    A call that "hangs" or "dies" is the last one.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # That there are threads here is the point.
+        # The warning is about forking with threads, which is what these tests do.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
@@ -46,7 +46,7 @@ def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
-    """In the child: never returns, and runs none of the parent's clean-up."""
+    """Run the calls in the child; exit without running the parent's clean-up."""
     try:
         for call in calls.values():
             try:
@@ -54,7 +54,7 @@ def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
                 said = "nothing"
             except SandboxError:
                 said = "refused"
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the parent hears of it
+            except BaseException as error:  # noqa: BLE001 - reported to the parent
                 said = repr(error).replace("\n", " ")
             os.write(writing, f"{said}\n".encode())
     finally:
@@ -62,7 +62,7 @@ def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
 
 
 class ForksConformance(Conformance):
-    """`os.fork()` without an exec, as data loaders and launchers do it."""
+    """`os.fork()` without an exec, as in data loaders and launchers."""
 
     def test_a_forked_child_is_told_at_once(self, sandbox: Sandbox) -> None:
         sandbox.write_file("/workspace/file", "parent's").result(DEADLINE)

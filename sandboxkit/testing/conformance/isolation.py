@@ -1,4 +1,4 @@
-"""What a program in a sandbox must not be able to do."""
+"""Tests of what a program in a sandbox must not be able to do."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from sandboxkit.testing.conformance.kill import alive
 
 
 def python(sandbox: Sandbox, code: str) -> str:
-    """Run Python in the sandbox and return what it printed; it must succeed."""
+    """Run Python code in the sandbox and return its output; fail the test if the code fails."""
     result = sandbox.exec(["python3", "-c", code], timeout=DEADLINE).result()
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
@@ -28,10 +28,10 @@ class IsolationConformance(Conformance):
         with tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
             secret.write_text(mark)
-            # Anybody on this machine may read it.
+            # Any user of this machine may read the file.
             secret.chmod(0o644)
             secret.parent.chmod(0o755)
-            # Within a script, so that FakeProvider does not take it for a path of the sandbox.
+            # In a script, because FakeProvider maps arguments that are paths into the sandbox.
             found = shared.exec(["sh", "-c", f"cat {secret}"]).result(DEADLINE)
         assert mark not in found.stdout
 
@@ -161,7 +161,7 @@ for child in children:
     os.waitpid(child, 0)
 print(len(children))
 """
-        # A provider may add headroom of its own, so that commands still start at the limit.
+        # A provider may add headroom, so that commands still start at the limit.
         assert 0 < int(python(session.sandbox(pids=64), code)) < 128
 
     def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A command's violent end: its whole process tree dies, and nothing else does."""
+"""Tests that killing a command kills its whole process tree, and nothing else."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from sandboxkit import CommandTimeoutError, Process, Sandbox
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token, until
 
-# $1 is the survivor's script, $2 the token that its command line carries.
+# $1 is the surviving process's script, $2 the token in its command line.
 _TREES = {
     "child": 'sh -c "$1" "$2" & wait',
     "setsid": 'setsid sh -c "$1" "$2" & wait',
@@ -20,7 +20,7 @@ trees = pytest.mark.parametrize("tree", _TREES.values(), ids=_TREES.keys())
 
 
 def grow(sandbox: Sandbox, tree: str, timeout: float | None = None) -> tuple[Process, str]:
-    """Start a process tree; return the command and the token that marks the tree, alive."""
+    """Start a process tree and wait until it is alive; return the command and the tree's token."""
     mark = token()
     process = sandbox.exec(["sh", "-c", tree, "sh", _LEAF, mark], timeout=timeout)
     assert next(iter(process.stdout.lines())) == "ready"
@@ -29,19 +29,19 @@ def grow(sandbox: Sandbox, tree: str, timeout: float | None = None) -> tuple[Pro
 
 
 def alive(sandbox: Sandbox, mark: str) -> bool:
-    """Whether a process whose command line has the token lives in the sandbox."""
-    # The halves and the pipe keep the token out of the search's own command lines.
+    """Return whether a process with the token in its command line is alive in the sandbox."""
+    # Splitting the token and using a pipe keep it out of the search's own command lines.
     script = 'printf %s "$1$2" | grep -lasF -f - /proc/[0-9]*/cmdline'
     command = ["sh", "-c", script, "sh", mark[:16], mark[16:]]
     return sandbox.exec(command).result(DEADLINE).stdout != ""
 
 
 class KillConformance(Conformance):
-    """Timeout, cancel and kill()."""
+    """Process trees are killed by a timeout, by cancellation and by `kill()`."""
 
     @trees
     def test_timeout_kills_the_whole_tree(self, shared: Sandbox, tree: str) -> None:
-        process, mark = grow(shared, tree, timeout=1)
+        process, mark = grow(shared, tree, timeout=4)
         with pytest.raises(CommandTimeoutError):
             process.result(DEADLINE)
         assert not alive(shared, mark)
@@ -126,7 +126,7 @@ class KillConformance(Conformance):
         assert shared.exec(["echo", "fine"]).result(DEADLINE).stdout == "fine\n"
 
 
-# Orphans that are nobody's by their parent, their session and their environment.
+# Orphans that no parent, session or environment variable links to their command.
 _HIDDEN = {
     "cleared": '(env -i PATH="$PATH" setsid sh -c "$1" "$2" &); sleep 1000',
     "forged": """
@@ -168,7 +168,7 @@ while time.monotonic() < end and os.path.exists(sys.argv[1]):
 
 
 class StrongKillConformance(Conformance):
-    """Trees that hide every trace of where they came from."""
+    """Process trees that hide every link to their command are killed too."""
 
     @pytest.mark.parametrize("tree", _HIDDEN.values(), ids=_HIDDEN.keys())
     def test_kill_finds_an_orphan_that_hides(self, shared: Sandbox, tree: str) -> None:
@@ -178,7 +178,7 @@ class StrongKillConformance(Conformance):
         assert not alive(shared, mark)
 
     def test_a_timeout_finds_an_orphan_that_hides(self, shared: Sandbox) -> None:
-        process, mark = grow(shared, _HIDDEN["forged"], timeout=1)
+        process, mark = grow(shared, _HIDDEN["forged"], timeout=4)
         with pytest.raises(CommandTimeoutError):
             process.result(DEADLINE)
         assert not alive(shared, mark)
@@ -227,7 +227,7 @@ os.execvp("sh", ["sh", "-c", *sys.argv[2:]])
         assert shared.stat(beat).result(DEADLINE).size == beats
 
     def test_kill_overtakes_a_tree_that_keeps_forking(self, shared: Sandbox, folder: str) -> None:
-        # No search finds a process that is another one by then; what it writes tells.
+        # The process keeps forking away, so no search finds it; its writes show whether it is alive.
         code = """
 import os, sys, time
 beat = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""From the first use of a sandbox to its end."""
+"""Tests of a sandbox's lifecycle, from first use to stop."""
 
 import threading
 import time
@@ -85,12 +85,12 @@ class LifecycleConformance(Conformance):
         for delay in (0.0, 0.005, 0.02, 0.1, 0.3):
             sandbox = session.sandbox()
             start = sandbox.start()
-            threading.Event().wait(delay)  # the moment of the stop is what varies
+            threading.Event().wait(delay)  # stop at different moments of the start
             sandbox.stop().result(DEADLINE)
             error = start.exception(DEADLINE)
             assert error is None or isinstance(error, SandboxTerminatedError)
         end = time.monotonic() + 0.5
-        while time.monotonic() < end:  # nor does anything appear late
+        while time.monotonic() < end:  # nothing may appear late either
             assert mine(session) == []
 
     def test_closing_the_session_stops_everything(self, session: Session) -> None:

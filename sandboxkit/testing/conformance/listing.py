@@ -1,4 +1,4 @@
-"""Finding sandboxes: by tag, by id, from another process."""
+"""Tests of finding sandboxes by tag, by id and from another process."""
 
 import subprocess
 import sys
@@ -102,10 +102,10 @@ with Session(getattr(importlib.import_module(module), name)()) as session:
 
 
 class OtherProcessConformance(Conformance):
-    """Sandboxes outlast the object that made them: any process can use them."""
+    """A sandbox is not tied to the object that made it: any process can use it."""
 
     def other(self, sandbox: Sandbox, *arguments: str) -> str:
-        """Let another process do something with the sandbox; return what it printed."""
+        """Act on the sandbox from another process; return that process's output."""
         command = [sys.executable, "-c", _OTHER, self.spec, str(sandbox.id), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr

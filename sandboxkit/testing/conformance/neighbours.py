@@ -1,4 +1,4 @@
-"""Input, terminals and files while other commands, and what earlier ones left, are alive."""
+"""Tests of input, terminals and files beside other commands and leftover processes."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _TERMINAL = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done"
 
 
 def leave_daemon(sandbox: Sandbox) -> str:
-    """Let a command exit and leave a process; return the token of its command line."""
+    """Run a command that leaves a process behind; return the token in that process's command line."""
     mark = token()
     result = sandbox.exec(["sh", "-c", _DAEMON, "sh", _LIVES, mark], check=True).result(DEADLINE)
     assert result.stdout == "started\n"
@@ -24,7 +24,7 @@ def leave_daemon(sandbox: Sandbox) -> str:
 
 
 def sleepers(sandbox: Sandbox, count: int) -> list[Process]:
-    """Start commands that do nothing but live."""
+    """Start commands that only sleep."""
     processes = [sandbox.exec(["sh", "-c", "echo ready; exec sleep 1000"]) for _ in range(count)]
     for process in processes:
         assert next(iter(process.stdout.lines())) == "ready"
@@ -32,7 +32,7 @@ def sleepers(sandbox: Sandbox, count: int) -> list[Process]:
 
 
 def end(processes: list[Process]) -> None:
-    """Kill commands and wait for them."""
+    """Kill the commands and wait for their ends."""
     for process in processes:
         process.kill()
     for process in processes:
@@ -40,7 +40,7 @@ def end(processes: list[Process]) -> None:
 
 
 class NeighboursConformance(Conformance):
-    """A request reaches its own command, whoever else is there."""
+    """A request reaches its own command, whatever else runs in the sandbox."""
 
     @pytest.mark.parametrize("others", [1, 3])
     def test_input_reaches_its_command_beside_others(self, shared: Sandbox, others: int) -> None:
@@ -94,7 +94,7 @@ class NeighboursConformance(Conformance):
 
 
 class TerminalNeighboursConformance(Conformance):
-    """A terminal's input and size are its own."""
+    """Each terminal has its own input and size."""
 
     def test_terminals_beside_others_are_whole(self, shared: Sandbox) -> None:
         neighbours = sleepers(shared, 3)
@@ -122,9 +122,9 @@ class TerminalNeighboursConformance(Conformance):
         assert next(lines).strip() == "ready"
         second.stdin.resize(PtySize(11, 22))
         assert next(lines).strip() == "11 22"
-        time.sleep(0.3)  # for the other to say that it has been resized as well
+        time.sleep(0.3)  # time for the other terminal to report a resize, if it got one
         first.stdin.resize(PtySize(33, 44))
-        assert next(firsts).strip() == "33 44"  # and nothing before it
+        assert next(firsts).strip() == "33 44"  # with no earlier report
         end([first, second])
 
     def test_a_kill_ends_one_of_two_alike(self, shared: Sandbox) -> None:

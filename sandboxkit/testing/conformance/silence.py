@@ -1,4 +1,4 @@
-"""A backend that says nothing, and connections that break: never the program's fault."""
+"""Tests that a silent backend and broken connections count as infrastructure failures."""
 
 import time
 from concurrent.futures import Future
@@ -23,12 +23,12 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine
 
 _COUNTS = 'echo ran >> "count$1"; echo ready; sleep 1; echo done'
 _NEVER = 600.0
-"""Seconds that are far beyond the bound on silence."""
+"""A timeout (s) far beyond the bound on silence."""
 _SHORT_SILENCE = 1.0
 
 
 def works_again(sandbox: Sandbox) -> None:
-    """The sandbox runs commands, once whatever noticed the silence has found its way back."""
+    """Wait until the sandbox runs commands again, after connections have recovered."""
     end = time.monotonic() + DEADLINE
     while True:
         try:
@@ -42,12 +42,12 @@ def works_again(sandbox: Sandbox) -> None:
 
 
 def counting(sandbox: Sandbox, number: int, timeout: float | None = None) -> Process:
-    """Start a command that leaves a trace of each time that it was started."""
+    """Start a command that records each of its starts in a file."""
     return sandbox.exec(["sh", "-c", _COUNTS, "sh", str(number)], timeout=timeout)
 
 
 def ran(sandbox: Sandbox, number: int) -> int | None:
-    """How often that command was started; None if the sandbox has ended."""
+    """Return how often the command was started; None if the sandbox has ended."""
     try:
         works_again(sandbox)
         return sandbox.read_file(f"/workspace/count{number}").result(DEADLINE).count(b"ran")
@@ -58,7 +58,7 @@ def ran(sandbox: Sandbox, number: int) -> int | None:
 
 
 class SilenceConformance(Conformance):
-    """The backend's side stops; every connection stays open, as when a machine is suspended."""
+    """The backend stops while every connection stays open, as when a machine is suspended."""
 
     def test_silence_is_nobodys_timeout(self, provider: Provider, session: Session) -> None:
         sandbox = session.sandbox(command=["sleep", "1000"], files={"/workspace/file": "there"})
@@ -74,7 +74,7 @@ class SilenceConformance(Conformance):
         self.freeze(provider, sandbox.id)
         began = time.monotonic()
         try:
-            # Any: whatever each of them results in, they must fail.
+            # Any: the result types differ, but every call must fail.
             calls: dict[str, Future[Any]] = {
                 "a running exec": running[0],
                 "a running exec(timeout=600)": running[1],
@@ -128,7 +128,7 @@ class SilenceConformance(Conformance):
         except BaseException:
             self.thaw(provider, sandbox.id)
             raise
-        if error is not None:  # whoever would end it is silent as well
+        if error is not None:  # the process that would end it is frozen too
             self.thaw(provider, sandbox.id)
             assert isinstance(error, ProviderUnavailableError), repr(error)
             sandbox.stop().result(DEADLINE)
@@ -138,7 +138,7 @@ class SilenceConformance(Conformance):
 
 
 class LostConnectionConformance(Conformance):
-    """Connections break while commands are in flight: each is started at most once."""
+    """Connections break while commands are in flight; each command starts at most once."""
 
     def test_a_lost_connection_is_no_status(self, provider: Provider, sandbox: Sandbox) -> None:
         process = counting(sandbox, 0)
@@ -159,11 +159,11 @@ class LostConnectionConformance(Conformance):
         self, provider: Provider, sandbox: Sandbox, delay: float
     ) -> None:
         processes = [counting(sandbox, number) for number in range(4)]
-        time.sleep(delay)  # what has been sent by then is what varies
+        time.sleep(delay)  # varies how much has been sent before the cut
         self._cut(provider, sandbox)
         for number, process in enumerate(processes):
             error = process.exception(DEADLINE)
-            if isinstance(error, ProviderUnavailableError):  # says: it was not started
+            if isinstance(error, ProviderUnavailableError):  # it means: not started
                 assert ran(sandbox, number) in (0, None)
             else:
                 exact = self._judge(process) is None
@@ -191,7 +191,7 @@ class LostConnectionConformance(Conformance):
     def _judge(
         self, process: Process, output: str | None = "ready\ndone\n"
     ) -> BaseException | None:
-        """An exact result, or an error that blames nobody and calls for no second run."""
+        """Require an exact result, or an error that is not retryable and does not blame the command."""
         error = process.exception(DEADLINE)
         if error is None:
             assert process.result().returncode == 0

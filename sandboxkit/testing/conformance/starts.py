@@ -1,4 +1,4 @@
-"""What was not started has no status, and what was not wanted any more leaves nothing."""
+"""Tests of commands that cannot start, and of sandbox starts that are cancelled."""
 
 import errno
 import os
@@ -12,18 +12,18 @@ from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token, until
 
 _TOO_LONG = "x" * 200_000
-"""Linux takes no variable of more than 128 KiB."""
+"""A value over Linux's limit of 128 KiB for one environment variable."""
 _MOMENTS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""When starts are cancelled, in parts of how long one takes."""
+"""When starts are cancelled, as fractions of the duration of a start."""
 _AT_ONCE = 200
 _UNDONE = 15.0
-"""Seconds until what was cancelled is gone: a vendor needs some to create, and to delete."""
-# Any: what is no input at all, for type checkers too.
+"""Seconds until a cancelled sandbox must be gone; vendors take time to create and delete."""
+# Any: invalid input, also for type checkers.
 _NO_INPUT: list[Any] = [7, 1.5, ["a"], {"a": 1}, object()]
 
 
 class CommandStartConformance(Conformance):
-    """`CommandStartError`: no program, no `cwd`, no room; never a status of 126 or 127."""
+    """No program, no `cwd` or no room raises `CommandStartError`; it never gives status 126 or 127."""
 
     def test_a_script_without_its_interpreter_has_no_status(
         self, shared: Sandbox, folder: str
@@ -67,7 +67,7 @@ class CommandStartConformance(Conformance):
     @pytest.mark.parametrize("kind", [bytearray, memoryview])
     def test_any_bytes_are_input(self, shared: Sandbox, kind: Any) -> None:
         data = os.urandom(70_000)
-        # Any: a memoryview is bytes to Python's buffer protocol, and perhaps not to the signature.
+        # Any: a memoryview supports the buffer protocol, but the signature may not include it.
         result = shared.exec(["cat"], stdin=kind(data)).result(DEADLINE)
         assert result.stdout_bytes == data
 
@@ -93,7 +93,7 @@ class CommandStartConformance(Conformance):
 
 
 class SandboxStartConformance(Conformance):
-    """A start that nobody waits for any more is undone, whenever that happens."""
+    """A start that loses its last waiter is undone, at whatever moment."""
 
     def test_a_cancelled_start_leaves_nothing_and_frees_its_slot(self, provider: Provider) -> None:
         with Session(
@@ -105,8 +105,8 @@ class SandboxStartConformance(Conformance):
             for moment in _MOMENTS:
                 sandbox = session.sandbox()
                 start = sandbox.start()
-                time.sleep(moment * takes)  # the moment of the cancellation is what varies
-                if not start.cancel():  # it was quicker this time
+                time.sleep(moment * takes)  # cancel at different moments of the start
+                if not start.cancel():  # the start was quicker this time
                     sandbox.stop().result(DEADLINE)
             until(lambda: mine(session) == [], "what was cancelled is gone", _UNDONE)
             assert session.run(["echo", "room"]).result(DEADLINE).stdout == "room\n"
@@ -125,7 +125,7 @@ class SandboxStartConformance(Conformance):
             )
             if sandbox.id is None:
                 return
-            sandbox.stop().result(DEADLINE)  # it ran before it was cancelled
+            sandbox.stop().result(DEADLINE)  # the sandbox ran before the cancellation
         pytest.fail("each start ended, although nobody waited for it any more")
 
     def test_a_start_goes_on_for_whoever_else_waits(self, session: Session) -> None:

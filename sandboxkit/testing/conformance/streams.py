@@ -1,4 +1,4 @@
-"""A command's output and input."""
+"""Tests of a command's output and input."""
 
 import os
 import time
@@ -10,13 +10,13 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 
 _BIG = 100 << 20
 _SOON = ["sh", "-c", f"sleep 1; exec head -c {_BIG} /dev/zero"]
-"""So much output, once there has been time to begin to read it."""
+"""A command that writes `_BIG` bytes, after a second in which a reader can attach."""
 _ALL_BYTES = bytes(range(256)) * 300
 _GROWTH = 60 << 20
 
 
 class StreamsConformance(Conformance):
-    """stdout, stderr and stdin."""
+    """A command's stdout, stderr and stdin."""
 
     def test_stdout_and_stderr_are_apart(self, shared: Sandbox) -> None:
         result = shared.exec(["sh", "-c", "echo out; echo err >&2"]).result(DEADLINE)

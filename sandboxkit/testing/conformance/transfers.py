@@ -1,4 +1,4 @@
-"""Transfers that fail: with an error of their own, and nothing left of them here or there."""
+"""Tests that failed transfers raise typed errors and leave nothing behind on either side."""
 
 import asyncio
 import os
@@ -20,19 +20,19 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance, limited,
 
 _MIB = 1 << 20
 _LARGE = 30 * _MIB
-"""More than all buffers between here and there."""
+"""Bytes: more than all buffers between this machine and the sandbox."""
 _FAILURES = 40
-"""As many as there are threads for such work: were each to leave one, the next call would hang."""
+"""The number of worker threads: if each failure leaked one, the next call would hang."""
 _SPARE_THREADS = 8
-"""Those that are kept for a while and used again."""
+"""Idle worker threads that may be kept for reuse."""
 _SETTLED = 5.0
-"""Seconds after a call in which what served it ends."""
+"""Seconds within which a call's tasks, descriptors and threads must be gone."""
 _NOT_WRITABLE = "/proc/conformance"
 
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Fail if threads, descriptors or tasks of this process remain that were not there before."""
+    """Fail if the body leaves threads, descriptors or tasks behind in this process."""
     descriptors, tasks, threads = _descriptors(), _tasks(), threading.active_count()
     yield
     until(lambda: _tasks() <= tasks, "the calls' tasks are over", _SETTLED)
@@ -42,11 +42,11 @@ def nothing_left() -> Iterator[None]:
 
 
 class TransfersConformance(Conformance):
-    """upload, download, write_file and read_file that cannot succeed."""
+    """Calls of upload, download, write_file and read_file that cannot succeed."""
 
     @pytest.fixture
     def large(self, tmp_path: Path) -> Path:
-        """A large file of this machine, in a folder of its own."""
+        """A large file on this machine, alone in its folder."""
         path = tmp_path / "large" / "file"
         path.parent.mkdir()
         with path.open("wb") as file:
@@ -122,7 +122,7 @@ class TransfersConformance(Conformance):
         until(lambda: _is_open(large) or upload.done(), "the file is being read")
         os.truncate(large, 0)
         error = upload.exception(DEADLINE)
-        # Or else all of it had been read by then.
+        # No error if the whole file had been read before it shrank.
         assert error is None or isinstance(error, OSError | SandboxFileError), repr(error)
         self._works(shared, folder)
 

@@ -1,4 +1,4 @@
-"""Checks of commands: latency, exact streams, statuses, signals, much output, many at once."""
+"""Checks of commands: latency, exact streams, statuses, signals, large output, concurrency."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from sandboxkit import CommandStartError, Ending, wait
 from sandboxkit.testing.live._subject import (
     Check,
     DifferentError,
-    Subject,
+    LiveSubject,
     bounded,
     expect,
 )
@@ -32,7 +32,7 @@ ls meeting | wc -l
 """
 
 
-def _start(subject: Subject) -> str:
+def _start(subject: LiveSubject) -> str:
     began = time.monotonic()
     result = subject.run("echo first")
     expect(result.stdout == "first\n", f"status {result.returncode}, {result.stdout!r}")
@@ -40,7 +40,7 @@ def _start(subject: Subject) -> str:
     return f"started in {subject.start_seconds:.2f} s, first command {1000 * seconds:.1f} ms later"
 
 
-def _latency(subject: Subject) -> str:
+def _latency(subject: LiveSubject) -> str:
     times: list[float] = []
     for _ in range(_TRIES):
         began = time.perf_counter()
@@ -51,7 +51,7 @@ def _latency(subject: Subject) -> str:
     return f"p50 {statistics.median(times):.1f} ms, p95 {p95:.1f} ms, of {_TRIES}"
 
 
-def _bytes(subject: Subject) -> str:
+def _bytes(subject: LiveSubject) -> str:
     sent = bytes(range(256)) + os.urandom(_MEGABYTE - 256)
     began = time.monotonic()
     result = subject.run("cat", stdin=sent)
@@ -64,7 +64,7 @@ def _bytes(subject: Subject) -> str:
     return f"all {len(got)} bytes, in {seconds:.2f} s"
 
 
-def _statuses(subject: Subject) -> str:
+def _statuses(subject: LiveSubject) -> str:
     for status in _STATUSES:
         result = subject.run('exit "$1"', str(status))
         expect(
@@ -83,7 +83,7 @@ def _statuses(subject: Subject) -> str:
     return f"{', '.join(map(str, _STATUSES))}; CommandStartError for no program, no cwd"
 
 
-def _signals(subject: Subject) -> str:
+def _signals(subject: LiveSubject) -> str:
     told = True
     for name, number in _SIGNALS.items():
         result = subject.run('kill -s "$1" $$; sleep 60', name)
@@ -95,7 +95,7 @@ def _signals(subject: Subject) -> str:
     return f"SIG{', SIG'.join(_SIGNALS)}{'' if told else ', as statuses: it tells no more'}"
 
 
-def _stderr(subject: Subject) -> str:
+def _stderr(subject: LiveSubject) -> str:
     result = subject.run(_LINES)
     for name, got in (("out", result.stdout), ("err", result.stderr)):
         expect(
@@ -105,7 +105,7 @@ def _stderr(subject: Subject) -> str:
     return "500 lines each, exact"
 
 
-def _output(subject: Subject) -> str:
+def _output(subject: LiveSubject) -> str:
     made = 'head -c "$1" /dev/urandom > much && sha256sum < much | cut -d " " -f 1'
     digest = subject.said(made, str(_MUCH))
     began = time.monotonic()
@@ -119,7 +119,7 @@ def _output(subject: Subject) -> str:
     return f"exact, {_MUCH / seconds / 1e6:.1f} MB/s"
 
 
-def _at_once(subject: Subject) -> str:
+def _at_once(subject: LiveSubject) -> str:
     began = time.monotonic()
     running = [subject.start(_MEET, str(number), str(_MANY)) for number in range(_MANY)]
     _, late = wait(running, num_returns=_MANY, timeout=180)

@@ -1,4 +1,4 @@
-"""Checks of how commands end, or go on: timeouts, kills, cancellation, silence, a second client."""
+"""Checks of timeouts, kills, cancellation, silence, and a second client."""
 
 import contextlib
 from concurrent.futures import CancelledError
@@ -8,7 +8,7 @@ from sandboxkit.testing.live._subject import (
     COMMAND_SECONDS,
     Check,
     DifferentError,
-    Subject,
+    LiveSubject,
     bounded,
     expect,
     wait_until,
@@ -30,11 +30,11 @@ until [ -s "$1.child" ] && [ -s "$1.orphan" ] && [ -s "$1.$last" ]; do sleep 0.1
 echo began
 while :; do sleep 1; done
 """
-"""A child, an orphan and a child of a session of its own, which all write before it says so."""
+"""Starts a child, an orphan and a process in its own session; prints "began" once all have written."""
 _BEATS = 'a=$(cat "$1".* | wc -c); sleep 1; b=$(cat "$1".* | wc -c); echo $((a)) $((b))'
 
 
-def _timeout(subject: Subject) -> str:
+def _timeout(subject: LiveSubject) -> str:
     file = "beat-timeout"
     seconds = _timed_out(subject, file, _TIMEOUT)
     if seconds is None:
@@ -46,8 +46,8 @@ def _timeout(subject: Subject) -> str:
     return f"CommandTimeoutError after {seconds:.1f} s, its tree dead"
 
 
-def _timed_out(subject: Subject, file: str, timeout: float) -> float | None:
-    """After how many seconds; None where it had not begun by then, on a busy machine."""
+def _timed_out(subject: LiveSubject, file: str, timeout: float) -> float | None:
+    """Return after how many seconds it timed out; None if it had not begun, on a busy machine."""
     try:
         result = bounded(subject.start(_TREE, file, timeout=timeout))
     except CommandTimeoutError as error:
@@ -55,7 +55,7 @@ def _timed_out(subject: Subject, file: str, timeout: float) -> float | None:
     raise DifferentError(f"it ended with status {result.returncode}")
 
 
-def _kill(subject: Subject) -> str:
+def _kill(subject: LiveSubject) -> str:
     neighbour = subject.start("read line; echo $line", stdin=True)
     killed = _begun(subject, "beat-kill")
     killed.kill()
@@ -77,7 +77,7 @@ def _kill(subject: Subject) -> str:
     return f"both trees dead, cancelled within {seconds:.1f} s, a neighbour spared"
 
 
-def _silence(subject: Subject) -> str:
+def _silence(subject: LiveSubject) -> str:
     seconds = subject.silence
     script = 'echo before; sleep "$1"; echo after; exit 7'
     result = subject.run(script, f"{seconds:g}", timeout=seconds + COMMAND_SECONDS)
@@ -89,7 +89,7 @@ def _silence(subject: Subject) -> str:
     return f"its output and status after {seconds:g} s in which nothing was sent"
 
 
-def _second_client(subject: Subject) -> str:
+def _second_client(subject: LiveSubject) -> str:
     first = subject.start("echo mine > mine; read line; echo $line", stdin=True)
     wait_until(lambda: subject.run("test -s mine").returncode == 0, COMMAND_SECONDS)
     assert subject.sandbox.id is not None
@@ -103,7 +103,7 @@ def _second_client(subject: Subject) -> str:
     return "it ran a command, left, and the first one's went on"
 
 
-def _begun(subject: Subject, file: str) -> Process:
+def _begun(subject: LiveSubject, file: str) -> Process:
     process = subject.start(_TREE, file)
     for text in process.stdout:
         if "began" in text:
@@ -112,7 +112,7 @@ def _begun(subject: Subject, file: str) -> Process:
     raise DifferentError("it ended")
 
 
-def _is_dead(subject: Subject, file: str) -> bool:
+def _is_dead(subject: LiveSubject, file: str) -> bool:
     before, after = map(int, subject.said(_BEATS, file).split())
     expect(before > 0, "its children never ran")
     return before == after

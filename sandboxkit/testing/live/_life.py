@@ -1,4 +1,4 @@
-"""Checks of the sandbox itself: its lifetime, its place in the listing, and its end."""
+"""Checks of the sandbox itself: its lifetime, its listing, and its deletion."""
 
 import datetime
 
@@ -14,7 +14,7 @@ from sandboxkit import (
 from sandboxkit.testing.live._subject import (
     Check,
     DifferentError,
-    Subject,
+    LiveSubject,
     UncheckableError,
     bounded,
     expect,
@@ -23,10 +23,10 @@ from sandboxkit.testing.live._subject import (
 
 _GONE_SECONDS = 60.0
 _TOLERANCE = 120.0
-"""Seconds; some vendors keep whole minutes."""
+"""Seconds; some vendors store lifetimes in whole minutes."""
 
 
-def _lifetime(subject: Subject) -> str:
+def _lifetime(subject: LiveSubject) -> str:
     asked = subject.sandbox.spec.lifetime
     if asked is None:
         raise UncheckableError("none was asked for")
@@ -35,7 +35,7 @@ def _lifetime(subject: Subject) -> str:
     return f"{left:.0f} s left of {asked:g} s"
 
 
-def _renew(subject: Subject) -> str:
+def _renew(subject: LiveSubject) -> str:
     asked = 2 * (subject.sandbox.spec.lifetime or 3600)
     try:
         bounded(subject.sandbox.renew(asked))
@@ -50,7 +50,7 @@ def _renew(subject: Subject) -> str:
     return f"{left:.0f} s left after renew({asked:g})"
 
 
-def _listed(subject: Subject) -> str:
+def _listed(subject: LiveSubject) -> str:
     with subject.again() as session:
         found = bounded(session.list(tags=subject.tag))
         expect([info.id for info in found] == [subject.sandbox.id], f"found {_ids(found)}")
@@ -60,7 +60,7 @@ def _listed(subject: Subject) -> str:
     return "found by its tag, running, alone"
 
 
-def _deleted(subject: Subject) -> str:
+def _deleted(subject: LiveSubject) -> str:
     running = subject.start("echo runs; sleep 600", timeout=600)
     next(iter(running.stdout), None)
     assert subject.sandbox.id is not None
@@ -79,7 +79,7 @@ def _deleted(subject: Subject) -> str:
     return f"gone within {seconds:.1f} s, its command's end told as {type(error).__name__}"
 
 
-def _nothing_left(subject: Subject) -> str:
+def _nothing_left(subject: LiveSubject) -> str:
     with subject.again() as session:
         try:
             wait_until(lambda: not bounded(session.list(tags=subject.tag)), _GONE_SECONDS)
@@ -89,7 +89,7 @@ def _nothing_left(subject: Subject) -> str:
     return "nothing with its tag"
 
 
-def _left(subject: Subject) -> float:
+def _left(subject: LiveSubject) -> float:
     expires = bounded(subject.sandbox.status()).expires_at
     if expires is None:
         raise UncheckableError("the backend does not say when a sandbox expires")

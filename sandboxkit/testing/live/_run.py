@@ -1,4 +1,4 @@
-"""One sandbox from its start to its end, with every check between."""
+"""The run of all checks against one sandbox."""
 
 import secrets
 import time
@@ -8,7 +8,7 @@ from sandboxkit import Session
 from sandboxkit._spec import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.testing.live import _commands, _ends, _life, _world
-from sandboxkit.testing.live._subject import Row, Subject, bounded
+from sandboxkit.testing.live._subject import CheckResult, LiveSubject, bounded
 
 _TAG = "sandboxkit-live"
 _VARIABLE = "two\nlines, 'quoted' $HOME ü"
@@ -18,12 +18,12 @@ _LIFETIME = 900.0
 
 def checks(
     provider: str | Provider | None, spec: SpecOptions, *, silence: float = 5.0
-) -> Generator[Row, None, None]:
-    """Create one sandbox as `spec` says, check it, delete it; yield each row as it is known.
+) -> Generator[CheckResult, None, None]:
+    """Create a sandbox from `spec`, check it and delete it; yield each row when it is known.
 
-    The sandbox is deleted however this ends: close the generator where you leave it early.
-    `silence` is how many seconds a command says nothing, and nothing else is sent.
-    Raised: what keeps the sandbox from being created or deleted. All else is a row.
+    The sandbox is always deleted; close the generator if you stop early. `silence` is how long
+    (s) the silence check's command prints nothing while nothing else is sent. Raises errors of
+    creation and deletion; every other error becomes a row.
     """
 
     def again() -> Session:
@@ -39,8 +39,8 @@ def checks(
 
 def subject(
     session: Session, again: Callable[[], Session], spec: SpecOptions, *, silence: float
-) -> Subject:
-    """Start a sandbox of `session` to be checked."""
+) -> LiveSubject:
+    """Start a sandbox in `session` and return it as the subject of the checks."""
     tag, secret = f"{_TAG}:{secrets.token_hex(4)}", secrets.token_hex(16)
     sandbox = session.sandbox(
         tags=tag,
@@ -51,4 +51,4 @@ def subject(
     began = time.monotonic()
     bounded(sandbox.start(), _START_SECONDS)
     seconds = time.monotonic() - began
-    return Subject(session, sandbox, again, tag, _VARIABLE, secret, silence, seconds)
+    return LiveSubject(session, sandbox, again, tag, _VARIABLE, secret, silence, seconds)

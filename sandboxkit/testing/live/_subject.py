@@ -1,4 +1,4 @@
-"""The sandbox that is checked, bounded ways to use it, and what one check found."""
+"""The sandbox under test, helpers with time limits, and the result of one check."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,40 +11,40 @@ from sandboxkit._arguments import Content
 T = TypeVar("T")
 
 COMMAND_SECONDS = 60.0
-"""How long one command may take that has nothing to wait for."""
+"""Time limit of a command that waits for nothing."""
 _CALL_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What one check found."""
+class CheckResult:
+    """The result of one check."""
 
     check: str
     expected: str
     seen: str
     held: bool | None
-    """None: it cannot be checked on this backend, and `seen` says why."""
+    """Whether the expectation held. None: it cannot be checked here, and `seen` says why."""
     seconds: float
 
 
 class DifferentError(Exception):
-    """What was seen is not what was expected."""
+    """The observed behaviour differs from the expected one."""
 
 
 class UncheckableError(Exception):
-    """This backend, or the image, has nothing to check."""
+    """The behaviour cannot be checked on this backend or image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One behaviour; `run` returns what it saw, or raises one of the errors above."""
+    """One behaviour to check; `run` returns what it saw, or raises one of the errors above."""
 
     name: str
     expected: str
-    run: "Callable[[Subject], str]"
+    run: "Callable[[LiveSubject], str]"
 
-    def row(self, subject: "Subject") -> Row:
-        """Run it; an error of the backend is what was seen, too."""
+    def row(self, subject: "LiveSubject") -> CheckResult:
+        """Run the check and return its row; an error of the backend is a row that did not hold."""
         began = time.monotonic()
         held: bool | None = True
         try:
@@ -55,17 +55,17 @@ class Check:
             seen, held = str(error), False
         except (SandboxError, OSError) as error:  # a TimeoutError is an OSError
             seen, held = f"{type(error).__name__}: {error}", False
-        return Row(self.name, self.expected, seen, held, round(time.monotonic() - began, 3))
+        return CheckResult(self.name, self.expected, seen, held, round(time.monotonic() - began, 3))
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """One started sandbox, and what the checks know about it."""
+class LiveSubject:
+    """A started sandbox under test, and the values it was started with."""
 
     session: Session
     sandbox: Sandbox
     again: Callable[[], Session]
-    """Another session with the same backend: a client of its own."""
+    """Opens another session with the same backend, as an independent client."""
     tag: str
     variable: str
     secret: str
@@ -74,7 +74,7 @@ class Subject:
 
     @property
     def workdir(self) -> str:
-        """Where its commands start."""
+        """The folder in which commands start."""
         return self.sandbox.spec.workdir or "/workspace"
 
     def start(
@@ -86,7 +86,7 @@ class Subject:
         env: Mapping[str, str] | None = None,
         output_limit: int | None = None,
     ) -> Process:
-        """Begin a shell script."""
+        """Start a shell script."""
         argv = ["sh", "-c", script, "sh", *args]
         return self.sandbox.exec(
             argv, timeout=timeout, stdin=stdin, env=env, output_limit=output_limit
@@ -105,7 +105,7 @@ class Subject:
         return bounded(process, timeout + _CALL_SECONDS)
 
     def said(self, script: str, *args: str) -> str:
-        """What a script printed. Raises DifferentError where it failed."""
+        """Run a script and return its output, stripped. Raises DifferentError if it failed."""
         result = self.run(script, *args)
         if result.returncode:
             raise DifferentError(
@@ -115,7 +115,7 @@ class Subject:
 
 
 def bounded(operation: Operation[T], seconds: float = _CALL_SECONDS) -> T:
-    """Its result. What takes longer is cancelled, and a TimeoutError raised."""
+    """Return the operation's result. After `seconds`, cancel it and raise TimeoutError."""
     try:
         return operation.result(seconds)
     except TimeoutError:
@@ -126,13 +126,13 @@ def bounded(operation: Operation[T], seconds: float = _CALL_SECONDS) -> T:
 
 
 def expect(holds: bool, seen: str) -> None:
-    """Raise DifferentError with what was seen, unless it is as expected."""
+    """Raise DifferentError with the message `seen` unless `holds`."""
     if not holds:
         raise DifferentError(seen)
 
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> float:
-    """Ask until it is so, and return after how many seconds. Raises DifferentError past `seconds`."""
+    """Poll until `holds()`; return the seconds it took. Raises DifferentError after `seconds`."""
     began = time.monotonic()
     while not holds():
         expect(time.monotonic() - began < seconds, f"not so within {seconds:g} s")

@@ -1,4 +1,4 @@
-"""Checks of what a command finds around it: user, folder, variables, terminal, files, network."""
+"""Checks of a command's environment: user, folder, variables, terminal, files, network."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from sandboxkit.testing.live._subject import (
     COMMAND_SECONDS,
     Check,
     DifferentError,
-    Subject,
+    LiveSubject,
     UncheckableError,
     bounded,
     expect,
@@ -56,7 +56,7 @@ stty size; read x; stty size; read y; echo "read $y"
 """
 
 
-def _user(subject: Subject) -> str:
+def _user(subject: LiveSubject) -> str:
     uid, name = subject.said("id -u; id -un 2> /dev/null || echo '?'").split()
     asked = subject.sandbox.spec.user
     expect(asked in (None, uid, name), f"uid {uid} ({name}) instead of {asked}")
@@ -71,7 +71,7 @@ def _user(subject: Subject) -> str:
     return f"uid {uid} ({name}), for files too"
 
 
-def _workdir(subject: Subject) -> str:
+def _workdir(subject: LiveSubject) -> str:
     pwd = subject.said("pwd && touch written-here")
     expect(pwd == subject.workdir, f"commands start in {pwd}")
     elsewhere = bounded(subject.sandbox.exec(["pwd"], cwd="/tmp", timeout=COMMAND_SECONDS))
@@ -79,7 +79,7 @@ def _workdir(subject: Subject) -> str:
     return f"{pwd}, and /tmp with cwd"
 
 
-def _variables(subject: Subject) -> str:
+def _variables(subject: LiveSubject) -> str:
     result = subject.run(
         'printf "%s|%s|%s" "$LIVE_VARIABLE" "$LIVE_SECRET" "$ONE"', env={"ONE": "a 'b' $c"}
     )
@@ -92,12 +92,12 @@ def _variables(subject: Subject) -> str:
     return "seen by commands; in no listing, no argument, not in process 1's environment"
 
 
-def _terminal(subject: Subject) -> str:
+def _terminal(subject: LiveSubject) -> str:
     process = subject.sandbox.exec(
         ["sh", "-c", _SIZES], pty=PtySize(33, 101), timeout=COMMAND_SECONDS
     )
     text = ""
-    for piece in process.stdout:  # it ends with the command, at its timeout at the latest
+    for piece in process.stdout:  # ends with the command, at its timeout at the latest
         text += piece
         if "33 101" in text:
             bounded(process.stdin.resize(PtySize(44, 90)))
@@ -110,7 +110,7 @@ def _terminal(subject: Subject) -> str:
     return "33 x 101, resized to 44 x 90; a line typed and read"
 
 
-def _files(subject: Subject) -> str:
+def _files(subject: LiveSubject) -> str:
     sandbox, folder = subject.sandbox, f"{subject.workdir}/live-files"
     data = bytes(range(256)) + os.urandom((1 << 20) - 256)
     bounded(sandbox.write_file(f"{folder}/deep/data", data, mode=0o640))
@@ -141,7 +141,7 @@ def _files(subject: Subject) -> str:
     return "1 MiB written, read, uploaded, downloaded, exact; modes kept"
 
 
-def _network(subject: Subject) -> str:
+def _network(subject: LiveSubject) -> str:
     asked = subject.sandbox.spec.network
     result = subject.run(_CONNECT, _NAME, *_PLACES, env={"PROBE": _PYTHON})
     if result.returncode == _UNAVAILABLE:
