@@ -1,4 +1,4 @@
-"""The `sandboxkit` command: one verb per file, and what all of them share."""
+"""The `sandboxkit` command line: one module per verb, plus shared helpers."""
 
 import argparse
 import errno
@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-import sandboxkit._distribution  # noqa: F401 - first: it refuses a mixture of two packages
+import sandboxkit._distribution  # noqa: F401 - first: it refuses a mix of two packages
 from sandboxkit import __version__, _distribution, _exit
 from sandboxkit.cli import (
     _help,
     _options,
+    bake,
     cleanup,
     completion,
     cp,
@@ -25,6 +26,7 @@ from sandboxkit.cli import (
     run,
     shell,
     stop,
+    tasks,
     top,
 )
 from sandboxkit.cli._text import safe_line
@@ -38,7 +40,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    some of what was asked failed (cleanup, demo, doctor, ls, stop)
+  1    some of what was asked failed (cleanup, demo, doctor, ls, stop, tasks)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed
@@ -61,9 +63,11 @@ _VERBS = (
     logs,
     stop,
     cleanup,
+    bake,
     doctor,
     top,
     grpo,
+    tasks,
     mcp,
     completion,
 )
@@ -81,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _exit.abandon()
         return 130
     except BrokenPipeError:
-        # The reader went away (`| head`): no message, and none from the final flush either.
+        # The reader has closed the pipe (`| head`): print no error, not even from the final flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except ModuleNotFoundError as error:
@@ -93,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line as an argparse tree, which `completion` reads too."""
+    """Build the parser of the whole command line; `completion` reads it too."""
     parser = argparse.ArgumentParser(
         prog="sandboxkit",
         description="Run untrusted programs in sandboxes, and look after the sandboxes.",

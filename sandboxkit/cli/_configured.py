@@ -1,4 +1,4 @@
-"""Which backends this machine is set up for, told without loading their packages."""
+"""Detects which backends are configured on this machine, without importing their packages."""
 
 import os
 import sys
@@ -13,18 +13,18 @@ _ANY = {
     "kubernetes": ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "~/.kube/config"),
     "modal": ("MODAL_TOKEN_ID", "MODAL_CONFIG_PATH", "~/.modal.toml"),
 }
-"""What its own package looks for, variables and files: without all of them it cannot work."""
+"""The variables and files that each backend's client reads. A backend needs at least one of its own."""
 
 
 def names() -> list[str]:
-    """The providers that may work here and the one of SANDBOXKIT_PROVIDER; the default comes first."""
+    """Return the providers that may work here, and SANDBOXKIT_PROVIDER's; the default comes first."""
     found = {name for name in _registry.names() if lacking(name) is None}
     found |= {name for name in [os.environ.get("SANDBOXKIT_PROVIDER")] if name}
     return sorted(found, key=lambda name: (name != _registry.default_name(), name))
 
 
 def lacking(name: str) -> str | None:
-    """Why a provider cannot work here, where that is plain to see; else None."""
+    """Return why a provider obviously cannot work here, else None."""
     if name == "local" and sys.platform != "linux":
         return "it needs Linux"
     signs = _ANY.get(name, ())
@@ -35,7 +35,7 @@ def lacking(name: str) -> str | None:
 
 
 def _there(sign: str) -> bool:
-    # A daemon's socket that this user may not open is no daemon of theirs.
+    # A socket that this user may not open belongs to another user's daemon.
     if "/" in sign:
         return os.access(Path(sign).expanduser(), os.R_OK)
     return bool(os.environ.get(sign))

@@ -1,19 +1,19 @@
-"""`Sandbox.upload` and `Sandbox.download`, with a word on how far they are."""
+"""`Sandbox.upload` and `Sandbox.download` with a progress line."""
 
 import os
 import posixpath
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from sandboxkit import FileInfo, FileType, Operation, Sandbox, _transfer
+from sandboxkit import FileInfo, FileType, Operation, Sandbox, _arguments, _transfer
 from sandboxkit._sandbox import MAX_DOWNLOAD, MAX_DOWNLOAD_FILES
-from sandboxkit.cli._progress import Progress
+from sandboxkit.cli._progress import ProgressLine
 from sandboxkit.errors import ConfigurationError, SandboxFileError
 
 
-def send(sandbox: Sandbox, source: str, target: str, progress: Progress) -> Operation[None]:
+def send(sandbox: Sandbox, source: str, target: str, progress: ProgressLine) -> Operation[None]:
     """Copy a file to the path `target`, or a folder's contents into that folder."""
-    target = sandbox._path(target)
+    target = _arguments.path(target)
     folder, name = (target, None) if os.path.isdir(source) else posixpath.split(target)
     if name == "":
         raise ConfigurationError(f"{target!r} is a folder; add the file's name to it")
@@ -26,7 +26,7 @@ def send(sandbox: Sandbox, source: str, target: str, progress: Progress) -> Oper
 
 
 def fetch(
-    sandbox: Sandbox, info: FileInfo, target: str, progress: Progress
+    sandbox: Sandbox, info: FileInfo, target: str, progress: ProgressLine
 ) -> Operation[_transfer.Transfer]:
     """Copy the file or folder that `info` describes to the path `target`."""
     path = info.path
@@ -43,7 +43,7 @@ def fetch(
 
 
 async def _counted(
-    tar: AsyncGenerator[bytes, None], progress: Progress
+    tar: AsyncGenerator[bytes, None], progress: ProgressLine
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(tar):
         async for piece in tar:

@@ -1,4 +1,4 @@
-"""What `sandboxkit demo` shows: a live progress bar, then the table of results."""
+"""The output of `sandboxkit demo`: a live progress bar, then a table of results."""
 
 import contextlib
 import sys
@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sandboxkit.cli import _screen
-from sandboxkit.cli.demo import KINDS, Kind, Outcome, Report
+from sandboxkit.cli._demo_run import KINDS, Kind, ProgramResult, Report
 
 _PLAIN_STEP = 50
 
 
 @contextlib.contextmanager
-def progress(total: int, provider: str, concurrency: int) -> Iterator[Callable[[Outcome], None]]:
-    """Show progress while the context lasts; call what it yields with each outcome."""
+def progress(
+    total: int, provider: str, concurrency: int
+) -> Iterator[Callable[[ProgramResult], None]]:
+    """Show a progress bar within the context; call the yielded function with each outcome."""
     counts = dict[Kind, int].fromkeys(KINDS, 0)
     print(f"{total} MBPP programs, each in a fresh {provider} sandbox, {concurrency} at a time")
     if not sys.stdout.isatty():
 
-        def line(outcome: Outcome) -> None:
+        def line(outcome: ProgramResult) -> None:
             counts[outcome.kind] += 1
             done = sum(counts.values())
             if done % _PLAIN_STEP == 0 or done == total:
@@ -36,7 +38,7 @@ def progress(total: int, provider: str, concurrency: int) -> Iterator[Callable[[
     )
     task = bar.add_task(_counted(counts), total=total)
 
-    def advance(outcome: Outcome) -> None:
+    def advance(outcome: ProgramResult) -> None:
         counts[outcome.kind] += 1
         bar.update(task, advance=1, description=_counted(counts))
 
@@ -45,7 +47,7 @@ def progress(total: int, provider: str, concurrency: int) -> Iterator[Callable[[
 
 
 def summary(report: Report, provider: str) -> None:
-    """Print the results and whether they are as they should be."""
+    """Print the results and whether they are as expected."""
     table = _screen.table(
         "",
         "PASSED",

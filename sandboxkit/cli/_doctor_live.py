@@ -1,4 +1,4 @@
-"""What `sandboxkit doctor --live` shows: one sandbox of a provider, checked and deleted."""
+"""`sandboxkit doctor --live`: create one sandbox, check it and delete it."""
 
 import argparse
 import contextlib
@@ -13,13 +13,13 @@ from sandboxkit.errors import ConfigurationError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sandboxkit.testing.live import Row
+    from sandboxkit.testing.live import CheckResult
 
 _SILENCE = 5.0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add --live and what belongs to it."""
+    """Add --live and its options."""
     parser.add_argument(
         "--live",
         action="store_true",
@@ -35,17 +35,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Raise ConfigurationError for an option that only --live has a use for."""
+    """Raise ConfigurationError for an option that needs --live."""
     if args.silence is not None or any(_options.spec(args).values()):
         raise ConfigurationError("options of a sandbox, and --silence, go with --live only")
 
 
 def main(args: argparse.Namespace, provider: str) -> int:
-    """Check; return 0 if every behaviour that can be checked is as expected, else 1."""
+    """Run the checks; return 0 if every checkable behaviour is as expected, else 1."""
     from sandboxkit.testing import live
 
     silence = _SILENCE if args.silence is None else args.silence
-    # Closed here however this is left: that deletes the sandbox.
+    # Closing the generator deletes the sandbox, also after an error.
     with contextlib.closing(live.checks(provider, _options.spec(args), silence=silence)) as found:
         rows = list(found) if args.json else _shown(found)
     if args.json:
@@ -53,13 +53,13 @@ def main(args: argparse.Namespace, provider: str) -> int:
     return 1 if any(row.held is False for row in rows) else 0
 
 
-def _shown(found: "Iterable[Row]") -> "list[Row]":
-    """Print the table, on a terminal row by row; what there is of it is printed in any case."""
-    from rich.live import Live  # rich, an extra, is needed for tables only
+def _shown(found: "Iterable[CheckResult]") -> "list[CheckResult]":
+    """Print the table, row by row on a terminal; print the rows so far even after an error."""
+    from rich.live import Live  # only tables need rich, which is an extra
 
     from sandboxkit.cli import _screen
 
-    rows: list[Row] = []
+    rows: list[CheckResult] = []
     console = _screen.console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, vertical_overflow="visible") as screen:
@@ -75,7 +75,7 @@ def _shown(found: "Iterable[Row]") -> "list[Row]":
     return rows
 
 
-def _table(rows: "Iterable[Row]") -> "Table":
+def _table(rows: "Iterable[CheckResult]") -> "Table":
     from sandboxkit.cli import _screen
 
     table = _screen.table(

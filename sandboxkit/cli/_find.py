@@ -1,4 +1,4 @@
-"""Which sandbox an id on the command line means, whichever provider has it."""
+"""Resolves an id from the command line to a sandbox of any configured provider."""
 
 import argparse
 import contextlib
@@ -11,23 +11,23 @@ from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundE
 from sandboxkit.provider import Provider
 
 _KIND = re.compile(r"[a-z]+-")
-"""How many ids begin, that of every sandbox of a provider: what tells them apart follows."""
+"""The prefix that all ids of a provider share, such as "local-"."""
 
 
 @contextlib.contextmanager
 def reached(args: argparse.Namespace, given: str) -> Iterator[Sandbox]:
-    """The sandbox that `given` names, in a session that leaves it alone; see `located`."""
+    """Yield the sandbox that `given` names; leaving the context does not stop it. See `located`."""
     info = Operation(located(args.provider, given)).result()
     with Session(info.provider) as session:
         yield session.from_id(info.id).result()
 
 
 async def located(provider: str | None, given: str) -> SandboxInfo:
-    """The sandbox whose id is `given`, or alone begins so, with or without its provider's "local-".
+    """Find the sandbox by its id or a unique prefix of it; a part such as "local-" may be left out.
 
-    It is looked for at `provider`, else at the default one and then at all that are configured.
-    Raises `SandboxNotFoundError`; `ConfigurationError` where a beginning is that of several ids,
-    or may be, because a provider does not answer; what the provider raised where it is named.
+    Without `provider`, search the default provider first and then all configured ones.
+    Raises `SandboxNotFoundError` if there is none, and `ConfigurationError` if the prefix is
+    ambiguous, or may be because a provider did not answer. Errors of a named `provider` are raised.
     """
     if not given:
         raise ConfigurationError("the id is empty; 'sandboxkit ls' shows those there are")

@@ -1,11 +1,11 @@
-"""Help that fits its terminal, and breaks its lines between words alone."""
+"""Help texts that fit the terminal and break lines only between words."""
 
 import argparse
 import textwrap
 
 
 class Formatter(argparse.HelpFormatter):
-    """Keeps the line ends of a text that has some; breaks neither `read-only` nor `--older-than`."""
+    """Keeps existing line ends and never breaks a line at a hyphen, as in `--older-than`."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return _wrapped(" ".join(text.split()), width)
@@ -16,7 +16,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 def apply(parser: argparse.ArgumentParser) -> None:
-    """Let a parser, and those of its verbs, write such help."""
+    """Use the formatter for a parser and the parsers of its verbs."""
     parser.formatter_class = Formatter
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -1,4 +1,4 @@
-"""How sandboxes are shown to a person: a table where it fits, two lines for each where not."""
+"""Shows sandboxes to a person: as a table if it fits, else with two lines for each."""
 
 import datetime
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sandboxkit.cli._text import duration, safe_line, tag_line
 _HEADERS = ("ID", "PROVIDER", "STATE", "AGE", "LEFT", "IMAGE", "TAGS")
 _RIGHT = ("AGE", "LEFT")
 _SHORT = 5
-"""How many of these columns are short; the others have the second line to themselves."""
+"""How many of the columns are short; the others go on the second line."""
 _STYLES = {
     SandboxState.RUNNING: "green",
     SandboxState.STARTING: "yellow",
@@ -25,7 +25,7 @@ _GAP = 3
 
 
 def listing(found: Sequence[SandboxInfo], console: Console) -> RenderableType:
-    """The sandboxes as they fit on this console."""
+    """Return the sandboxes laid out for the width of this console."""
     rows = [_row(info) for info in found]
     widths = [
         max(cell_len(text) for text in column) for column in zip(_HEADERS, *rows, strict=True)

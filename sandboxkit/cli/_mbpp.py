@@ -1,4 +1,4 @@
-"""MBPP problems as programs: each reference solution, and a variant of it that must fail."""
+"""MBPP problems as programs: each reference solution, and a broken variant that must fail."""
 
 import ast
 import json
@@ -7,35 +7,35 @@ from dataclasses import dataclass
 from importlib import resources
 
 HANG_EVERY = 33
-"""Every 33rd broken variant never ends, the others return something wrong."""
+"""Every 33rd broken variant never ends; the others return a wrong result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """One program with its tests, which exits with 0 if they pass."""
+class MbppProgram:
+    """A program with its tests; it exits with 0 if the tests pass."""
 
     task_id: int
     broken: bool
     source: str
 
 
-def programs(limit: int | None = None) -> list[Program]:
-    """The reference and the broken program of the first `limit` problems, side by side."""
+def programs(limit: int | None = None) -> list[MbppProgram]:
+    """Return the reference and the broken program of the first `limit` problems, in pairs."""
     text = resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").read_text("utf-8")
-    result: list[Program] = []
+    result: list[MbppProgram] = []
     for line in text.splitlines()[:limit]:
         problem = json.loads(line)
         task_id, code, tests = problem["task_id"], problem["code"], "\n".join(problem["test_list"])
         wrong = _broken(code, tests, hang=task_id % HANG_EVERY == 0)
-        result.append(Program(task_id, False, f"{code}\n\n{tests}\n"))
-        result.append(Program(task_id, True, f"{wrong}\n\n{tests}\n"))
+        result.append(MbppProgram(task_id, False, f"{code}\n\n{tests}\n"))
+        result.append(MbppProgram(task_id, True, f"{wrong}\n\n{tests}\n"))
     return result
 
 
 def _broken(code: str, tests: str, *, hang: bool) -> str:
-    """Break the function that the tests call: wrong results, or none ever.
+    """Break the function that the tests call: it returns a wrong result, or never returns.
 
-    A fresh object equals nothing that a test compares it with, so no test can pass by luck.
+    The wrong result is a fresh object, which equals no expected value, so no test passes by luck.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a few problems have plain strings such as '\\w'
@@ -59,4 +59,4 @@ class _WrongResults(ast.NodeTransformer):
         return ast.Return(ast.parse("object()", mode="eval").body)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return node  # an inner function's results are not what is tested
+        return node  # the tests do not check an inner function's results

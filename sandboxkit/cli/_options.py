@@ -1,4 +1,4 @@
-"""Command-line options that several verbs share, and how their values are read."""
+"""Command-line options that several verbs share, and the parsing of their values."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from sandboxkit._spec import SpecOptions
 from sandboxkit.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    # Private in argparse, but what its add_subparsers() returns.
+    # The return type of add_subparsers() is private in argparse.
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Verbs = object
@@ -27,9 +27,9 @@ class CommandOptions(TypedDict):
 
 
 def provider(parser: argparse.ArgumentParser, *, found: bool = False) -> None:
-    """Add --provider; without a default here, so that the one before the verb stands.
+    """Add --provider, without a default, so that a --provider before the verb keeps its value.
 
-    With `found` it is for a verb that takes an id, by which its provider is found.
+    Pass `found` for a verb that takes an id, from which the provider is found.
     """
     default = "found by ID" if found else "$SANDBOXKIT_PROVIDER, else local on Linux"
     parser.add_argument(
@@ -79,10 +79,13 @@ def sandbox(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lifetime", type=seconds, metavar="TIME", help="end the sandbox after TIME (default: 1h)"
     )
+    group.add_argument(
+        "--start-timeout", type=seconds, metavar="TIME", help="fail if it has not started by then"
+    )
 
 
 def spec(args: argparse.Namespace) -> SpecOptions:
-    """The sandbox options that were given, as keywords for a Session."""
+    """Return the given sandbox options as keywords for a Session."""
     options: SpecOptions = {"tags": args.tag, "env": dict(map(_variable, args.env))}
     if args.secret:
         options["secrets"] = dict(map(_variable, args.secret))
@@ -98,6 +101,7 @@ def spec(args: argparse.Namespace) -> SpecOptions:
         "pids",
         "gpu",
         "lifetime",
+        "start_timeout",
     ):
         if (value := getattr(args, name)) is not None:
             options[name] = value
@@ -119,12 +123,12 @@ def command(parser: argparse.ArgumentParser) -> None:
 
 
 def command_keywords(args: argparse.Namespace) -> CommandOptions:
-    """The command options as keywords for `Sandbox.exec`."""
+    """Return the command options as keywords for `Sandbox.exec`."""
     return {"cwd": args.workdir, "user": args.user, "env": dict(map(_variable, args.env))}
 
 
 def argv(rest: list[str], usage: str) -> list[str]:
-    """The command after the options, with or without a '--' before it."""
+    """Return the command after the options, without a leading '--'."""
     if rest[:1] == ["--"]:
         return rest[1:]
     if rest and rest[0].startswith("-"):
@@ -133,7 +137,7 @@ def argv(rest: list[str], usage: str) -> list[str]:
 
 
 def tags(parser: argparse.ArgumentParser) -> None:
-    """Add --tag, for sandboxes that there are."""
+    """Add --tag, which selects existing sandboxes."""
     parser.add_argument(
         "--tag",
         metavar="K:V",
@@ -144,14 +148,14 @@ def tags(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str) -> int:
-    """Read a number that may be 0."""
+    """Parse a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on, such as 20")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Read a length of time: 90, 90s, 15m, 1h or 2d."""
+    """Parse a duration such as 90, 90s, 15m, 1h or 2d into seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(
@@ -161,7 +165,7 @@ def seconds(text: str) -> float:
 
 
 def provider_name(args: argparse.Namespace) -> str:
-    """The provider that was asked for, or the default one."""
+    """Return the requested provider, or the default one."""
     return args.provider or _registry.default_name()
 
 

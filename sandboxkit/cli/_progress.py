@@ -1,4 +1,4 @@
-"""How far a long copy is, on a terminal's stderr alone."""
+"""The progress line of a long copy; shown only if stderr is a terminal."""
 
 import sys
 import time
@@ -8,8 +8,8 @@ _AFTER, _EVERY = 1.0, 0.1
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-class Progress:
-    """One line that is written over, from a second after the start on; wiped at the end."""
+class ProgressLine:
+    """One line that is updated in place; it appears one second after the start and is erased at the end."""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -26,7 +26,7 @@ class Progress:
             self._write("\r" + " " * self._width + "\r")
 
     def add(self, count: int) -> None:
-        """So many bytes more have been copied."""
+        """Record that this many more bytes were copied."""
         self._done += count
         now = time.monotonic()
         if self._visible and now - self._began > _AFTER and now - self._shown > _EVERY:
@@ -49,7 +49,7 @@ class Progress:
 
 
 def size(count: float) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Format a number of bytes with a suitable unit."""
     power = 0
     while count >= 999.5 and power < len(_UNITS) - 1:
         count, power = count / 1000, power + 1

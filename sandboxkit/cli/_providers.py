@@ -1,4 +1,4 @@
-"""One provider or several at once, for the verbs that look across them."""
+"""Queries one or several providers concurrently, for verbs that span providers."""
 
 import argparse
 import sys
@@ -26,9 +26,9 @@ _SECONDS = 15.0
 
 
 async def chosen(args: argparse.Namespace) -> list[str]:
-    """The provider named on the command line; with the flag for all, every one that works.
+    """Return the provider named on the command line, or all working ones with the flag for all.
 
-    Those that are configured and cannot work are named on stderr.
+    Configured providers that cannot work are named on stderr.
     """
     if not args.every:
         return [_options.provider_name(args)]
@@ -48,9 +48,9 @@ async def chosen(args: argparse.Namespace) -> list[str]:
 async def ask(
     names: Sequence[str], question: Callable[[Provider], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, SandboxError]]:
-    """Ask these providers, all at once: what those said that answered, and why others did not.
+    """Query the providers concurrently; return the answers, and the errors of those without one.
 
-    One that takes longer than 15 seconds has not answered.
+    A provider that takes longer than 15 s counts as one that did not answer.
     """
     answers: dict[str, T] = {}
     failures: dict[str, SandboxError] = {}
@@ -78,9 +78,9 @@ async def ask(
 
 
 async def diagnoses(names: Sequence[str]) -> dict[str, Diagnosis]:
-    """Ask these providers, all at once, whether they can work here.
+    """Diagnose concurrently whether the providers work on this machine.
 
-    A failure to load, answer or answer in time is an answer too.
+    A failure to load, an error and a timeout are reported as diagnoses too.
     """
     found, failures = await ask(names, lambda provider: provider.diagnose())
     return {name: found[name] if name in found else _failed(failures[name]) for name in names}
@@ -96,7 +96,7 @@ def _failed(error: SandboxError) -> Diagnosis:
 
 @asynccontextmanager
 async def loaded(name: str) -> AsyncIterator[Provider]:
-    """Load a provider and release it at the end."""
+    """Load a provider and close it at the end of the context."""
     provider = _registry.load(name)
     try:
         yield provider

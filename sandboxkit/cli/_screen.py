@@ -1,4 +1,4 @@
-"""Tables on the terminal: coloured and fitted there, plain and in full width in a pipe."""
+"""Tables: coloured and fitted on a terminal, plain and in full width in a pipe."""
 
 import sys
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from rich.text import Text
 
 from sandboxkit.cli._text import safe_line
 
-_PLAIN_WIDTH = 10_000  # nothing is cut in what another program reads
+_PLAIN_WIDTH = 10_000  # output that another program reads is never cut
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that interprets no markup and guesses no highlights."""
+    """Return a console without markup and automatic highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def table(*headers: str, right: Iterable[str] = (), fixed: Iterable[str] = ("ID",)) -> Table:
-    """An empty table; columns named in `right` are numbers, in `fixed` never broken."""
+    """Return an empty table; columns in `right` are right-aligned, columns in `fixed` never wrap."""
     result = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
     for header in headers:
         result.add_column(
@@ -34,7 +34,7 @@ def table(*headers: str, right: Iterable[str] = (), fixed: Iterable[str] = ("ID"
 
 
 def grid() -> Table:
-    """An empty one of words and what they stand for, without headers or lines."""
+    """Return an empty table of terms and their meanings, without headers and rules."""
     result = Table.grid(padding=(0, 2, 0, 0))
     result.add_column(no_wrap=True)
     result.add_column(overflow="fold")
@@ -42,5 +42,5 @@ def grid() -> Table:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Untrusted text for a table."""
+    """Return untrusted text as a safe table cell."""
     return Text(safe_line(text), style=style)

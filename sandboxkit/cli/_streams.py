@@ -1,4 +1,4 @@
-"""A command's streams joined to ours: raw into pipes and files, neutralised on a terminal."""
+"""Connects a command's streams to ours: raw into pipes and files, neutralised on a terminal."""
 
 import contextlib
 import os
@@ -11,16 +11,16 @@ from sandboxkit import CommandTimeoutError, Process
 from sandboxkit._streams import OutputStream
 from sandboxkit.cli._text import Neutraliser, safe_line
 
-KEPT = 1 << 20  # bytes of output that the SDK itself holds on to; we copy it as it comes
+KEPT = 1 << 20  # bytes of output that the SDK keeps; we copy it as it arrives
 TIMED_OUT = 124
 _BROKEN_PIPE = 141
 _KILL_SECONDS = 10.0
 
 
 def join(process: Process, *, stdin: bool) -> int:
-    """Copy the command's output (and with `stdin` our input) until it ends; return its status.
+    """Copy the command's output, and our input with `stdin`, until it ends; return its status.
 
-    When interrupted, the command's whole tree is dead before the interrupt goes on.
+    On an interrupt, kill the command's whole process tree before the exception propagates.
     """
     broken = threading.Event()
     copiers = [
@@ -40,7 +40,7 @@ def join(process: Process, *, stdin: bool) -> int:
         status = _BROKEN_PIPE
     except BaseException:
         kill(process)
-        raise  # without waiting for the copiers: whoever reads our output may have stopped
+        raise  # do not wait for the copiers: the reader of our output may have stalled
     for thread in copiers:
         thread.join()
     if message:
@@ -49,14 +49,14 @@ def join(process: Process, *, stdin: bool) -> int:
 
 
 def kill(process: Process) -> None:
-    """Kill the command's whole tree and wait until it is dead."""
+    """Kill the command's whole process tree and wait until it is dead."""
     process.kill()
     with contextlib.suppress(Exception, CancelledError):
         process.exception(_KILL_SECONDS)
 
 
 def feed_stdin(process: Process) -> None:
-    """Pass our standard input on, from a thread that nobody has to wait for."""
+    """Forward our standard input from a daemon thread."""
     threading.Thread(target=_feed, args=(process,), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""A real terminal on a sandboxed command: raw keys, resizing, and our own terminal restored."""
+"""Attaches our terminal to a sandboxed command: raw keys, resizing, and restoring it at the end."""
 
 import contextlib
 import os
@@ -21,9 +21,9 @@ _RESET = (
 
 
 def attach(start: Callable[[PtySize], Process]) -> int:
-    """Start a command on a terminal of our size, be its terminal until it ends, return its status.
+    """Start a command on a PTY of our size, attach our terminal to it and return its exit status.
 
-    Our terminal is put back as it was however this ends, signals included.
+    Our terminal is always restored, even after a signal.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigurationError(
@@ -50,7 +50,7 @@ def _raw() -> Iterator[None]:
     saved = termios.tcgetattr(0)
     handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # and not FLUSH: what was typed ahead is for the program
+        tty.setraw(0, termios.TCSADRAIN)  # not FLUSH: input typed ahead belongs to the program
         yield
     finally:
         with contextlib.suppress(OSError):  # the terminal itself may be gone

@@ -1,4 +1,4 @@
-"""What a terminal may see: untrusted text neutralised, times and durations in words."""
+"""Text for a terminal: neutralised untrusted text, durations, counts and tags."""
 
 import codecs
 import unicodedata
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from sandboxkit import _tags
 
-# Joiners are format characters too, but scripts and emoji need them and they move no cursor.
+# Joiners are format characters too, but scripts and emoji need them, and they are harmless.
 _ALLOWED = "\u200c\u200d"
 _DANGEROUS = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def safe_line(text: str) -> str:
-    """One line of untrusted text in which nothing can steer a terminal or reorder what is read.
+    """Return untrusted text as one line that cannot control the terminal or reorder its display.
 
     Control characters become their pictures (ESC is ␛); bidirectional and other invisible
     format characters become U+FFFD.
@@ -26,14 +26,14 @@ def safe_text(text: str) -> str:
 
 
 class Neutraliser:
-    """Turns a command's raw output, chunk by chunk, into text that is safe on a terminal."""
+    """Converts a command's raw output, chunk by chunk, into text that is safe on a terminal."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._return = ""
 
     def feed(self, chunk: bytes, *, final: bool = False) -> str:
-        """Decode and neutralise; CR LF stays a line end even when split between chunks."""
+        """Decode and neutralise a chunk; a CR LF split between two chunks is still a line end."""
         text = self._return + self._decoder.decode(chunk, final)
         self._return = "\r" if text.endswith("\r") and not final else ""
         text = text.removesuffix("\r") if self._return else text
@@ -41,7 +41,7 @@ class Neutraliser:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in at most two units, such as 3h 12m."""
+    """Format a duration with at most two units, such as 3h 12m."""
     left = max(0, round(seconds))
     parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number and its noun, in the plural where it needs one."""
+    """Return a number with its noun, in the plural if needed."""
     return (
         f"{number} {noun}"
         if number == 1
@@ -61,14 +61,14 @@ def count(number: int, noun: str) -> str:
 
 
 def tag_line(tags: Mapping[str, str]) -> str:
-    """A sandbox's tags as a user writes them, without those that sandboxkit keeps for itself."""
+    """Return a sandbox's tags as a user writes them, without the reserved ones."""
     pairs = sorted(_tags.public(tags).items())
     return " ".join(f"{key}:{value}" if value else key for key, value in pairs)
 
 
 def _neutral(text: str, kept: str = "") -> str:
     kept += _ALLOWED
-    # By a table of the characters that occur, which are few even in a long text.
+    # Translate with a table of the distinct characters, which are few even in a long text.
     return text.translate(
         {
             ord(char): _replaced(char)

@@ -1,4 +1,4 @@
-"""`sandboxkit cleanup`: remove the sandboxes that a selection describes."""
+"""`sandboxkit cleanup`: remove the selected sandboxes."""
 
 import argparse
 import sys
@@ -25,7 +25,7 @@ examples:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "cleanup",
         help="remove sandboxes by tag or age, or those expired or ownerless",
@@ -56,7 +56,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     if not (args.tag or args.expired or args.orphans or args.older_than):
         raise ConfigurationError(
             "nothing selected; give --tag, --expired, --orphans or --older-than (see --help)"

@@ -1,4 +1,4 @@
-"""`sandboxkit completion`: scripts that let a shell complete the command line."""
+"""`sandboxkit completion`: print shell completion scripts."""
 
 import argparse
 
@@ -33,7 +33,7 @@ complete -o filenames -F _sandboxkit sandboxkit
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "completion",
         help="print a completion script for your shell",

@@ -1,4 +1,4 @@
-"""`sandboxkit cp`: files and folders into and out of a sandbox."""
+"""`sandboxkit cp`: copy files and folders into and out of a sandbox."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sandboxkit import Sandbox, SandboxFileNotFoundError
 from sandboxkit.cli import _copying, _find, _options
-from sandboxkit.cli._progress import Progress
+from sandboxkit.cli._progress import ProgressLine
 from sandboxkit.cli._text import Neutraliser, count, safe_line
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.types import FileType
@@ -31,7 +31,7 @@ examples:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "cp",
         help="copy files and folders in and out",
@@ -45,7 +45,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     source_id, source = _split(args.source)
     target_id, target = _split(args.target)
     if source_id is not None and target_id is None:
@@ -81,13 +81,13 @@ def _refuse_missing(source: str) -> None:
 
 @contextmanager
 def _given(source: str) -> Iterator[str]:
-    """The file or folder to send; for '-' a file of what is on standard input."""
+    """Yield the file or folder to upload; for '-', a temporary file with the standard input."""
     if source != "-":
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="sandboxkit-cp-") as folder:
         path = os.path.join(folder, "input")
-        with open(path, "wb") as file, Progress() as progress:
+        with open(path, "wb") as file, ProgressLine() as progress:
             while data := os.read(0, _CHUNK):
                 file.write(data)
                 progress.add(len(data))
@@ -102,7 +102,7 @@ def _upload(sandbox: Sandbox, source: str, target: str, *, name: str | None) -> 
             )
         target = posixpath.join(target, os.path.basename(name))
     total = os.path.getsize(source) if os.path.isfile(source) else None
-    with Progress(total) as progress:
+    with ProgressLine(total) as progress:
         _copying.send(sandbox, source, target, progress).result()
 
 
@@ -117,14 +117,14 @@ def _download(sandbox: Sandbox, source: str, target: str) -> None:
             )
         with tempfile.TemporaryDirectory(prefix="sandboxkit-cp-") as folder:
             path = os.path.join(folder, "output")
-            with Progress(info.size) as progress:
+            with ProgressLine(info.size) as progress:
                 _copying.fetch(sandbox, info, path, progress).result()
             _print(path)
         return
     if target.endswith("/") or os.path.isdir(target):
         target = os.path.join(target, posixpath.basename(source))
     total = info.size if info.type is FileType.FILE else None
-    with Progress(total) as progress:
+    with ProgressLine(total) as progress:
         transfer = _copying.fetch(sandbox, info, target, progress).result()
     if transfer.skipped:
         shown = ", ".join(safe_line(name) for name in transfer.skipped[:5])

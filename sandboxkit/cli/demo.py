@@ -1,29 +1,20 @@
-"""`sandboxkit demo`: a hundred MBPP problems, right and wrong, each in a sandbox of its own."""
+"""`sandboxkit demo`: run MBPP problems, correct and broken, each in its own sandbox."""
 
 import argparse
-import collections
 import json
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
 
-from sandboxkit import CommandTimeoutError, Process, SandboxError, Session, wait
+from sandboxkit import Session
 from sandboxkit.cli import _mbpp, _options
+from sandboxkit.cli._demo_run import KINDS, Report, run, unexpected
 from sandboxkit.cli._text import safe_line
-
-Kind = Literal["passed", "failed", "timed out", "infra error"]
-"""How a program ended."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SHOWN_ERRORS = 5
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "demo",
         help="run 200 MBPP programs, each in a fresh sandbox",
@@ -55,54 +46,21 @@ def add(verbs: _options.Verbs) -> None:
     parser.set_defaults(verb=main)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one program ended."""
-
-    program: _mbpp.Program
-    kind: Kind
-    seconds: float
-    """From asking for the sandbox to the program's end."""
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All outcomes and the time they took together."""
-
-    outcomes: list[Outcome]
-    seconds: float
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every reference passed and every broken variant failed, and nothing else."""
-        return not any(map(unexpected, self.outcomes))
-
-    def count(self, kind: Kind, *, broken: bool) -> int:
-        """How many programs of a sort ended in this way."""
-        return sum(each.kind == kind and each.program.broken is broken for each in self.outcomes)
-
-    def latency(self, percent: int) -> float:
-        """A percentile, in seconds, over the programs that came to their own end."""
-        ended = [each.seconds for each in self.outcomes if each.kind in ("passed", "failed")]
-        return statistics.quantiles(ended, n=100)[percent - 1] if len(ended) > 1 else 0.0
-
-
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     programs = _mbpp.programs(args.limit)
-    # The few that never end begin early and apart, so that others run while they wait for their end.
+    # Spread the endless programs over the early part, so that others run during their timeouts.
     programs.sort(key=lambda each: (each.task_id - _mbpp.HANG_EVERY) % 100)
     with Session(
         args.provider, image=args.image, max_concurrency=args.concurrency, tags=("sandboxkit-demo",)
     ) as session:
-        # Says at once, and only once, what would fail everywhere: no backend, no image, no python3.
+        # Fail early, and once, if nothing can work: no backend, no image, no python3.
         session.run(["python3", "-I", "-c", ""], check=True).result()
         if args.json:
             report = run(session, programs, args.concurrency, args.timeout, lambda outcome: None)
             print(json.dumps(_figures(report, session.provider_name), indent=2))
         else:
-            from sandboxkit.cli import _demo_screen  # rich, an extra, is needed for tables only
+            from sandboxkit.cli import _demo_screen  # only tables need rich, which is an extra
 
             with _demo_screen.progress(
                 len(programs), session.provider_name, args.concurrency
@@ -120,51 +78,6 @@ def main(args: argparse.Namespace) -> int:
     if len(wrong) > _SHOWN_ERRORS:
         print(f"sandboxkit: and {len(wrong) - _SHOWN_ERRORS} more", file=sys.stderr)
     return 0 if report.succeeded else 1
-
-
-def run(
-    session: Session,
-    programs: Iterable[_mbpp.Program],
-    concurrency: int,
-    timeout: float,
-    seen: Callable[[Outcome], None],
-) -> Report:
-    """Run every program in a sandbox of its own, at most `concurrency` at a time."""
-    started = time.monotonic()
-    queue = collections.deque(programs)
-    running: dict[Process, tuple[_mbpp.Program, float]] = {}
-    outcomes: list[Outcome] = []
-
-    while queue or running:
-        while queue and len(running) < concurrency:
-            program = queue.popleft()
-            began = time.monotonic()
-            process = session.run(["python3", "-I", "-c", program.source], timeout=timeout)
-            running[process] = (program, began)
-        for process in wait(list(running))[0]:
-            program, began = running.pop(process)
-            kind, detail = _judge(process)
-            outcomes.append(Outcome(program, kind, time.monotonic() - began, detail))
-            seen(outcomes[-1])
-    return Report(outcomes, time.monotonic() - started)
-
-
-def unexpected(outcome: Outcome) -> bool:
-    """Whether a program did not end as it should; a timeout is a broken program's failure too."""
-    good = ("failed", "timed out") if outcome.program.broken else ("passed",)
-    return outcome.kind not in good
-
-
-def _judge(process: Process) -> tuple[Kind, str]:
-    try:
-        result = process.result()
-    except CommandTimeoutError:
-        return "timed out", ""
-    except SandboxError as error:
-        return "infra error", str(error)
-    if result.returncode == 0:
-        return "passed", ""
-    return "failed", result.stderr.strip().rpartition("\n")[2]
 
 
 def _figures(report: Report, provider: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`sandboxkit doctor`: which providers can work here, what others miss, and a check of one."""
+"""`sandboxkit doctor`: show which providers work here and what others lack, and check one."""
 
 import argparse
 import dataclasses
@@ -32,7 +32,7 @@ examples:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "doctor",
         help="say which providers can work here",
@@ -50,7 +50,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     default = _options.provider_name(args)
     names = [args.provider] if args.provider else sorted({*_registry.names(), default})
     if stranger := _distribution.elsewhere():
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _show(found: dict[str, Diagnosis], default: str) -> None:
-    from sandboxkit.cli import _screen  # rich, an extra, is needed for tables only
+    from sandboxkit.cli import _screen  # only tables need rich, which is an extra
 
     console = _screen.console()
     console.print(_blocks(found, default) if console.is_terminal else _table(found, default))
@@ -91,7 +91,7 @@ def _table(found: dict[str, Diagnosis], default: str) -> "Table":
 
 
 def _blocks(found: dict[str, Diagnosis], default: str) -> "Table":
-    """For a person: what is said of each is too long for columns."""
+    """Return one block of text per provider, because the details are too long for columns."""
     from sandboxkit.cli import _screen
 
     grid = _screen.grid()

@@ -1,4 +1,4 @@
-"""`sandboxkit exec`: one command in a sandbox that is already running."""
+"""`sandboxkit exec`: run one command in a running sandbox."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ _USAGE = "sandboxkit exec [OPTIONS] ID [--] COMMAND [ARGUMENT]..."
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "exec",
         help="run a command in a running sandbox",
@@ -35,14 +35,14 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     argv = _options.argv(args.argv, _USAGE)
     if not argv:
         raise ConfigurationError(f"no command given; write: {_USAGE}")
     options = _options.command_keywords(args)
     with _find.reached(args, args.id) as sandbox:
         if args.tty:
-            from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+            from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
             options["env"] = {"TERM": os.environ.get("TERM", "xterm"), **options["env"]}
 

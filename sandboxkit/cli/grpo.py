@@ -1,4 +1,4 @@
-"""`sandboxkit grpo`: the curve of a training run, and its rollouts to read."""
+"""`sandboxkit grpo`: plot a training run and show its rollouts."""
 
 import argparse
 import importlib
@@ -8,7 +8,7 @@ from sandboxkit.cli import _options
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "grpo",
         help="look at a training run: its reward, its rollouts",
@@ -45,7 +45,7 @@ def add(verbs: _options.Verbs) -> None:
 
 def draw(args: argparse.Namespace) -> int:
     """Run `plot`."""
-    # By name, and only now: the command line stands without the integrations.
+    # Imported by name and lazily: the command line must work without the integrations.
     plot = importlib.import_module("sandboxkit.integrations.grpo.plot")
     print(plot.draw(args.run) or "no step yet")
     return 0

@@ -1,4 +1,4 @@
-"""`sandboxkit inspect`: all that is known of one sandbox."""
+"""`sandboxkit inspect`: show all information about one sandbox."""
 
 import argparse
 import dataclasses
@@ -9,7 +9,7 @@ from sandboxkit.cli import _find, _options, ls
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "inspect",
         help="show all that is known of a sandbox, as JSON",
@@ -22,7 +22,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     with _find.reached(args, args.id) as sandbox:
         info = sandbox.status().result()
         usage = sandbox.usage().result() if info.state is SandboxState.RUNNING else None

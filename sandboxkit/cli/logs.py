@@ -1,4 +1,4 @@
-"""`sandboxkit logs`: the output of a sandbox's main command."""
+"""`sandboxkit logs`: print the output of a sandbox's main command."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxT
 
 _LOOK_SECONDS = 0.5
 _ANCHOR = 4096
-"""Bytes: the end of what was shown, by which it is found again."""
+"""Bytes of the shown output's end that locate it in the next snapshot of the log."""
 _ENDS = (SandboxNotFoundError, SandboxTerminatedError)
 _EPILOG = """\
 What is kept is the newest output, at least 1 MiB of it. With --follow it is
@@ -21,7 +21,7 @@ looked at twice a second, until the command or its sandbox ends.
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "logs",
         help="show the output of a sandbox's main command",
@@ -43,7 +43,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     write = _writer()
     with _find.reached(args, args.id) as sandbox:
         ended = sandbox.wait() if args.follow else None
@@ -84,7 +84,7 @@ def _follow(
 
 
 def last_lines(data: bytes, number: int) -> bytes:
-    """The last `number` lines; one without a line end counts."""
+    """Return the last `number` lines; an unfinished line counts."""
     at = len(data) - data.endswith(b"\n")
     for _ in range(number):
         at = data.rfind(b"\n", 0, at)
@@ -94,7 +94,7 @@ def last_lines(data: bytes, number: int) -> bytes:
 
 
 def since(before: bytes, now: bytes) -> bytes | None:
-    """What has come between two looks at the newest output; None if they share too little to tell."""
+    """Return the output that is new in `now`; None if it overlaps too little with `before`."""
     if now.startswith(before):
         return now[len(before) :]
     anchor = before[-_ANCHOR:]
@@ -108,7 +108,7 @@ def since(before: bytes, now: bytes) -> bytes | None:
 
 
 def _writer() -> Callable[[bytes | None], None]:
-    """Where output goes: neutralised on a terminal, else as it is. None: there is no more."""
+    """Return the function that writes output, neutralised on a terminal; it is given None at the end."""
     if not sys.stdout.isatty():
 
         def raw(data: bytes | None) -> None:

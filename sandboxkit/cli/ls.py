@@ -1,4 +1,4 @@
-"""`sandboxkit ls`: the sandboxes there are."""
+"""`sandboxkit ls`: list sandboxes."""
 
 import argparse
 import datetime
@@ -32,7 +32,7 @@ examples:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "ls",
         help="list sandboxes",
@@ -66,7 +66,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def selection(parser: argparse.ArgumentParser) -> None:
-    """Add --provider, which is every configured one where it is not given, and --tag."""
+    """Add --tag and --provider; without --provider, all configured providers are selected."""
     parser.add_argument(
         "-p",
         "--provider",
@@ -78,7 +78,7 @@ def selection(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     found, silent = Operation(listed(args)).result()
     if args.format == "json":
         print(json.dumps([as_json(info) for info in found], indent=2))
@@ -95,9 +95,9 @@ def main(args: argparse.Namespace) -> int:
 async def listed(
     args: argparse.Namespace,
 ) -> tuple[list[SandboxInfo], Mapping[str, SandboxError]]:
-    """The sandboxes that the options select, newest last, and why a provider was not asked.
+    """Return the selected sandboxes, newest last, and the errors of providers that did not answer.
 
-    Raises what the provider raised that was named.
+    Raises the error of a provider that was named.
     """
     tags = _tags.parse(args.tag)
 
@@ -114,7 +114,7 @@ async def listed(
 
 
 def as_json(info: SandboxInfo) -> dict[str, object]:
-    """One sandbox for a program; times are ISO 8601."""
+    """Return one sandbox as JSON data; times are ISO 8601."""
     return {
         "id": info.id,
         "provider": info.provider,
@@ -127,8 +127,8 @@ def as_json(info: SandboxInfo) -> dict[str, object]:
 
 
 def show(found: Sequence[SandboxInfo]) -> None:
-    """Print the sandboxes for a person."""
-    from sandboxkit.cli import _listing, _screen  # rich, an extra, is needed for tables only
+    """Print the sandboxes in human-readable form."""
+    from sandboxkit.cli import _listing, _screen  # only tables need rich, which is an extra
 
     console = _screen.console()
     console.print(_listing.listing(found, console))

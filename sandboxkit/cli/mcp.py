@@ -1,4 +1,4 @@
-"""`sandboxkit mcp`: a sandbox for a client of the Model Context Protocol."""
+"""`sandboxkit mcp`: serve a sandbox to a client of the Model Context Protocol (MCP)."""
 
 import argparse
 import importlib
@@ -21,7 +21,7 @@ example, as a client's configuration:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "mcp",
         help="give an MCP client a sandbox",
@@ -34,9 +34,9 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     with Session(args.provider, **_options.spec(args)) as session:
-        # By name, and only now: the command line stands without the integrations.
+        # Imported by name and lazily: the command line must work without the integrations.
         server = importlib.import_module("sandboxkit.integrations.mcp")
         if sys.stdin.isatty():
             print("waiting for an MCP client on standard input; Ctrl-C ends this", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`sandboxkit run`: one command in a fresh sandbox."""
+"""`sandboxkit run`: run one command in a new sandbox."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ examples:
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "run",
         help="run a command in a fresh sandbox",
@@ -51,7 +51,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     argv = _options.argv(args.argv, _USAGE)
     if args.detach:
         return _detach(args, argv)
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"no command given; write: {_USAGE}")
     with Session(args.provider, **_options.spec(args)) as session:
         if args.tty:
-            from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+            from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
             env = {"TERM": os.environ.get("TERM", "xterm")}
 

@@ -1,4 +1,4 @@
-"""`sandboxkit shell`: an interactive shell in a running or a fresh sandbox."""
+"""`sandboxkit shell`: open an interactive shell in a running or a new sandbox."""
 
 import argparse
 import os
@@ -7,12 +7,12 @@ from sandboxkit import Process, PtySize, Session
 from sandboxkit.cli import _find, _options
 from sandboxkit.errors import ConfigurationError
 
-# bash where the image has it; sh is everywhere.
+# Use bash if the image has it; every image has sh.
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "shell",
         help="open an interactive shell",
@@ -26,8 +26,8 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
-    from sandboxkit.cli import _terminal  # needs termios, which is not everywhere
+    """Run the verb."""
+    from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
     spec = _options.spec(args)
     terminal = {"TERM": os.environ.get("TERM", "xterm")}

@@ -10,7 +10,7 @@ from sandboxkit.errors import SandboxError
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "stop",
         help="end sandboxes and remove everything of them",
@@ -23,7 +23,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     failed = False
 
     async def stop(given: str) -> str:

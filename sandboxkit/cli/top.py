@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from sandboxkit import Operation
+from sandboxkit import Operation, _waits
 from sandboxkit.cli import _options, ls
 from sandboxkit.cli._text import count
 
@@ -13,7 +13,9 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "top",
         help="watch the list of sandboxes",
-        description="Show the list of sandboxes and keep it current until Ctrl-C.",
+        description="Show the list of sandboxes and keep it current until Ctrl-C. Where the output is "
+        "no terminal, a new list is printed each time. Below it are the sessions of this user that "
+        "have waited for room for over ten seconds, and what has the room.",
     )
     ls.selection(parser)
     parser.add_argument(
@@ -30,15 +32,25 @@ def main(args: argparse.Namespace) -> int:
     from sandboxkit.cli import _listing, _screen
 
     console = _screen.console()
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        try:
+
+    def shown() -> Group:
+        found, silent = Operation(ls.listed(args)).result()
+        leave = ", Ctrl-C to leave" if console.is_terminal else ""
+        head = f"{count(len(found), 'sandbox')}, {time.strftime('%H:%M:%S')}{leave}"
+        texts = [f"{name}: {error}" for name, error in silent.items()]
+        texts += _waits.published()
+        lines = [_screen.cell(text) for text in texts]
+        return Group(head, _listing.listing(found, console), *lines)
+
+    try:
+        if not console.is_terminal:
             while True:
-                found, silent = Operation(ls.listed(args)).result()
-                head = (
-                    f"{count(len(found), 'sandbox')}, {time.strftime('%H:%M:%S')}, Ctrl-C to leave"
-                )
-                lines = [_screen.cell(f"{name}: {error}") for name, error in silent.items()]
-                live.update(Group(head, _listing.listing(found, console), *lines), refresh=True)
+                console.print(shown())
+                console.file.flush()
                 time.sleep(args.interval)
-        except KeyboardInterrupt:
-            return 0
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(shown(), refresh=True)
+                time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return 0
