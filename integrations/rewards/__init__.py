@@ -2,19 +2,18 @@
 
 from sandboxkit.integrations.rewards._banned import Finding, banned_patterns
 from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
-from sandboxkit.integrations.rewards._canary import Canary
 from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._fresh import grade_in_fresh
 from sandboxkit.integrations.rewards._host_compare import HostCompare
-from sandboxkit.integrations.rewards._isolated import Limits
 from sandboxkit.integrations.rewards._judged import judge_folder
+from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
 from sandboxkit.integrations.rewards._sessions import grading_session
 from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
+from sandboxkit.integrations.rewards.doctor import TaskFinding, TaskReport
 
 __all__ = [
     "TROUBLE",
-    "Canary",
     "ExitCode",
     "Finding",
     "Grader",
@@ -23,6 +22,8 @@ __all__ = [
     "Outcome",
     "PassRate",
     "Phase",
+    "TaskFinding",
+    "TaskReport",
     "Verdict",
     "banned_patterns",
     "extract_code",

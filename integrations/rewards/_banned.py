@@ -1,4 +1,4 @@
-"""Which forbidden names a submission uses, by its syntax tree and not by its text."""
+"""Find the forbidden names that a submission uses, by its syntax tree and not by its text."""
 
 import ast
 import warnings
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sandboxkit import ConfigurationError
 
 DYNAMIC = ("eval", "exec", "compile", "__import__", "__builtins__", "builtins", "importlib")
-"""Ways to a name that its syntax tree does not show; reported along with any pattern."""
+"""Names that can reach another name without showing it in the syntax tree; always reported."""
 
 _COMPUTED = "getattr(computed)"
 
 MOST_CODE = 20_000
-"""Characters of code that are parsed. Python takes a tenth of a second for the worst of so many, and
-for longer names in an import or a string more than their share."""
+"""Maximum number of characters that are parsed. Python needs up to 0.1 s for code of this size, and
+the time grows faster than linearly with the length of an imported name or a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,21 @@ class Finding:
 
     pattern: str
     line: int
-    """From 1; 0 where the code cannot be parsed, or is too long to be."""
+    """Line number, from 1; 0 if the code does not parse or is too long to be parsed."""
     found: str
 
 
 def banned_patterns(code: str, patterns: Sequence[str]) -> list[Finding]:
-    """Return where `code` uses what the patterns ban, in order of lines; empty if nowhere.
+    """Return every use of a banned pattern in `code`, in line order.
 
-    A pattern is a name, dotted or not ("sorted", "os.system", "heapq"), an attribute of
-    anything (".sort"), or "import" for any import; "sorted(" is read as "sorted". A name is
-    found however it was imported, and a string that names it in getattr() too; comments and
-    other strings do not count. With any pattern, ways to hide a name (eval, builtins, ...) are
-    found as well, as are code that does not parse, code of more than 20,000 characters and
-    getattr() of a computed name.
+    A pattern is a plain or dotted name ("sorted", "os.system", "heapq"), an attribute of any
+    object (".sort"), or "import" for every import; "sorted(" means "sorted". A name is found
+    under every alias, and as the string argument of getattr(); comments and other strings do
+    not count. If there is any pattern, the result also reports ways to hide a name (eval,
+    builtins, ...), getattr() of a computed name, code that does not parse, and code of more
+    than 20,000 characters. Raises ConfigurationError for a pattern that is not a name.
 
-    This keeps a task's rules; it does not contain hostile code. The sandbox does.
+    This enforces a task's rules; it does not contain hostile code. The sandbox does.
     """
     wanted = [_normal(pattern) for pattern in patterns]
     if not wanted:
@@ -71,7 +71,7 @@ def _normal(pattern: str) -> str:
 
 
 class _Names:
-    """Patterns, in a form in which a use is looked up and not compared with each of them."""
+    """Patterns in sets, so that matching a use is a lookup and not a scan of all patterns."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._names = [pattern for pattern in patterns if not pattern.startswith(".")]
@@ -79,10 +79,10 @@ class _Names:
         self._wanted = frozenset(patterns)
         self._found: dict[str, list[str]] = {}
         self.parts = max(pattern.count(".") + 1 for pattern in patterns)
-        """Of a use, as many as any pattern has."""
+        """Number of dotted parts in the longest pattern."""
 
     def of(self, use: str) -> list[str]:
-        """The patterns that a use is of."""
+        """Return the patterns that match a dotted use, sorted."""
         if use not in self._found:
             self._found[use] = self._look_up(use)
         return self._found[use]
@@ -102,9 +102,9 @@ class _Names:
 
 
 def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:
-    """Every name that the code uses, dotted, as it is called where it comes from.
+    """Yield every name that the code uses and its line; names are dotted, with aliases resolved.
 
-    Of a longer name than `most` parts its ends, which are what a pattern can be found in.
+    A very long name is reduced to its first and last `most` parts, the only ones patterns match.
     """
     aliases: dict[str, str] = {}
     nodes = list(ast.walk(tree))
@@ -112,11 +112,13 @@ def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Import):
             for each in node.names:
                 first = each.name.partition(".")[0]
-                aliases[each.asname or first] = _ends(each.name, most) if each.asname else first
+                aliases[each.asname or first] = (
+                    _shortened(each.name, most) if each.asname else first
+                )
         elif isinstance(node, ast.ImportFrom):
             for each in node.names:
                 name = f"{node.module or ''}.{each.name}"
-                aliases[each.asname or each.name] = _ends(name, most)
+                aliases[each.asname or each.name] = _shortened(name, most)
     for node in nodes:
         line = getattr(node, "lineno", 0)
         match node:
@@ -143,7 +145,7 @@ def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:
 
 
 def _dotted(node: ast.Attribute, aliases: Mapping[str, str], most: int) -> str:
-    """The name of an attribute, from where it comes; from its dot where that is no name."""
+    """Return an attribute's dotted name with aliases resolved; it begins with "." if its owner has no name."""
     parts, owner = [node.attr], node.value
     while isinstance(owner, ast.Attribute) and len(parts) < most:
         parts.append(owner.attr)
@@ -152,13 +154,13 @@ def _dotted(node: ast.Attribute, aliases: Mapping[str, str], most: int) -> str:
     return ".".join([name, *reversed(parts)])
 
 
-def _ends(name: str, most: int) -> str:
+def _shortened(name: str, most: int) -> str:
     parts = name.split(".")
     return name if len(parts) <= 2 * most else ".".join([*parts[:most], "", *parts[-most:]])
 
 
 def _text(node: ast.expr) -> str | None:
-    """The value of a string that is written out, in pieces perhaps."""
+    """Return the value of a string literal or a sum of string literals, else None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _text(node.left), _text(node.right)
         return None if left is None or right is None else left + right

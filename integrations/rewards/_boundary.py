@@ -1,9 +1,10 @@
-"""Whose doing an error was: the one place where what a sandbox raises becomes a verdict."""
+"""Blame: the one place that turns an error raised by a sandbox into a verdict."""
 
 from enum import StrEnum
 
 from sandboxkit import (
     CommandError,
+    CommandFailedError,
     CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
@@ -19,33 +20,39 @@ from sandboxkit import (
 from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict
 
 TROUBLE = (SandboxError, OSError, UnicodeError)
-"""What `verdict_of` answers. OSError has TimeoutError in it, and this machine's full disk."""
+"""The errors that `verdict_of` accepts. OSError includes TimeoutError and a full disk on the host."""
 
 _MAX_DETAIL = 500
 _ENDED = (CommandError, CommandStartError, KernelError, TerminalError, UnicodeError)
 
 
 class Phase(StrEnum):
-    """What was being done when an error was raised."""
+    """The step of a rollout in which an error was raised."""
 
     STARTED = "the sandbox was started"
-    """With all that is put there for the policy: nothing of the policy's is in it yet."""
+    """The sandbox starts and gets its files. Nothing of the policy has run in it yet."""
     WORKED_IN = "its tools were used"
-    """A tool answers its caller's mistakes itself: what it raises is not one."""
+    """Tools report the model's mistakes as results, so an error raised here is not one of them."""
     EXPORTED = "what was left was copied out"
     PLACED = "what was left was put into a fresh sandbox"
     GRADED = "it was graded"
-    """Commands run, and files are read, that what was left can make fail."""
+    """Grading runs commands and reads files; the policy's leftovers can make them fail."""
 
 
 def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> Verdict:
-    """The verdict for an error of `TROUBLE`, by what it is and when it was raised.
+    """Return the verdict for one of the `TROUBLE` errors, by its class and the phase.
 
-    A file call that is refused after the start is the policy's: what it left is not there, too
-    much, of the wrong kind or in the way. So is a command's end while it is graded, a command that
-    cannot be started then, a kernel or a terminal that was ended there, and a sandbox that ran out of the memory it has, or that what ran in it
-    ended. All else is the infrastructure's. Raises a ConfigurationError again, but for a tool's:
-    whoever wrote the task asked for what cannot be.
+    The policy is to blame for
+
+    - a sandbox that ran out of memory or was ended by a command in it, after the start;
+    - a refused file call while artefacts are exported, placed or graded: the file is missing, too
+      large, of the wrong kind or in the way;
+    - a checked command that fails beside the artefacts, where it works without them;
+    - during grading: a command that times out, fails where it is checked or cannot be started,
+      and a kernel or terminal that ends.
+
+    Every other error is the infrastructure's. Re-raises a ConfigurationError, since the task's
+    author made the mistake, except in the phase WORKED_IN.
     """
     if isinstance(error, ConfigurationError) and phase is not Phase.WORKED_IN:
         raise error
@@ -68,6 +75,8 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
         return Outcome.FAILED
     if isinstance(error, SandboxFileError):
         return Outcome.FAILED if phase is Phase.GRADED else Outcome.TRUNCATED
+    if phase is Phase.PLACED and isinstance(error, CommandFailedError):
+        return Outcome.TRUNCATED  # the artefacts take the room that this command needs
     if phase is Phase.GRADED:
         if isinstance(error, CommandTimeoutError):
             return Outcome.TIMEOUT
@@ -76,15 +85,26 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
     return Outcome.INFRA_ERROR
 
 
-def brought_on(error: Exception) -> bool:
-    """Whether what ran in a sandbox has ended it: it used up its memory, or killed its agent."""
+def caused_by_command(error: Exception) -> bool:
+    """Whether a program in the sandbox ended the sandbox: it used up the memory or killed the agent."""
     return isinstance(error, SandboxTerminatedError) and (error.out_of_memory or error.by_command)
 
 
-def may_pass(error: Exception) -> bool:
-    """Whether another sandbox may do what this one failed to do.
+def unproven(error: Exception) -> bool:
+    """Whether an error that looks caused by a job may have had another cause.
 
-    What nobody knows the outcome of can be done again there: it left no trace outside its own.
+    A machine at one of its limits also kills interpreters and agents and refuses to start programs.
+    Out of memory is proven: the kernel counts it for the sandbox.
+    """
+    if isinstance(error, CommandStartError):
+        return not error.retryable
+    return caused_by_command(error) and not getattr(error, "out_of_memory", False)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a retry in another sandbox may succeed.
+
+    This includes a call with an unknown outcome: its effects are confined to the old sandbox.
     """
     if isinstance(error, SandboxError):
         gone = SandboxTerminatedError | SandboxNotFoundError | OutcomeUnknownError
@@ -93,7 +113,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def shown(error: object) -> str:
-    """An error's text for a log, with what a policy wrote in it escaped and cut short."""
+    """Return an error's text for a log: escaped, and shortened in the middle to about 500 characters."""
     text = str(error)
     if len(text) > _MAX_DETAIL:
         half = _MAX_DETAIL // 2

@@ -1,8 +1,7 @@
-"""A task's tests as cases: what to evaluate in the sandbox, and what to expect on the host."""
+"""A task's tests as cases: an expression for the sandbox, an expected value that stays on the host."""
 
 import ast
 import builtins
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 from sandboxkit.integrations.rewards._notation import read, source
+from sandboxkit.integrations.rewards._task import checked, comparison_of
 from sandboxkit.integrations.rewards._tests import parsed
 from sandboxkit.integrations.rewards._values import Comparison, Wire
 
@@ -34,25 +34,23 @@ _WRAPPERS = frozenset(
         "tuple",
     )
 )
-"""Builtins that tests put around a call; what they make of it is a claimed value all the same."""
+"""Builtins that may wrap the submission's call: their result is still a value that the host compares."""
 
 PYTHON_EQUAL = Comparison(strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCase:
-    """An expression or a test to run over the submission; `expected` stays on the host."""
+    """An expression to evaluate over the submission; `expected` stays on the host."""
 
     source: str
     expected: Wire
     comparison: Comparison = PYTHON_EQUAL
-    expression: bool = True
-    """False: statements, of which the value is whether they ran without an AssertionError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCase:
-    """What a program reads, and what it must print."""
+    """Standard input for a program, and the output it must print."""
 
     stdin: str
     stdout: str
@@ -63,16 +61,9 @@ Case = FunctionCase | ProgramCase
 
 
 def declared(task: Mapping[str, Any]) -> list[Case]:
-    """The task's `cases`, which are given as values. Raises ConfigurationError."""
-    comparison = Comparison(
-        bool(task.get("strict", True)),
-        _tolerance(task, "rel_tol"),
-        _tolerance(task, "abs_tol"),
-    )
-    cases = task.get("cases", ())
-    if not isinstance(cases, Sequence) or isinstance(cases, str):
-        raise ConfigurationError(f"the task's cases are {type(cases).__name__}, not a list")
-    return [_declared(each, task, comparison) for each in cases]
+    """Return the task's `cases`. Raises ConfigurationError for a malformed case."""
+    own = checked(task)
+    return [_declared(each, own, comparison_of(own, each)) for each in own.get("cases", ())]
 
 
 def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Case:
@@ -85,10 +76,9 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
                 raise ConfigurationError(
                     f"the task's entry_point={name!r} is not the name of a function"
                 )
-            args = [source(read(each)) for each in case.get("args", ())]
-            args += [
-                f"{key}={source(read(value))}" for key, value in case.get("kwargs", {}).items()
-            ]
+            args = [source(read(each)) for each in case.get("args") or ()]
+            kwargs = (case.get("kwargs") or {}).items()
+            args += [f"{key}={source(read(value))}" for key, value in kwargs]
             return FunctionCase(f"{name}({', '.join(args)})", plain(read(expected)), comparison)
         case _:
             raise ConfigurationError(
@@ -96,15 +86,8 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
             )
 
 
-def _tolerance(task: Mapping[str, Any], name: str) -> float:
-    value = task.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise ConfigurationError(f"the task's {name}={value!r} is not a number from 0")
-    return float(value)
-
-
 def plain(value: Any) -> Wire:
-    """A trusted value in the form in which it is compared. Raises ConfigurationError."""
+    """Encode a trusted value for comparison. Raises ConfigurationError if it is not plain data."""
     wire = encode(value)
     if "opaque" in str(wire) and _has_opaque(wire):
         raise ConfigurationError(f"expected value {str(value)[:80]} is not plain data")
@@ -116,11 +99,11 @@ def _has_opaque(wire: Any) -> bool:
 
 
 def from_assert(line: str, helpers: Set[str] = frozenset()) -> FunctionCase | None:
-    """Take `assert f(x) == y` apart, or None where that cannot be done without trust: a judge's.
+    """Split `assert f(x) == y` into a case; None for a line that needs a judge.
 
-    Only a call of the submission's own function, bare or in a builtin such as sorted(), goes
-    into the sandbox, never a comparison: its truth would be the sandbox's word. `helpers` are
-    names that are not the submission's.
+    Only a call of the submission's function, bare or wrapped in a builtin such as sorted(), goes
+    into the sandbox. A comparison never does: its result would be whatever the sandbox claims.
+    `helpers` are names that the submission does not define.
     """
     match parsed(line).body:
         case [ast.Assert(test=test)]:
@@ -172,14 +155,14 @@ def _literal(node: ast.expr) -> tuple[bool, Any]:
 
 
 def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
-    """Whether it is a call of the submission, bare or in builtins that only convert."""
+    """Whether `node` calls the submission, bare or wrapped in builtins that only convert the result."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             if not hasattr(builtins, name):
                 return name not in helpers
             rest = [*args, *(each.value for each in keywords)]
             if all(_literal(each)[0] for each in rest):
-                return True  # the submission's own, under a builtin's name
+                return True  # a function of the submission may have a builtin's name
             return (
                 name in _WRAPPERS
                 and bool(args)
@@ -195,7 +178,7 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
 
 
 def merged(cases: Sequence[Case]) -> list[Case]:
-    """The same with as few function cases as can be: lists of values instead of values."""
+    """Merge the function cases that have the same comparison into one case, over a list of values."""
     groups: dict[Comparison, list[FunctionCase]] = {}
     for case in cases:
         if isinstance(case, FunctionCase):
@@ -211,8 +194,47 @@ def merged(cases: Sequence[Case]) -> list[Case]:
     ]
 
 
+def with_constants(line: str, constants: Mapping[str, ast.expr]) -> str:
+    """Return a test line with each constant replaced by its value, unless the line binds such a name."""
+
+    class Inlined(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return constants.get(node.id, node)
+
+    tree = parsed(line)
+    if not constants or constants.keys() & bound_names(line):
+        return line
+    return ast.unparse(Inlined().visit(tree))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A task's setup that may run with the submission, since no test's result depends on it alone."""
+
+    imports: str = ""
+    constants: Mapping[str, ast.expr] = field(default_factory=dict)
+
+
+def light(setup: str) -> Setup | None:
+    """Parse a setup of only imports and constants; None for any other, which needs a judge."""
+    imports, constants = [], dict[str, ast.expr]()
+    for node in parsed(setup).body:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                imports.append(ast.unparse(node))
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _literal(value)[0]:
+                if name in constants:
+                    return None
+                constants[name] = value
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                return None
+    return Setup("\n".join(imports), constants)
+
+
 def bound_names(source: str) -> set[str]:
-    """The names that trusted code defines, imports or assigns. Raises ConfigurationError."""
+    """Return the names that trusted code defines, imports or assigns. Raises ConfigurationError."""
     names: set[str] = set()
     for node in ast.walk(parsed(source)):
         match node:
@@ -222,6 +244,8 @@ def bound_names(source: str) -> set[str]:
                 names.add(name)
             case ast.alias(name=name, asname=alias):
                 names.add(alias or name.partition(".")[0])
+            case ast.arg(arg=name):
+                names.add(name)
             case _:
                 pass
     return names

@@ -2,16 +2,24 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
-from sandboxkit.integrations.rewards._isolated import Limits, ended, processor_seconds, run
-from sandboxkit.integrations.rewards._lanes import lanes
-from sandboxkit.integrations.rewards._values import Comparison, Malformed, Wire, may_equal, shown
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._prefetch import prefetch_queue
+from sandboxkit.integrations.rewards._programs import processor_seconds
+from sandboxkit.integrations.rewards._run import ended, run
+from sandboxkit.integrations.rewards._values import (
+    Comparison,
+    ForgedJsonError,
+    Wire,
+    may_equal,
+    shown,
+)
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _SOLUTION = "/workspace/solution.py"
@@ -19,7 +27,7 @@ _SOLUTION = "/workspace/solution.py"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The code to grade and what is loaded after it."""
+    """The code to grade, and the setup that is loaded after it."""
 
     code: str
     setup: str = ""
@@ -30,7 +38,7 @@ class Submission:
 async def evaluate(
     session: Session, submission: Submission, case: Case, limits: Limits
 ) -> Verdict | None:
-    """Run one case; None if it came out as expected, else why not."""
+    """Run one case; return None if it passed, else the verdict."""
     if isinstance(case, ProgramCase):
         return await _run_program(session, submission, case, limits)
     answer = await _run_function(session, submission, case, limits)
@@ -39,7 +47,7 @@ async def evaluate(
     try:
         if case.comparison.equal(answer, case.expected):
             return None
-    except (Malformed, RecursionError) as error:
+    except (ForgedJsonError, RecursionError) as error:
         return Verdict(Outcome.TAMPERED, 0.0, "policy", shown(error))
     match answer:
         case ["opaque" | "object", str(name), *_]:
@@ -55,7 +63,6 @@ async def _run_function(
         "setup": submission.setup,
         "module": submission.module,
         "source": case.source,
-        "expression": case.expression,
         "seconds": processor_seconds(limits),
     }
     program = _programs.evaluate(limits.python)
@@ -64,7 +71,7 @@ async def _run_function(
 
 
 def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
-    """The value that a sandbox answered, to be compared, or the verdict where there is none."""
+    """Return the value that a sandbox claims, for comparison; a Verdict if it sent none."""
     if not result.stdout_bytes:
         return ended(result)
     if not may_equal(result.stdout_bytes, expected):
@@ -89,7 +96,7 @@ async def _run_program(
 ) -> Verdict | None:
     result = await run(
         session,
-        _programs.whole(_SOLUTION, limits),
+        _programs.file_program(_SOLUTION, limits),
         limits,
         stdin=case.stdin.encode(),
         files={_SOLUTION: submission.code.encode(errors="surrogatepass")},
@@ -105,7 +112,7 @@ async def _run_program(
 
 
 def same_text(observed: str, expected: str, comparison: Comparison) -> bool:
-    """Equal but for blanks at line ends and blank lines at the end, or within the tolerance."""
+    """Whether two outputs are equal, ignoring trailing whitespace, or word by word within the tolerance."""
     left, right = (
         [line.rstrip() for line in text.rstrip().split("\n")] for text in (observed, expected)
     )
@@ -135,24 +142,23 @@ async def evaluate_all(
     limits: Limits,
     *,
     partial: bool = False,
-    judge: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
 ) -> Verdict:
-    """Run cases to the first that fails or, with `partial`, all of them.
+    """Run the cases until one fails; with `partial` run all of them.
 
-    The score is 1 for all passed; else 0 or, with `partial`, the share that passed. One that
-    the infrastructure failed masks the whole. Which case is the first does not depend on time.
+    The score is 1 if all pass, else 0, or with `partial` the share that passed. An infrastructure
+    failure in any case masks the whole verdict. The verdict reports the first failure in the order
+    of `cases`, whatever order the runs end in.
     """
     passed, first = 0, None
     runs = [functools.partial(evaluate, session, submission, case, limits) for case in cases]
-    async with aclosing(lanes(session).in_order(runs)) as verdicts:
-        for case in cases:
-            verdict = await anext(verdicts)
+    async with aclosing(prefetch_queue(session).in_order(runs)) as verdicts:
+        async for verdict in verdicts:
             if verdict is None:
                 passed += 1
                 continue
             if verdict.outcome is Outcome.INFRA_ERROR:
                 return verdict
-            first = first or judge(case, verdict)
+            first = first or verdict
             if not partial:
                 break
     if first is None:

@@ -9,23 +9,23 @@ PYTHON = ("python", "py", "python3", "")
 """The info strings of a fenced block that may be Python; "" is a block without one."""
 
 _MOST_FENCES = 1000
-"""A text with more is not read: to find out which of them belong together would take too long."""
+"""A text with more fences is not parsed: pairing them would take too long."""
 
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
-# Possessive, so that no line is gone over twice.
+# Possessive quantifiers prevent backtracking.
 _FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.MULTILINE)
 
 
 class _Fence(NamedTuple):
     start: int
     end: int
-    """Of the line, with its line break."""
+    """End of the line, including its line break."""
     indent: int
     marks: str
     info: str
 
 
-class _Block(NamedTuple):
+class _CodeBlock(NamedTuple):
     start: int
     end: int
     info: str
@@ -35,12 +35,12 @@ class _Block(NamedTuple):
 def extract_code(text: str) -> str | None:
     """Return the code of the last answer in `text`, or None if there is none.
 
-    The last complete `<answer>...</answer>` wins; of nested ones the innermost. Tags inside a
-    fenced block are part of its code. Within the answer, and in a text without one, the last
-    fenced block counts: one marked as Python before one that is not marked, never one of
-    another language. A block that is not closed is cut off, so it counts only where the
-    answer's closing tag shows that nothing is missing. An empty answer is None, and so is a text
-    with more than 1,000 fences. Takes time in proportion to the text, whatever is in it.
+    The last complete `<answer>...</answer>` wins; if they are nested, the innermost. Tags inside
+    a fenced block are part of its code. Within the answer, or in the whole text if there is no
+    answer, the last fenced block counts. A block marked as Python takes precedence over an
+    unmarked one; blocks of other languages are ignored. An unclosed block counts only if the
+    answer's closing tag shows that the code is complete. Returns None for an empty answer and for
+    a text with more than 1,000 fences. The time is linear in the length of the text.
     """
     text = text.replace("\r\n", "\n")
     fences = _fences(text)
@@ -56,7 +56,7 @@ def extract_code(text: str) -> str | None:
     return _without_opener(answer)
 
 
-def _last_answer(text: str, blocks: Sequence[_Block]) -> str | None:
+def _last_answer(text: str, blocks: Sequence[_CodeBlock]) -> str | None:
     opened: int | None = None
     answer: tuple[int, int] | None = None
     position = 0
@@ -72,7 +72,7 @@ def _last_answer(text: str, blocks: Sequence[_Block]) -> str | None:
     return None if answer is None else text[slice(*answer)]
 
 
-def _last_block(blocks: Sequence[_Block]) -> str | None:
+def _last_block(blocks: Sequence[_CodeBlock]) -> str | None:
     for infos in (PYTHON[:-1], PYTHON[-1:]):
         for block in reversed(blocks):
             if block.info in infos:
@@ -81,7 +81,7 @@ def _last_block(blocks: Sequence[_Block]) -> str | None:
 
 
 def _unwrapped(body: str) -> str | None:
-    """A block's code, of which the whole may be in answer tags."""
+    """Return a block's code, without the answer tags if they enclose all of it."""
     whole = body.strip()
     opener, closer = _TAGS.match(whole), _TAGS.fullmatch(whole, max(0, len(whole) - _CLOSER))
     if opener and closer and not opener[1] and closer[1] and opener.end() <= closer.start():
@@ -105,15 +105,15 @@ def _clean(code: str) -> str | None:
 
 
 def _fences(text: str) -> list[_Fence]:
-    """The lines that may open or close a block; of too many only so many that it shows."""
+    """Return the lines that may open or close a block, at most one more than `_MOST_FENCES`."""
     return [
         _Fence(each.start(), each.end() + 1, len(each[1]), each[2], each[3].strip(" \t"))
         for each in islice(_FENCE.finditer(text), _MOST_FENCES + 1)
     ]
 
 
-def _blocks(text: str, fences: Sequence[_Fence]) -> Iterator[_Block]:
-    """The closed fenced blocks, by the rules of CommonMark, at any indentation."""
+def _blocks(text: str, fences: Sequence[_Fence]) -> Iterator[_CodeBlock]:
+    """Yield the closed fenced blocks, by the rules of CommonMark but at any indentation."""
     index = 0
     while index < len(fences):
         opener = fences[index]
@@ -126,7 +126,7 @@ def _blocks(text: str, fences: Sequence[_Fence]) -> Iterator[_Block]:
         last = fences[close]
         body = _dedented(text[opener.end : max(opener.end, last.start - 1)], opener.indent)
         info = opener.info.partition(" ")[0].strip("{}.").lower()
-        yield _Block(opener.start, last.end, info, body)
+        yield _CodeBlock(opener.start, last.end, info, body)
         index = close + 1
 
 

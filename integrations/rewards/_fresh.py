@@ -1,19 +1,26 @@
-"""Grading what an agent made in a sandbox that the agent never saw."""
+"""Grading an agent's artefacts in a sandbox that the agent never had access to."""
 
-import asyncio
-import contextlib
 import posixpath
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from sandboxkit import ConfigurationError, Sandbox, SandboxError, SandboxFileNotFoundError
-from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, may_pass, shown, verdict_of
+from sandboxkit import ConfigurationError, Sandbox, SandboxFileNotFoundError
+from sandboxkit.integrations._outages import stop_broken
+from sandboxkit.integrations._retries import retry
+from sandboxkit.integrations._service import DeadlineError, service_time
+from sandboxkit.integrations.rewards._boundary import (
+    TROUBLE,
+    Phase,
+    is_transient,
+    shown,
+    unproven,
+    verdict_of,
+)
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
-_FIRST_PAUSE = 0.2
 
 
 async def grade_in_fresh(
@@ -29,19 +36,20 @@ async def grade_in_fresh(
 ) -> Verdict:
     """Export `artefacts` from the agent's sandbox, stop it, and grade them in a pristine one.
 
-    `artefacts` are absolute paths of files or folders; links and special files in them are
-    left out, and they get the same paths in the new sandbox. `fresh` makes that sandbox, such
-    as `lambda: session.sandbox(profile="strict")`; `grade` gets it with the artefacts in
-    place, and brings tests only then. The agent's sandbox is stopped before, and the new one
-    after, whatever happens.
+    `artefacts` are absolute paths of files or folders. They get the same paths in the new
+    sandbox; links and special files are left out. `fresh` makes the new sandbox, for example
+    `lambda: session.sandbox(profile="strict")`. `grade` receives it with the artefacts in place
+    and must upload the tests itself. The agent's sandbox is always stopped before grading, and
+    the new sandbox after it.
 
-    What the policy brings about is its verdict: an artefact that is missing fails, and one that
-    cannot be copied out, or that the new sandbox does not take, is TRUNCATED; a command of
-    `grade` that runs past its timeout, or fails where it is checked, and a file that is not
-    there end as TIMEOUT and FAILED. So give each command of `grade` a timeout. Failures of the
-    infrastructure while grading are tried again in a new sandbox; past `retries` the verdict is
-    INFRA_ERROR, and so it is after `deadline` seconds for all of it, and where this machine has
-    no room for the artefacts.
+    The policy is to blame for: a missing artefact (FAILED); an artefact that cannot be copied out
+    or into the new sandbox (TRUNCATED); a command of `grade` that exceeds its timeout (TIMEOUT) or
+    fails where it is checked, and a file that `grade` does not find (FAILED). So give each command
+    of `grade` a timeout. After an infrastructure failure grading is retried in a new sandbox, up
+    to `retries` times; a sandbox that ends without a proven cause is retried at least once. The
+    verdict is INFRA_ERROR when the retries are used up, when the host's disk has no space for the
+    artefacts, and after `deadline` seconds; time in the session's queue does not count. Raises
+    ConfigurationError for a path that is not absolute and for a `deadline` that is not positive.
     """
     if deadline <= 0:
         raise ConfigurationError(f"deadline={deadline!r} is not a positive number of seconds")
@@ -50,17 +58,23 @@ async def grade_in_fresh(
             raise ConfigurationError(
                 f"artefact {path!r} is not an absolute path of a file or folder"
             )
-    limit = asyncio.timeout(deadline)
+    graded: Sandbox | None = None
+
+    def made() -> Sandbox:
+        nonlocal graded
+        graded = fresh()
+        return graded
+
     try:
-        async with limit:
-            return await _grade(agent, artefacts, fresh, grade, (max_bytes, max_files), retries)
+        async with service_time(deadline, lambda: graded.queued if graded else None):
+            return await _grade(agent, artefacts, made, grade, (max_bytes, max_files), retries)
+    except DeadlineError:
+        detail = f"not graded within deadline={deadline:g} s"
+        return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated")
     except TROUBLE as error:
-        if limit.expired():
-            detail = f"not graded within deadline={deadline:g} s"
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated")
         return verdict_of(error, Phase.STARTED)
     finally:
-        await _stop(agent)
+        await stop_broken(agent)
 
 
 async def _grade(
@@ -75,9 +89,11 @@ async def _grade(
         copies = await _export(agent, artefacts, Path(folder), *limits)
         if isinstance(copies, Verdict):
             return copies
-        for attempt in range(retries + 1):
-            phase = Phase.STARTED
-            sandbox = fresh()
+        phase = Phase.STARTED
+
+        async def once() -> Verdict:
+            nonlocal phase
+            phase, sandbox = Phase.STARTED, fresh()
             try:
                 await sandbox.start()
                 phase = Phase.PLACED
@@ -85,19 +101,22 @@ async def _grade(
                     await sandbox.upload(copy, path)
                 phase = Phase.GRADED
                 return await grade(sandbox)
-            except TROUBLE as error:
-                if attempt == retries or not may_pass(error):
-                    return verdict_of(error, phase)
             finally:
-                await _stop(sandbox)
-            await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
-    raise AssertionError("unreachable")
+                await stop_broken(sandbox)
+
+        def again(error: Exception, failures: int) -> bool:
+            return failures <= max(retries if is_transient(error) else 0, int(unproven(error)))
+
+        try:
+            return await retry(once, again)
+        except TROUBLE as error:
+            return verdict_of(error, phase)
 
 
 async def _export(
     agent: Sandbox, artefacts: Sequence[str], folder: Path, max_bytes: int, max_files: int
 ) -> dict[str, Path] | Verdict:
-    """Copy the artefacts out and stop the sandbox: where each now is on the host."""
+    """Copy the artefacts to the host and stop the sandbox; return the host path of each."""
     copies: dict[str, Path] = {}
     try:
         for number, path in enumerate(artefacts):
@@ -109,11 +128,5 @@ async def _export(
     except TROUBLE as error:
         return verdict_of(error, Phase.EXPORTED)
     finally:
-        await _stop(agent)
+        await stop_broken(agent)
     return copies
-
-
-async def _stop(sandbox: Sandbox) -> None:
-    """Stop one that may be broken; the session tries again when it closes."""
-    with contextlib.suppress(SandboxError):
-        await sandbox.stop()

@@ -1,79 +1,115 @@
-"""The grader to prefer: what decides is never where the submission runs."""
+"""The recommended grader: nothing that decides a grade runs where the submission runs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import _cases
+from sandboxkit.integrations.rewards._beside import beside
 from sandboxkit.integrations.rewards._evaluation import Submission, evaluate_all
-from sandboxkit.integrations.rewards._isolated import Limits
 from sandboxkit.integrations.rewards._judged import judged
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._task import checked
 from sandboxkit.integrations.rewards._tests import Tests, tests_of
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards.doctor import TaskReport, check
 
 
 @dataclass(frozen=True, slots=True)
 class HostCompare:
-    """Compares what a submission claims on the host, or by tests in a sandbox of their own.
+    """Compares a submission's results on the host, or by tests in a separate sandbox.
 
-    No expected value ever enters the sandbox of a submission, so there is nothing to read, patch
-    or forge: it passes only if it knows the answers. What remains is to know them beforehand:
-    keep back some cases that the prompt does not show.
+    No expected value ever enters the submission's sandbox, so there is nothing to read, patch or
+    forge there: a submission passes only if it knows the answers. It may still know them
+    beforehand, so keep back some cases that the prompt does not show.
 
     A task has one or more of
 
     - `cases`, a list of {"args", "kwargs", "expected"} for the function `entry_point` or of
       {"stdin", "stdout"} for a program, with `strict` (default True: 1, 1.0 and True differ),
-      `rel_tol` and `abs_tol`. Tuples, sets, bytes and int keys in JSON: {"__tuple__": [1, 2]},
+      `rel_tol` and `abs_tol`, which a case can override. Values that JSON lacks are written as
+      {"__tuple__": [1, 2]},
       {"__set__": []}, {"__frozenset__": []}, {"__bytes__": "6162"}, {"__dict__": [[1, 2]]},
       {"__float__": "nan"}, {"__complex__": [1, 2]}, {"__decimal__": "1.10"},
       {"__fraction__": [1, 3]};
     - `test_list`, lines such as `assert f(1) == 2`, with `test_setup_code`, as in MBPP;
     - `test`, source that defines check(candidate), with `entry_point` and perhaps `prompt`, as in
       HumanEval;
-    - `tests`, source of a module with functions `test_...()`, which import the submission as
-      `module`, by default "solution".
+    - `tests`, source of a module with functions `test_...()` that import the submission under the
+      name `module` (default "solution").
 
-    Values, and lines that compare a call with a literal, are compared on this side: each has a
-    pristine sandbox of its own. All else a judge runs, in a sandbox without the submission, which
-    has one pristine sandbox for all of it; calls travel between them. Names that the tests use and
-    do not define are the submission's. Lists, dicts and other plain data travel as copies, of which
-    arguments are brought up to date after each call; what the submission changes later the tests
-    do not see, nor does it see what they write to files, print or patch. Objects stay where they
-    are. An operator between an object of the submission and plain data works on the plain value
-    that the object stands for, or is a TypeError, unless `operators` lists the name of its class:
-    what such an operator says is believed. An assertion that fails in a callback, or in a `with`
-    block of the submission's, fails the test whatever the submission makes of it. Try each task
-    with its reference solution: one that is refused meets one of these limits.
+    Cases, and lines that compare a call with a literal, are compared on the host; each runs in its
+    own pristine sandbox. Every other test runs in a judge, a sandbox that never holds the
+    submission. The submission runs in a second sandbox, which never holds a test. Calls cross
+    between the two:
 
-    With `partial` the score is the share of the cases and tests that passed, and all are run.
-    With `together` all function cases of a submission are called in one process: as many times
-    fewer sandboxes, but the submission sees the inputs of all cases, which tells it something
-    where the input of one is the answer to another.
+    - Plain data crosses as a copy. The tests do not see a function change its arguments, unless the
+      task lists the function in `in_place` (True: every function) or the call is a whole statement,
+      such as `sort(items)`.
+    - An object of the submission crosses as one description of its value, items, attributes and
+      text. The tests work on that description. Only a call of a method that plain data lacks goes
+      to the object, which is then described again.
+    - An object stays live, and receives every operation, if the task lists its class in `classes`
+      or, without that key, if the tests use the class's capitalised name.
+    - An operator between an object and plain data works on the object's plain value, or raises
+      TypeError. If `operators` lists the class, the object's own answer is used instead.
+    - An exception class of the submission becomes a new class in the tests. It catches what the
+      submission raises, and never an exception of the tests.
+    - If the tests call a function of the submission twice in a row with equal arguments, its
+      answers must be equal, unless `varies` lists it (True: every function).
+    - A failed assertion in a callback or in one of the submission's `with` blocks fails the test.
+    - `from solution import *` imports no name that the tests define or import.
+
+    A name that the tests use and do not define raises ConfigurationError, unless the task lists it
+    in `names`, it is the `entry_point`, or every line of `test_list` uses it. Tests that need to
+    run in the submission's process, for example to subclass its classes or to share files with it,
+    need `trust`: "shared"; the verdict then has the same trust. `check` reports which key a task
+    needs for its reference to pass, and which cheats would pass its tests.
+
+    With `partial` all cases and tests run, and the score is the share that passed. With `together`
+    all function cases run in one process, which takes fewer sandboxes; but the submission sees the
+    inputs of all cases, and one case's input may give away another's answer.
+
+    A key that is mistyped, has the wrong type or would have no effect raises ConfigurationError, and
+    so does a column that other graders read, such as `time_limit`, unless `ignore` lists it. All
+    other columns of a data set are ignored.
     """
 
     limits: Limits = field(default_factory=Limits)
     partial: bool = False
     together: bool = False
+    ignore: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.partial and self.together:
             raise ConfigurationError("partial=True needs cases that are run apart: not together")
+        if isinstance(self.ignore, str):
+            raise ConfigurationError(f"ignore={self.ignore!r} is text: give ({self.ignore!r},)")
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission. Raises ConfigurationError for a task without usable cases."""
+        task = checked(task, ignore=self.ignore)
         cases, tests = self._taken_apart(task)
         verdict = await self._grade(session, submission, task, cases, tests)
-        return dataclasses.replace(verdict, trust="isolated")
+        shared = bool(tests) and task.get("trust") == "shared"
+        return dataclasses.replace(verdict, trust="shared" if shared else "isolated")
+
+    # Any: see Grader.
+    def validate(self, task: Mapping[str, Any]) -> None:
+        """Check a task without a sandbox. Raises ConfigurationError if it cannot be graded."""
+        self._taken_apart(checked(task, ignore=self.ignore))
 
     def _taken_apart(self, task: Mapping[str, Any]) -> tuple[list[_cases.Case], list[Tests]]:
-        """What is compared here, and what a judge runs."""
-        lines = list(task.get("test_list", ()))
-        helpers = _cases.bound_names(str(task.get("test_setup_code", "")))
-        parts = [_cases.from_assert(line, helpers) for line in lines]
+        """Split a task into the cases to compare on the host and the tests to run in a judge."""
+        lines, code = list(task.get("test_list", ())), str(task.get("test_setup_code", ""))
+        helpers, setup = _cases.bound_names(code), _cases.light(code)
+        parts: list[_cases.FunctionCase | None] = [None] * len(lines)
+        if setup is not None:
+            inlined = [_cases.with_constants(line, setup.constants) for line in lines]
+            parts = [_cases.from_assert(line, helpers) for line in inlined]
         cases = [*_cases.declared(task), *(each for each in parts if each is not None)]
         whole = [line for line, part in zip(lines, parts, strict=True) if part is None]
         tests = tests_of(task, whole)
@@ -93,7 +129,9 @@ class HostCompare:
         cases: list[_cases.Case],
         tests: list[Tests],
     ) -> Verdict:
-        code = Submission(submission, str(task.get("test_setup_code", "")))
+        setup = _cases.light(str(task.get("test_setup_code", "")))
+        code = Submission(submission, setup.imports if setup else "")
+        run = beside if task.get("trust") == "shared" else judged
         first = Verdict(Outcome.PASSED, 1.0, "policy", "no cases")
         passed = 0
         if cases:
@@ -104,10 +142,15 @@ class HostCompare:
                 return first
             if first.outcome is not Outcome.PASSED and not self.partial:
                 break
-            verdict = await judged(session, submission, each, self.limits)
+            verdict = await run(session, submission, each, self.limits)
             passed += verdict.outcome is Outcome.PASSED
             if first.outcome is Outcome.PASSED or verdict.outcome is Outcome.INFRA_ERROR:
                 first = verdict
         if first.outcome in (Outcome.PASSED, Outcome.INFRA_ERROR) or not self.partial:
             return first
         return dataclasses.replace(first, score=passed / (len(cases) + len(tests)))
+
+    # Any: see Grader.
+    async def check(self, session: Session, task: Mapping[str, Any], reference: str) -> TaskReport:
+        """Report whether a task refuses its reference solution, or can be passed without solving it."""
+        return await check(session, self, task, reference)

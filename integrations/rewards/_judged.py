@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import json
 import math
 import time
@@ -12,98 +13,148 @@ from typing import Any
 
 from sandboxkit import (
     CommandStartError,
-    ProviderUnavailableError,
+    ConfigurationError,
+    Operation,
+    Process,
+    ProcessResult,
     Sandbox,
+    SandboxFileError,
+    SandboxFileNotFoundError,
     SandboxTerminatedError,
     Session,
 )
 from sandboxkit.integrations.rewards import _programs
-from sandboxkit.integrations.rewards._boundary import brought_on
-from sandboxkit.integrations.rewards._conversation import Ended, Lines, LineTooLong, machine
-from sandboxkit.integrations.rewards._isolated import (
-    Limits,
-    Watch,
-    ended,
-    pristine,
-    processor_seconds,
-    retried,
-)
+from sandboxkit.integrations.rewards._boundary import caused_by_command
 from sandboxkit.integrations.rewards._judges import judges
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._programs import SandboxProgram, limited, processor_seconds
+from sandboxkit.integrations.rewards._run import RunMeter, abandon, begin, ended, retried, watched
 from sandboxkit.integrations.rewards._tests import Tests, load_tests
 from sandboxkit.integrations.rewards._values import shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 
 _JUDGE_LINE = 64 << 20
-"""Bytes of one line of a judge, which is trusted and sends what tests pass to the submission."""
+"""Maximum size in bytes of one line from the judge: it carries the arguments of the tests' calls."""
 _JUDGE_MEMORY = 1 << 30
 _JUDGE_SECONDS = 10
-"""Of processor time for a judge, above what the submission has."""
-_FIRST_LOOK = 5.0
-"""Seconds of waiting for a judge after which it is asked whether others have the processors."""
+"""CPU time of a judge in seconds, on top of the submission's."""
+_LOOK = 0.5
+"""Minimum interval in seconds between two checks of a late judge."""
 _KILLED, _OUT_OF_TIME = 137, 152  # 128 + SIGKILL, 128 + SIGXCPU
+_CHUNK_LIMIT = 64 * 1024  # of the kept output only: lines are read while they arrive
+_DEADLINE = 600.0
 
 
 async def judged(session: Session, submission: str, tests: Tests, limits: Limits) -> Verdict:
     """Grade a submission by tests that never share a sandbox with it.
 
-    The subject's sandbox is pristine; the judge's is kept for the session's next submission. Past
-    the retries of `limits` a failure of the infrastructure is the outcome INFRA_ERROR.
+    The subject, which runs the submission, gets a pristine sandbox. The judge's sandbox is kept for
+    the session's next submissions. If the infrastructure still fails after `limits.retries`, the
+    outcome is INFRA_ERROR.
     """
 
-    async def attempt() -> Verdict:
+    async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
         try:
-            return await _apart(session, submission, tests, limits, alone=False)
-        except JudgeKilled:
-            pass  # perhaps for its neighbours' use of memory: once more without any
-        try:
-            wall = max(limits.timeout, min(limits.longest, limits.deadline / 4))
-            brief = dataclasses.replace(limits, wall=wall)
-            return await _apart(session, submission, tests, brief, alone=True)
+            await sandbox.start()  # first: a run in the queue should not occupy a judge
+            async with judges(session).borrow(alone=alone) as judge:
+                return await _Grading(judge, sandbox, tests, limits, submission, alone).run()
         except JudgeKilled as error:
+            if not alone:  # other judges in the same sandbox may be the cause
+                raise
             return _killed(error)
 
     return await retried(session, limits, attempt)
 
 
-async def _apart(
-    session: Session, submission: str, tests: Tests, limits: Limits, *, alone: bool
-) -> Verdict:
-    async with judges(session).borrow(alone=alone) as judge:
-        sandbox = pristine(session, limits)
-        try:
-            return await _Grading(judge, sandbox, tests, limits, submission).run()
-        finally:
-            # Nobody waits for the deletion; one that fails is tried again by session.close().
-            sandbox.stop()
-
-
 async def judge_folder(
     session: Session, subject: Sandbox, folder: Path, limits: Limits | None = None
 ) -> Verdict:
-    """Grade what is in the sandbox `subject` by `folder/judge.py`, in a sandbox of its own.
+    """Grade the contents of the sandbox `subject` with `folder/judge.py`, run in a separate sandbox.
 
-    Every top-level function `test_...()` of judge.py is a check, run in order until one raises; it
-    reaches the subject through `import subject`: run(), read_file(), write_file(), remove() and
-    load(). The folder's other files lie in the judge's working directory. Python's standard library
-    is all that the judge has. Raises what the infrastructure raises; the subject is not stopped.
+    Every top-level function `test_...()` of judge.py is a check; they run in order until one raises.
+    They reach the subject through `import subject`: run(), read_file(), write_file(), remove() and
+    load(). The folder's other files are in the judge's working directory. The judge has only
+    Python's standard library. Does not stop the subject. Raises ConfigurationError for unusable
+    tests, and any infrastructure error as it is.
     """
     tests = load_tests(folder)
     async with judges(session).borrow(alone=True) as judge:
         await judge.upload(folder, "/workspace")
         try:
-            verdict = await _Grading(judge, subject, tests, limits or Limits(), "").run()
+            grading = _Grading(judge, subject, tests, limits or Limits(), "", alone=True)
+            verdict = await grading.run()
         except JudgeKilled as error:
             verdict = _killed(error)
     return dataclasses.replace(verdict, trust="isolated")
 
 
-def _killed(error: ProviderUnavailableError) -> Verdict:
-    """The verdict where a judge had no neighbours: it was killed with what it was given."""
+class LineTooLong(Exception):
+    """A process sent a line longer than the limit."""
+
+
+class Ended(Exception):
+    """A process ended before it sent the expected line."""
+
+    def __init__(self, result: ProcessResult) -> None:
+        super().__init__(result.returncode)
+        self.result = result
+
+
+class Lines:
+    """A process that answers each line on stdin with a line on stdout."""
+
+    def __init__(self, sandbox: Sandbox, program: SandboxProgram, first: Any, limit: int) -> None:
+        """Start the process and send `first` as JSON. Its lines may have up to `limit` bytes."""
+        self._process: Process = begin(sandbox, program, stdin=True, output_limit=_CHUNK_LIMIT)
+        self._chunks = self._process.stdout.bytes().__aiter__()
+        self._unread, self._searched = bytearray(), 0
+        self._first = self._write(json.dumps(first).encode())
+        self._limit = limit
+
+    async def ask(self, line: bytes | None) -> bytes:
+        """Write `line`, if any, and return the next line from the process. Raises Ended and LineTooLong."""
+        try:
+            await self._first
+            if line is not None:
+                await self._write(line)
+        except BrokenPipeError:
+            pass  # the process ended; its last output may still say why
+        while (end := self._unread.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._unread)
+            if self._searched > self._limit:
+                raise LineTooLong
+            try:
+                self._unread += await anext(self._chunks)
+            except StopAsyncIteration:
+                raise Ended(await self._process) from None
+        answer = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        self._searched = 0
+        if len(answer) > self._limit:
+            raise LineTooLong
+        return answer
+
+    def _write(self, line: bytes) -> Operation[None]:
+        return self._process.stdin.write(line + b"\n")
+
+    async def stop(self) -> None:
+        """Kill the process if it still runs."""
+        self._process.kill()
+        ended = asyncio.wrap_future(self._process)
+        await asyncio.wait([ended])
+        abandon(ended)
+
+
+class JudgeKilled(SandboxTerminatedError):
+    """The judge was killed or late, or its sandbox ran out of memory. Other judges there may be the cause."""
+
+    def __init__(self, message: str, *, sandbox_id: str | None) -> None:
+        super().__init__(message, sandbox_id=sandbox_id, by_command=True)
+
+
+def _killed(error: JudgeKilled) -> Verdict:
+    """Return the verdict for a judge that was killed while alone in its sandbox."""
     return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests ended: {error}")
-
-
-class JudgeKilled(ProviderUnavailableError):
-    """The judge was killed, or its sandbox ran out of memory."""
 
 
 @dataclass
@@ -113,18 +164,25 @@ class _Grading:
     tests: Tests
     limits: Limits
     submission: str
-    _watch: Watch | None = field(default=None, init=False)
+    alone: bool
+    """Whether the judge's sandbox runs no other judge."""
+    _watch: RunMeter | None = field(default=None, init=False)
     _subject: Lines | None = field(default=None, init=False)
     _heard: bool = field(default=False, init=False)
     _touched: bool = field(default=False, init=False)
-    """Whether tests had something done in the subject's sandbox before."""
+    """Whether the tests have run commands or changed files in the subject's sandbox."""
     _judge_waited: float = field(default=0.0, init=False)
-    _starved: float | None = field(default=None, init=False)
     _excused: float = field(default=0.0, init=False)
 
+    def __post_init__(self) -> None:
+        self._budget = _for_all(self.limits, len(self.tests.sources))
+        longest = self._budget.longest
+        # Even after the slowest submission, the judge must end before the deadline.
+        self._judge_seconds = min(longest + _JUDGE_SECONDS, (self.limits.deadline - longest) / 2)
+
     async def run(self) -> Verdict:
-        """The verdict. Raises SandboxError."""
-        seconds = math.ceil(self._budget().timeout) + _JUDGE_SECONDS
+        """Run the judge to its verdict. Raises SandboxError."""
+        seconds = math.ceil(self._budget.timeout) + _JUDGE_SECONDS
         job = {**self.tests.job(), "seconds": seconds, "memory": _JUDGE_MEMORY}
         lines = Lines(self.judge, _programs.judge(self.limits.python), job, _JUDGE_LINE)
         if self.submission:
@@ -134,7 +192,7 @@ class _Grading:
         except Ended as end:
             return self._without_judge(end.result.returncode)
         except SandboxTerminatedError as error:
-            if brought_on(error) and error.sandbox_id == self.judge.id:
+            if caused_by_command(error) and error.sandbox_id == self.judge.id:
                 raise JudgeKilled(str(error), sandbox_id=self.judge.id) from error
             raise
         except LineTooLong:
@@ -146,6 +204,7 @@ class _Grading:
 
     async def _carry(self, judge: Lines) -> Verdict:
         answer: bytes | None = None
+        await self.judge.start()  # outside every time limit
         while True:
             line = await self._of_judge(judge.ask(answer))
             if isinstance(line, Verdict):
@@ -164,31 +223,34 @@ class _Grading:
             answer = told
 
     async def _of_judge(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
-        """Wait for the judge: it may wait for what the submission does not do, but not for ever."""
+        """Wait for the judge's next line, up to `_judge_seconds` in total.
+
+        The limit exists because tests may wait for an action of the submission that never comes.
+        Time in which others kept the judge off the CPU does not count. In a sandbox shared with
+        other judges that time is unknown, so a late judge raises JudgeKilled and is retried alone.
+        """
         asking = asyncio.ensure_future(answer)
         try:
-            while not asking.done():
-                allowed = self._budget().longest + _JUDGE_SECONDS + self._excused
-                begun = time.monotonic()
-                pause = _FIRST_LOOK if self._starved is None else allowed - self._judge_waited
-                await asyncio.wait([asking], timeout=max(pause, 0.0))
+            while True:
+                allowed, begun = self._judge_seconds, time.monotonic()
+                left = allowed + self._excused - self._judge_waited
+                await asyncio.wait([asking], timeout=max(left, _LOOK))
                 self._judge_waited += time.monotonic() - begun
-                if not asking.done():
-                    usage = await self.judge.usage()
-                    starved = (usage and usage.starved_seconds) or 0.0
-                    if self._starved is None:
-                        self._starved = starved
-                    self._excused = min(starved - self._starved, self._judge_waited)
-                    allowed = self._budget().longest + _JUDGE_SECONDS + self._excused
-                    if self._judge_waited >= allowed:
-                        text = "the tests waited in vain for something of the submission"
-                        return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
-            return asking.result()
+                if asking.done():
+                    return asking.result()
+                if not self.alone:
+                    raise JudgeKilled("its time was over", sandbox_id=self.judge.id)
+                usage = await self.judge.usage()
+                starved = (usage and usage.starved_seconds) or 0.0
+                self._excused = min(starved, self._judge_waited)
+                if self._judge_waited >= allowed + self._excused:
+                    text = "the tests waited in vain for something of the submission"
+                    return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
         finally:
-            asking.cancel()
+            abandon(asking)
 
     async def _asked(self, request: bytes) -> bytes | Verdict:
-        """The submission's answer, or why there is none."""
+        """Send a request to the submission; return its answer, or the verdict if there is none."""
         try:
             return await self._in_time(self._started().ask(request))
         except CommandStartError as error:
@@ -200,28 +262,22 @@ class _Grading:
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
         except Ended as end:
             assert self._watch is not None
-            verdict = await self._watch.judge(end.result)
+            # `truncated` refers to the kept copy of the output; the lines themselves were checked.
+            result = dataclasses.replace(end.result, truncated=False)
+            verdict = await self._watch.judge(result)
             return verdict if isinstance(verdict, Verdict) else ended(verdict)
 
     async def _in_time(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
-        """Wait for the subject; all waiting for it is together within the submission's limits."""
+        """Wait for the subject; the submission's limits apply to the sum of all such waits."""
         asking = asyncio.ensure_future(answer)
         try:
             if self._watch is None:
                 await self.sandbox.start()
                 before = None if self.submission else await self.sandbox.usage()
-                self._watch = Watch(self.sandbox, self._budget(), before)
+                self._watch = RunMeter(self.sandbox, self._budget, before)
             return await self._watch.within(asking)
         finally:
-            asking.cancel()
-
-    def _budget(self) -> Limits:
-        """The submission's limits for all tests together, which leave the deadline far away."""
-        limits = self.limits
-        most = max(limits.timeout, limits.deadline / 4)
-        seconds = min(limits.timeout * len(self.tests.sources), most)
-        wall = None if limits.wall is None else max(limits.wall, seconds)
-        return dataclasses.replace(limits, timeout=seconds, wall=wall)
+            abandon(asking)
 
     def _started(self) -> Lines:
         if self._subject is None:
@@ -229,7 +285,8 @@ class _Grading:
                 "code": self.submission,
                 "setup": "",
                 "module": self.tests.module,
-                "seconds": processor_seconds(self._budget()),
+                "live": self.tests.classes,
+                "seconds": processor_seconds(self._budget),
             }
             program = _programs.subject(self.limits.python)
             self._subject = Lines(self.sandbox, program, job, self.limits.output_limit)
@@ -248,7 +305,69 @@ class _Grading:
         if returncode == _OUT_OF_TIME:
             text = "the tests took too long with what the submission returned"
             return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
-        if self._heard or returncode == _KILLED:
-            text = f"the judge ended with status {returncode}"
+        text = f"the judge ended with status {returncode}"
+        if self._heard or returncode == _KILLED or not self.alone:
             raise JudgeKilled(text, sandbox_id=self.judge.id)
-        return masked(f"the judge ended with status {returncode}")
+        return masked(text)
+
+
+def _for_all(limits: Limits, tests: int) -> Limits:
+    """Return the submission's limits for all tests together, well below the deadline."""
+    most = max(limits.timeout, limits.deadline / 4)
+    seconds = min(limits.timeout * tests, most)
+    longest = dataclasses.replace(limits, timeout=seconds, wall=None).longest
+    more = seconds if limits.wall is not None else min(longest, limits.deadline / 2)
+    return dataclasses.replace(limits, timeout=seconds, wall=max(limits.longest, more))
+
+
+async def machine(sandbox: Sandbox, request: Any) -> bytes:
+    """Run a test's request in the subject's sandbox: JSON of ["done", value] or ["error", kind, text]."""
+    return json.dumps(await _done(sandbox, request)).encode()
+
+
+async def _done(sandbox: Sandbox, request: Any) -> list[Any]:
+    try:
+        before = await sandbox.usage() if request[0] == "run" else None
+        match request:
+            case ["run", argv, stdin, cwd, timeout, env]:
+                limits = Limits(timeout=timeout, deadline=_DEADLINE + 10 * timeout)
+                process = sandbox.exec(
+                    limited(argv, limits),
+                    stdin=stdin,
+                    cwd=cwd,
+                    env=env,
+                    output_limit=limits.output_limit,
+                )
+                return _result_message(await watched(sandbox, process, limits, before=before))
+            case ["read", path, limit]:
+                return ["done", (await sandbox.read_file(path, max_bytes=limit)).hex()]
+            case ["write", path, content]:
+                await sandbox.write_file(path, bytes.fromhex(content))
+            case ["remove", path]:
+                await _remove(sandbox, path)
+            case _:
+                raise ConfigurationError(f"the judge asked for {str(request)[:80]}")
+    except CommandStartError as error:
+        missing = error.errno == errno.ENOENT
+        return ["error", "FileNotFoundError" if missing else "OSError", str(error)]
+    except SandboxFileNotFoundError as error:
+        return ["error", "FileNotFoundError", str(error)]
+    except SandboxFileError as error:
+        return ["error", "OSError", str(error)]
+    return ["done", None]
+
+
+def _result_message(result: ProcessResult | Verdict) -> list[Any]:
+    if isinstance(result, ProcessResult):
+        return ["done", [result.returncode, result.stdout]]
+    if result.outcome is Outcome.KILLED:
+        return ["done", [_KILLED, ""]]
+    kind = "TimeoutError" if result.outcome is Outcome.TIMEOUT else "OSError"
+    return ["error", kind, result.detail]
+
+
+async def _remove(sandbox: Sandbox, path: str) -> None:
+    try:
+        await sandbox.remove(path, recursive=True)
+    except SandboxFileNotFoundError:
+        pass

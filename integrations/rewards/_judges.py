@@ -1,4 +1,4 @@
-"""The judge sandboxes of a session: kept for many submissions, since only trusted tests run there."""
+"""The judge sandboxes of a session, reused for many submissions since only trusted tests run there."""
 
 import contextlib
 import threading
@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sandboxkit import Sandbox, SandboxError, Session
+from sandboxkit.integrations.rewards import _programs
 
 _AT_A_TIME = 8
-"""Judges that run in one sandbox at once."""
+"""Maximum number of judges at a time in one sandbox."""
 _LIFETIME = 7200.0
 _AGE = 3600.0
-"""Seconds after which a sandbox is not handed out any more; any run ends long before its lifetime."""
+"""Age in seconds at which a sandbox gets no more judges, well before its lifetime ends."""
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class _Kept:
 
 
 class Judges:
-    """Those of one session, which stops them when it closes. Usable from any thread and loop."""
+    """The judge sandboxes of one session, which stops them when it closes. Thread-safe, in any loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -34,7 +35,7 @@ class Judges:
 
     @contextlib.asynccontextmanager
     async def borrow(self, *, alone: bool = False) -> AsyncIterator[Sandbox]:
-        """A judge's sandbox; with `alone` a new one, stopped afterwards. After an error it goes."""
+        """Yield a judge's sandbox; with `alone` a new one. Stops it afterwards if `alone` or broken."""
         kept = self._take(alone)
         try:
             yield kept.sandbox
@@ -67,11 +68,11 @@ class Judges:
 
     def _new(self) -> Sandbox:
         session = self._session()
-        assert session is not None  # whoever borrows has it
+        assert session is not None  # the caller of borrow() holds it
         return session.sandbox(
             counted=False,
             command=None,
-            files={},
+            files=_programs.judge_files(),
             network="none",
             profile="strict",
             lifetime=_LIFETIME,
@@ -86,6 +87,6 @@ _lock = threading.Lock()
 
 
 def judges(session: Session) -> Judges:
-    """The judges of a session."""
+    """Return the judges of a session."""
     with _lock:
         return _of.setdefault(session, Judges(session))

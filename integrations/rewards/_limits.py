@@ -1,5 +1,6 @@
-"""What one run of a program may use before it is the program's own failure."""
+"""Limits on one run of a program; exceeding one is the program's failure."""
 
+import math
 from dataclasses import dataclass
 
 from sandboxkit import ConfigurationError, Session
@@ -7,39 +8,48 @@ from sandboxkit.types import Reuse
 
 _WALL_FACTOR = 5
 _WALL_EXTRA = 20.0
+_TURN_SECONDS = 5.0
+"""Upper bound in seconds between two runs in one slot of the pool: a reset or a new start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use. Each has a sandbox without network that no other run is in."""
+    """Limits of one run. Each run has a sandbox without network that it shares with no other."""
 
     timeout: float = 10.0
-    """Seconds of processor time, of all its processes and threads together: what others take of
-    the machine does not count. Where a backend cannot tell (`Sandbox.usage`), it holds for each
-    process, rounded up to whole seconds."""
+    """CPU time limit in seconds, summed over all processes and threads of the run. CPU time that
+    other programs use does not count. On a backend that does not report usage (`Sandbox.usage` is
+    None) the limit applies to each process, rounded up to whole seconds."""
     output_limit: int = 1024 * 1024
-    """Bytes of output, or of the value that a function returned; more is not graded."""
+    """Maximum size of the output, or of the returned value, in bytes. More is not graded."""
     memory_mb: int | None = None
-    """For the whole sandbox; None for the provider's own limit."""
+    """Memory limit of the whole sandbox in MiB. Default: the provider's own limit."""
     retries: int = 2
-    """How often a run is tried again after a failure of the infrastructure."""
+    """How often a run is repeated after a failure of the infrastructure."""
     deadline: float = 900.0
-    """Seconds for one run with all its retries and its waiting for a sandbox, also for room in
-    the session; past them the infrastructure has failed."""
+    """Time limit of the infrastructure in seconds, for one run with all its retries. The clock runs
+    while a sandbox starts and works for this run, and stands still while the run waits for room
+    behind other sandboxes of the session. A queue in which no sandbox starts or ends for this long
+    has failed as well. A run past its deadline is masked."""
     python: str = "python3"
+    """Python interpreter in the sandbox."""
     wall: float | None = None
-    """Seconds after which a program that sleeps or waits for itself has timed out. They count
-    from its start, without the time in which others kept the processors from it or the whole
-    sandbox stood still; where a backend cannot tell that, without exception. None: five times
-    `timeout` and at least 20 s above it, but half-way to the deadline at most."""
+    """Elapsed time limit in seconds for a run that sleeps or waits. Time in which other programs
+    kept the run off the CPU, or in which the whole sandbox stood still, does not count where the
+    backend reports it. Default: min(max(5*timeout, timeout + 20), (timeout + deadline) / 2)."""
     reuse: Reuse | None = None
-    """`reset`: runs take turns in the sandboxes of the session's pool, each proven between two to be
-    as it was before its first or else thrown away, and fork a Python that is kept there; `never`:
-    each has a fresh one. None is `reset` in a session with a pool, whose provider can: there is no
-    expected value in a submission's sandbox, so what could be left there for the next tells nothing
-    that passes."""
+    """`"reset"`: runs take turns in the sandboxes of the session's pool and fork a Python that is
+    kept there. Each sandbox is verified to be clean between two runs, or replaced. `"never"`: each
+    run has a fresh sandbox. Default: `"reset"` in a session with a pool whose provider can reset
+    sandboxes. A submission's sandbox never holds an expected value, so nothing that one run
+    leaves there can tell the next one an answer."""
 
     def __post_init__(self) -> None:
+        for name in ("timeout", "output_limit", "retries", "deadline", "wall", "memory_mb"):
+            value = getattr(self, name)
+            optional = name in ("wall", "memory_mb") and value is None
+            if not optional and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ConfigurationError(f"{name}={value!r} is not a number, such as 10")
         if self.timeout <= 0 or self.output_limit <= 0 or self.retries < 0:
             raise ConfigurationError(
                 f"{self!r}: timeout and output_limit are positive, retries >= 0"
@@ -47,7 +57,7 @@ class Limits:
         if self.deadline <= self.timeout:
             raise ConfigurationError(
                 f"deadline={self.deadline!r} is not above timeout={self.timeout!r}; it also "
-                "covers waiting for a sandbox"
+                "covers the start of a sandbox"
             )
         if self.wall is not None and not self.timeout <= self.wall < self.deadline:
             raise ConfigurationError(
@@ -61,8 +71,16 @@ class Limits:
 
     @property
     def longest(self) -> float:
-        """`wall`, or what stands for None."""
+        """The elapsed time limit of a run in seconds: `wall` or its default."""
         if self.wall is not None:
             return self.wall
         generous = max(_WALL_FACTOR * self.timeout, self.timeout + _WALL_EXTRA)
         return min(generous, (self.timeout + self.deadline) / 2)
+
+    def longest_batch(self, runs: int, sandboxes: int) -> float:
+        """Upper bound in seconds for `runs` runs in `sandboxes` sandboxes if every run sleeps.
+
+        Each run sleeps until `wall`, and then its sandbox is cleaned or replaced. The bound does
+        not include retries or CPU contention.
+        """
+        return math.ceil(runs / sandboxes) * (self.longest + _TURN_SECONDS)

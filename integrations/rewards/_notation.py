@@ -1,6 +1,6 @@
-"""Python values in JSON: what a task's `cases` can say that JSON cannot, and its Python source.
+"""Python values in the JSON of a task's `cases`, and their Python source.
 
-An object with one key of these is a value of that type; every other object is a dict:
+An object whose only key is one of these stands for a value of that type; any other object is a dict:
 
     {"__tuple__": [1, 2]}   {"__set__": [1, 2]}   {"__frozenset__": []}   {"__bytes__": "6162"}
     {"__dict__": [[1, "int keys"]]}   {"__float__": "nan"}   {"__complex__": [1, 2]}
@@ -30,7 +30,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def read(value: Any) -> Any:
-    """The value that a part of a case says. Raises ConfigurationError."""
+    """Decode a JSON value of a case. Raises ConfigurationError for invalid content."""
     if isinstance(value, dict):
         if len(value) == 1:
             name, content = next(iter(value.items()))
@@ -48,7 +48,7 @@ def read(value: Any) -> Any:
 
 
 def source(value: Any) -> str:
-    """Python source of plain data. Raises ConfigurationError for what is not plain."""
+    """Return Python source for plain data. Raises ConfigurationError for any other value."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return repr(value)

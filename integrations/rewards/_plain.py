@@ -1,4 +1,4 @@
-"""Plain graders, which trust what runs in the sandbox: quick to understand, easy to fool."""
+"""Simple graders that trust the code in the sandbox: easy to understand and easy to fool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,10 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
-from sandboxkit.integrations.rewards._isolated import Limits, run
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._run import run
+from sandboxkit.integrations.rewards._task import checked
+from sandboxkit.integrations.rewards._task_keys import EXIT_CODE, PASS_RATE
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _PROGRAM = "/workspace/program.py"
@@ -14,10 +17,10 @@ _PROGRAM = "/workspace/program.py"
 
 @dataclass(frozen=True, slots=True)
 class ExitCode:
-    """Runs the submission with the task's `test_list` after it; exit status 0 passes.
+    """Runs the submission followed by the task's `test_list`; exit status 0 passes.
 
-    Fooled by any submission that ends the process first (`sys.exit(0)`, `os._exit(0)`), by
-    objects that equal everything, by patched builtins. For trusted code, and as a baseline.
+    A submission can fool it by ending the process early (`sys.exit(0)`, `os._exit(0)`), by objects
+    that equal everything, or by patched builtins. Use it for trusted code or as a baseline.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -25,6 +28,7 @@ class ExitCode:
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission: 1 or 0."""
+        task = checked(task, EXIT_CODE)
         verdict = await _exit(session, submission, "\n".join(_tests(task)), task, self.limits)
         return verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
 
@@ -33,15 +37,16 @@ class ExitCode:
 class PassRate:
     """Runs the submission once with each line of `test_list`; the score is the share that pass.
 
-    Each line has a sandbox of its own and passes with exit status 0, so it is fooled by all
-    that fools `ExitCode`. `HostCompare(partial=True)` is the same score, and is not.
+    Each line has its own sandbox and passes with exit status 0, so whatever fools `ExitCode` fools
+    this grader too. `HostCompare(partial=True)` computes the same score without that weakness.
     """
 
     limits: Limits = field(default_factory=Limits)
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Grade a submission: passed tests over all tests."""
+        """Grade a submission: number of passed tests / number of tests."""
+        task = checked(task, PASS_RATE)
         tests, passed, first = _tests(task), 0, None
         for test in tests:
             verdict = await _exit(session, submission, test, task, self.limits)
@@ -68,7 +73,7 @@ async def _exit(
     program = f"{submission}\n\n{task.get('test_setup_code', '')}\n{tests}\n"
     result = await run(
         session,
-        _programs.whole(_PROGRAM, limits),
+        _programs.file_program(_PROGRAM, limits),
         limits,
         files={_PROGRAM: program.encode(errors="surrogatepass")},
     )

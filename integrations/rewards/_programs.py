@@ -1,12 +1,13 @@
-"""The programs that run in sandboxes: each as a command, and as a job of a kept interpreter."""
+"""The programs that run in sandboxes: each as a command, and as a job of a warm interpreter."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from sandboxkit import Interpreter
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._watched import limited, processor_seconds
 
 _PACKAGE = "sandboxkit.integrations.rewards._in_sandbox"
 _MODULES = """\
@@ -23,7 +24,7 @@ class Modules:
         exec(compile(source, module.__name__.rpartition(".")[2] + ".py", "exec"), module.__dict__)
 sys.meta_path.insert(0, Modules())
 """
-"""Modules are compiled when they are imported: most runs of a program need few of them."""
+"""An importer that compiles each module on first import, since most runs need few of them."""
 _BUNDLE = """\
 exec(compile({program!r}, {name!r}, "exec"))
 """
@@ -34,7 +35,19 @@ del sys.meta_path[0]
 """
 _CODE = "__import__({module!r}, fromlist=['main']).main({{}})"
 _IN_CODE = 64 << 10
-_KEPT = ("encode", "rare", "claims", "decode", "submission", "evaluate", "subject", "whole")
+_SUBJECT = (
+    *("encode", "rare", "claims", "decode", "submission"),
+    *("aliases", "callbacks", "coroutines", "operations", "snapshot"),
+)
+_JUDGE = (
+    *("encode", "rare", "claims", "decode", "snapshot", "remote", "frozen", "live", "exceptions"),
+    *("awaiting", "handed_over", "repeats", "connection", "sources"),
+)
+_BESIDE = ("submission", "believed", "pristine", "rewritten")
+_JUDGE_ROOT = "/tmp/sandboxkit-judge"
+_FOLDER = f"{_JUDGE_ROOT}/{_PACKAGE.replace('.', '/')}"
+_KEPT = (*_SUBJECT, "evaluate", "subject", "whole", *_BESIDE[1:], "beside")
+_LIMITED = 'ulimit -S -t "$1" && ulimit -H -t "$2"; shift 2; exec "$@"'
 _PRELOAD = (
     "bisect",
     "collections",
@@ -53,21 +66,21 @@ _PRELOAD = (
     "types",
     "typing",
 )
-"""What our programs import, and what submissions do most."""
+"""Modules that our programs import, and those that submissions import most often."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """One that a sandbox runs, in a Python of its own or in a fork of the sandbox's."""
+class SandboxProgram:
+    """A program for a sandbox, run in a new Python process or in a fork of the sandbox's interpreter."""
 
     argv: tuple[str, ...]
     code: str | None = None
-    """That of a fork; None: it needs a Python of its own."""
+    """Code for a fork of the interpreter; None if the program needs a new Python process."""
     reads_line: bool = False
-    """Whether all that it reads is one line of text, which may be in the code instead."""
+    """Whether its stdin is a single line of text, which may be passed inside the code instead."""
 
     def fork(self, stdin: bytes | bool) -> tuple[str, bytes | bool | None]:
-        """The code and the stdin of a fork: what fits into the code need not be sent after it."""
+        """Return the code and stdin of a fork. A short single-line stdin is put into the code."""
         assert self.code is not None
         if not self.reads_line or not isinstance(stdin, bytes) or len(stdin) > _IN_CODE:
             return self.code.format(""), stdin
@@ -95,29 +108,61 @@ def _code(name: str) -> str:
 
 @cache
 def interpreter(python: str) -> Interpreter:
-    """What the jobs are forked from: it has all of them compiled, and nothing of a task."""
+    """Return the interpreter that jobs fork from: it has our programs compiled and no data of a task."""
     return Interpreter(python, _PRELOAD, _modules(_KEPT) + _IMPORTED)
 
 
-def evaluate(python: str) -> Program:
-    """Evaluates one expression or test over a submission."""
+def evaluate(python: str) -> SandboxProgram:
+    """Return the program that evaluates one expression or test over a submission."""
     modules = ("encode", "rare", "claims", "submission")
-    return Program(_bundle(python, "evaluate", modules), _code("evaluate"), reads_line=True)
+    return SandboxProgram(_bundle(python, "evaluate", modules), _code("evaluate"), reads_line=True)
 
 
-def subject(python: str) -> Program:
-    """Holds a submission."""
-    modules = ("encode", "rare", "claims", "decode", "submission")
-    return Program(_bundle(python, "subject", modules), _code("subject"))
+def subject(python: str) -> SandboxProgram:
+    """Return the program that loads a submission and answers calls to it."""
+    return SandboxProgram(_bundle(python, "subject", _SUBJECT), _code("subject"))
 
 
-def judge(python: str) -> Program:
-    """Runs trusted tests."""
-    return Program(_bundle(python, "judge", ("encode", "rare", "decode", "stubs")))
+def beside(python: str) -> SandboxProgram:
+    """Return the program that runs tests in forks of the process that has loaded a submission."""
+    return SandboxProgram(_bundle(python, "beside", _BESIDE), _code("beside"))
 
 
-def whole(path: str, limits: Limits) -> Program:
-    """A submission that is a program, in the file `path`, within its processor time."""
+@cache
+def judge_files() -> dict[str, str]:
+    """Return the judge's modules as files, so that Python compiles them once for all judges of a sandbox."""
+    files = {f"{_FOLDER}/{name}.py": _source(name) for name in (*_JUDGE, "judge")}
+    folder = _FOLDER
+    while folder != _JUDGE_ROOT:
+        files[f"{folder}/__init__.py"] = ""
+        folder = folder.rpartition("/")[0]
+    return files
+
+
+@cache
+def judge(python: str) -> SandboxProgram:
+    """Return the program that runs trusted tests in a sandbox with `judge_files`."""
+    code = f"import sys; sys.path.insert(0, {_JUDGE_ROOT!r}); from {_PACKAGE} import judge; "
+    return SandboxProgram((python, "-I", "-c", code + "del sys.path[0]; judge.main()"))
+
+
+def file_program(path: str, limits: Limits) -> SandboxProgram:
+    """Return the program that runs the file `path` within the submission's CPU time limit."""
     arguments = ", ".join(map(repr, (path, *processor_seconds(limits))))
     code = _code("whole").format(arguments)
-    return Program(tuple(limited([limits.python, "-I", path], limits)), code)
+    return SandboxProgram(tuple(limited([limits.python, "-I", path], limits)), code)
+
+
+def limited(argv: Sequence[str], limits: Limits) -> list[str]:
+    """Return the command that runs `argv` with a CPU time limit of `limits.timeout` per process.
+
+    The kernel enforces the limit on every backend, and the load of other programs does not count.
+    A process that ignores the signal is killed 1 s later.
+    """
+    return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, processor_seconds(limits)), *argv]
+
+
+def processor_seconds(limits: Limits) -> tuple[int, int]:
+    """Return the soft and hard RLIMIT_CPU of one process, in seconds."""
+    seconds = math.ceil(limits.timeout)
+    return seconds, seconds + 1

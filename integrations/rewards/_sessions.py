@@ -1,15 +1,16 @@
-"""A session for a grader, with a pool of the sandboxes in which it runs submissions."""
+"""A session for a grader, with a warm pool of the sandboxes that run submissions."""
 
 import os
 from typing import Any
 
 from sandboxkit import Session
-from sandboxkit.integrations.rewards._isolated import Limits, run_options
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._run import run_options
 from sandboxkit.integrations.rewards._verdict import Grader
 from sandboxkit.provider import Provider
 
 _EACH_PROCESSOR = 2
-"""Sandboxes: one has its job, and another is reset, or its answer is compared."""
+"""Sandboxes per CPU: while one runs a job, another is reset or its answer is compared."""
 
 
 def grading_session(
@@ -20,12 +21,12 @@ def grading_session(
     pool: int | None = None,
     **options: Any,  # SandboxSpec's, as Session takes them
 ) -> Session:
-    """A session whose pool is filled with the sandboxes that the grader's `limits` describe.
+    """Return a session with a warm pool of the sandboxes that the grader's `limits` describe.
 
-    `pool` None is as many as `max_concurrency`, or else two for each processor of this machine; 0 is
-    none. With a pool `max_concurrency` is its size by default, so that no more are ever created than
-    it has. There is none by default for limits with `reuse="never"`, for a grader without `limits`
-    and for a provider that cannot reset a sandbox.
+    The default size of `pool` is `max_concurrency`, or else two sandboxes per CPU of this machine;
+    0 means no pool. The default of `max_concurrency` is the size of the pool, so that the session
+    creates no further sandboxes. There is no pool by default if `limits.reuse` is "never", if the
+    grader has no `limits`, or if the provider cannot reset a sandbox.
     """
     limits = getattr(grader, "limits", None)
     if not isinstance(limits, Limits) or limits.reuse == "never":

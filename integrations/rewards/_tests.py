@@ -1,74 +1,90 @@
-"""Trusted tests as a judge runs them: their sources, and how they find the submission."""
+"""Trusted tests for a judge: their sources, and how they refer to the submission."""
 
 import ast
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._names import bound, classes_of, of_submission, undefined
 
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """Sources that run one after another in one namespace; names not defined there are the
-    submission's."""
+    """Sources that run one after another in one namespace."""
 
     sources: tuple[str, ...]
     calls: tuple[str, ...] = ()
-    """Expressions that are evaluated after the sources; then these are the tests."""
+    """Expressions to evaluate after the sources. If there are any, they are the tests."""
     setup: str = ""
-    entry_point: str = ""
-    """A name that is the submission's even where it is a builtin's, too."""
+    names: tuple[str, ...] = ()
+    """Names that the tests take from the submission."""
+    classes: tuple[str, ...] = ()
+    """Names of the submission's classes whose objects stay live in the tests."""
+    in_place: bool | tuple[str, ...] = False
+    """Functions whose changes to their arguments the tests see; True for every function."""
+    varies: bool | tuple[str, ...] = False
+    """Functions that may answer equal calls differently; True for every function."""
     module: str = "solution"
     """The name under which the tests may import the submission."""
     operators: tuple[str, ...] = ()
-    """Classes of the submission whose operators are believed also with plain data beside them."""
+    """Classes of the submission whose operators are trusted even with plain data as the other operand."""
     folder: bool = False
-    """Whether files of the tests lie in the judge's working directory."""
+    """Whether the judge's working directory holds files of the tests."""
 
     def apart(self) -> "list[Tests]":
-        """Each test as the only one."""
+        """Split the tests: return one `Tests` per test."""
         if self.calls:
             return [dataclasses.replace(self, calls=(call,)) for call in self.calls]
         return [dataclasses.replace(self, sources=(source,)) for source in self.sources]
 
     @property
     def count(self) -> int:
-        """How many tests there are."""
+        """Number of tests."""
         return len(self.calls) or len(self.sources)
 
     def job(self) -> dict[str, Any]:  # Any: JSON
-        """What the judge's program is told."""
+        """Return the job for the judge's program."""
+        whole = "\n".join((self.setup, *self.sources))
         return {
             "setup": self.setup,
             "tests": self.sources,
             "call": self.calls,
-            "entry_point": self.entry_point,
+            "names": self.names,
+            "modules": sorted(undefined(whole) & set(sys.stdlib_module_names) - set(self.names)),
+            "own": sorted(bound(whole)),
+            "live": self.classes,
+            "in_place": self.in_place,
+            "varies": self.varies,
             "module": self.module,
             "operators": self.operators,
             "folder": self.folder,
         }
 
 
-# Any: a row of somebody's data set.
+# Any: a row of a user's data set.
 def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
-    """What of a task is a judge's: its `test` or `tests`, and these lines of its `test_list`.
+    """Return a task's tests for a judge: its `test`, its `tests`, and `lines` of its `test_list`.
 
-    Raises ConfigurationError for what does not parse or tests nothing.
+    Raises ConfigurationError for a source that does not parse or contains no test.
     """
     entry = task.get("entry_point", "")
     whole = Tests(
         (),
         setup=str(task.get("test_setup_code", "")),
-        entry_point=str(entry),
+        in_place=_functions_of(task, "in_place"),
+        varies=_functions_of(task, "varies"),
         module=str(task.get("module", "solution")),
         operators=tuple(map(str, task.get("operators", ()))),
     )
     found = []
-    if lines:
-        found.append(dataclasses.replace(whole, sources=tuple(lines)))
+    every = tuple(map(str, task.get("test_list", ())))
+    if every:
+        checked = _named(task, dataclasses.replace(whole, sources=every), lines=True)
+        found += [dataclasses.replace(checked, sources=tuple(lines))] if lines else []
     if "test" in task:
         if not isinstance(entry, str) or not entry.isidentifier():
             raise ConfigurationError(f"the task's entry_point={entry!r} is not a function's name")
@@ -76,22 +92,34 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
         if "check" not in {getattr(node, "name", "") for node in parsed(str(task["test"])).body}:
             raise ConfigurationError("the task's test does not define check(candidate)")
         check = dataclasses.replace(whole, sources=(str(task["test"]),), setup=context)
-        found.append(dataclasses.replace(check, calls=(f"check({entry})",)))
+        check = dataclasses.replace(check, calls=(f"check({entry})",))
+        found.append(_named(task, check, lines=False))
     if "tests" in task:
         source = str(task["tests"])
         calls = _functions(source)
-        found.append(dataclasses.replace(whole, sources=(source,), calls=calls))
-    for each in found:
-        _refuse_broken(each)
+        module = dataclasses.replace(whole, sources=(source,), calls=calls)
+        found.append(_named(task, module, lines=False))
     return found
 
 
-def load_tests(folder: Path) -> Tests:
-    """The tests of a folder with a judge.py. Raises ConfigurationError."""
-    source = (folder / "judge.py").read_text("utf-8")
-    tests = Tests((source,), _functions(source), folder=True)
+def _named(task: Mapping[str, Any], tests: Tests, *, lines: bool) -> Tests:
+    """Fill in the names and classes of the submission. Raises ConfigurationError."""
     _refuse_broken(tests)
-    return tests
+    names = of_submission(task, tests.setup, tests.sources, lines=lines, module=tests.module)
+    classes = classes_of(task, (tests.setup, *tests.sources))
+    return dataclasses.replace(tests, names=names, classes=classes)
+
+
+def _functions_of(task: Mapping[str, Any], key: str) -> bool | tuple[str, ...]:
+    """Return the functions that a key of the task lists; True for every function."""
+    value = task.get(key, False)
+    return value if isinstance(value, bool) else tuple(map(str, value))
+
+
+def load_tests(folder: Path) -> Tests:
+    """Load the tests of a folder with a judge.py. Raises ConfigurationError if they are unusable."""
+    source = (folder / "judge.py").read_text("utf-8")
+    return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
 
 
 def _refuse_broken(tests: Tests) -> None:
@@ -100,7 +128,7 @@ def _refuse_broken(tests: Tests) -> None:
 
 
 def parsed(source: str) -> ast.Module:
-    """Trusted source as a tree. Raises ConfigurationError."""
+    """Parse trusted source. Raises ConfigurationError for a syntax error."""
     try:
         return ast.parse(source.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -108,7 +136,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def _functions(source: str) -> tuple[str, ...]:
-    """Calls of a module's test functions, in their order."""
+    """Return a call of each test function of a module, in their order."""
     calls = []
     for node in parsed(source).body:
         match node:
@@ -131,12 +159,11 @@ def _functions(source: str) -> tuple[str, ...]:
 
 # Any: a prompt may be text or messages.
 def _context(prompt: Any, entry_point: str) -> str:
-    """What a prompt that is code defines beside the function it asks for, as in HumanEval."""
+    """Return the other definitions in a prompt that is code, as in HumanEval; "" for any other prompt."""
     if not isinstance(prompt, str):
         return ""
-    try:
-        module = ast.parse(prompt)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    module = _parsed_prompt(prompt) or _parsed_prompt(f"{prompt.rstrip()}\n    pass\n")
+    if module is None:
         return ""
     module.body = [
         node
@@ -145,3 +172,10 @@ def _context(prompt: Any, entry_point: str) -> str:
         and getattr(node, "name", "") != entry_point
     ]
     return ast.unparse(module)
+
+
+def _parsed_prompt(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

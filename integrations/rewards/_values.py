@@ -1,7 +1,7 @@
-"""Values from a sandbox, compared with expected ones without ever becoming Python objects.
+"""Comparison of values from a sandbox with expected ones; they never become Python objects.
 
-A value is JSON, as `_in_sandbox.encode` writes it. What came from a sandbox costs time in proportion
-to the expected value, however large it is itself, if `may_equal` is asked first.
+A value is JSON, as `_in_sandbox.encode` writes it. If the caller checks `may_equal` first, the time
+is proportional to the size of the expected value, however large the value from the sandbox is.
 """
 
 import cmath
@@ -14,10 +14,11 @@ from typing import Any
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH
 
 Wire = Any
-"""JSON: a scalar that is itself, or a list whose first item names the type."""
+"""JSON: a plain scalar, or a list whose first item names the type."""
 
 _NUMBERS = ("bool", "int", "float", "complex", "fraction", "decimal")
 _ALIKE = {
+    "namedtuple": "tuple",
     "frozenset": "set",
     "keys": "set",
     "items": "set",
@@ -25,26 +26,26 @@ _ALIKE = {
     "counter": "dict",
     "bytearray": "bytes",
 }
-"""Types that are equal to others, and travel apart."""
+"""Types with their own encoding that compare equal to another type."""
 _SEQUENCES = ("list", "tuple", "deque", "range")
 _COERCED = ("list", "tuple", "deque", "set")
 _DIGITS = 400
 _MOST_TIMES, _SPARE = 4, 1000
-"""A value with more parts than so many times the expected one's, and some, is not equal to it."""
-# Any: what canonical values are made of: texts and tuples, so that hashing is not the sandbox's.
+"""A value with more than 4 * n + 1000 parts cannot equal an expected value with n parts."""
+# Any: nested tuples and text, so that the sandbox has no influence on the hashing.
 Canonical = Any
 
 
-class Malformed(Exception):
-    """Not what the program in the sandbox writes: somebody else wrote it."""
+class ForgedJsonError(Exception):
+    """JSON that our program in the sandbox cannot have written: the submission forged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How equal is equal.
+    """When two values count as equal.
 
-    With `strict`, types must be the same; without, numbers are equal as in Python, where
-    1 == 1.0 == True. A tolerance holds for every pair of numbers of which one is a float or complex.
+    With `strict` the types must be the same; otherwise numbers compare as in Python, where
+    1 == 1.0 == True. The tolerances apply to a pair of numbers if one is a float or complex.
     """
 
     strict: bool = True
@@ -52,7 +53,7 @@ class Comparison:
     abs_tol: float = 0.0
 
     def equal(self, observed: Wire, expected: Wire) -> bool:
-        """Compare. Raises Malformed where `observed` is no value."""
+        """Whether the values are equal. Raises Malformed if `observed` is not a valid encoding."""
         return self._equal(observed, expected, 0)
 
     def _equal(self, observed: Wire, expected: Wire, depth: int) -> bool:
@@ -75,7 +76,7 @@ class Comparison:
         return bool(_scalar(observed) == _scalar(expected))
 
     def _stands_for(self, observed: Wire, expected: Wire, depth: int) -> bool:
-        """An object as the plain value that it claims to be; its items in a container of any kind."""
+        """Compare the plain value that an object claims to have; the type of its container is ignored."""
         match observed:
             case ["object", str(), [form]]:
                 wanted = _kind(expected, depth)
@@ -85,7 +86,7 @@ class Comparison:
             case ["object", str(), []]:
                 return False
             case _:
-                raise Malformed("an object of no known form")
+                raise ForgedJsonError("an object of no known form")
 
     def _series(self, observed: list[Wire], expected: list[Wire], depth: int) -> bool:
         return len(observed) == len(expected) and all(
@@ -133,7 +134,7 @@ class Comparison:
         return close or (cmath.isnan(left) and cmath.isnan(right))
 
     def _canonical(self, wire: Wire, depth: int) -> Canonical:
-        """The same for equal values and for no others."""
+        """Return a hashable form that is equal exactly for equal values."""
         kind = _kind(wire, depth)
         if kind in _NUMBERS:
             return (kind if self.strict else "number", _number(wire))
@@ -151,7 +152,7 @@ class Comparison:
 
 
 def may_equal(text: bytes, expected: Wire) -> bool:
-    """Whether a value's JSON has not many times the parts of the expected one's: worth reading."""
+    """Whether a value's JSON is small enough, relative to the expected value, to be worth parsing."""
     return _parts(text) <= _MOST_TIMES * _parts(json.dumps(expected).encode()) + _SPARE
 
 
@@ -167,23 +168,23 @@ def _kind(wire: Any, depth: int) -> str:
     if scalar is not None:
         return scalar
     if not isinstance(wire, list) or not wire or depth > 2 * MAX_DEPTH:
-        raise Malformed("not a value, or one that is nested too deeply")
+        raise ForgedJsonError("not a value, or one that is nested too deeply")
     kind = wire[0]
     if not isinstance(kind, str):
-        raise Malformed("a value of no known type")
+        raise ForgedJsonError("a value of no known type")
     return _ALIKE.get(kind, kind)
 
 
 def _items(wire: Wire) -> list[Any]:
-    if len(wire) != 2 or not isinstance(wire[1], list):
-        raise Malformed("not the items of a value")
+    if len(wire) != (4 if wire[0] == "namedtuple" else 2) or not isinstance(wire[1], list):
+        raise ForgedJsonError("not the items of a value")
     return wire[1]
 
 
 def _pairs(wire: Wire) -> list[Any]:
     pairs = _items(wire)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise Malformed("not the pairs of a dict")
+        raise ForgedJsonError("not the pairs of a dict")
     return pairs
 
 
@@ -197,7 +198,7 @@ def _scalar(wire: Wire) -> Canonical:
             try:
                 return ("bytes", bytes.fromhex(text))
             except ValueError as error:
-                raise Malformed("not bytes") from error
+                raise ForgedJsonError("not bytes") from error
         case ["datetime", str(kind), str(text)]:
             return ("datetime", kind, text)
         case ["timedelta", int(days), int(seconds), int(microseconds)]:
@@ -207,11 +208,11 @@ def _scalar(wire: Wire) -> Canonical:
         case ["values" | "slice", list()]:
             return ("opaque", wire[0])
         case _:
-            raise Malformed("a value of no known type")
+            raise ForgedJsonError("a value of no known type")
 
 
 def _number(wire: Wire) -> str:
-    """The number in lowest terms, however it was written."""
+    """Return a number as text in lowest terms, whatever its encoding."""
     try:
         match wire:
             case bool() | int():
@@ -224,13 +225,13 @@ def _number(wire: Wire) -> str:
                 imaginary = _float(imag)
                 return _float(real) + ("" if imaginary == "0x0" else f"+{imaginary}j")
             case ["fraction", str(top), str(bottom)]:
-                # Fractions are in lowest terms; one that is not was not written by encode().
+                # encode() writes lowest terms only, so any other fraction is forged.
                 return _ratio(int(top, 16), int(bottom, 16))
             case ["decimal", str(text)]:
                 return _decimal(text)
     except (ValueError, OverflowError, ZeroDivisionError) as error:
-        raise Malformed(f"not a number: {str(wire)[:80]}") from error
-    raise Malformed(f"not a number: {str(wire)[:80]}")
+        raise ForgedJsonError(f"not a number: {str(wire)[:80]}") from error
+    raise ForgedJsonError(f"not a number: {str(wire)[:80]}")
 
 
 def _float(text: str) -> str:
@@ -239,7 +240,7 @@ def _float(text: str) -> str:
 
 
 def _decimal(text: str) -> str:
-    # A long exponent is a short text for a number of any size: only a modest one is made.
+    # A short text can have a huge exponent, so only moderate ones are expanded.
     digits, _, exponent = text.lower().partition("e")
     if len(digits) > _DIGITS or len(exponent) > 4 or abs(int(exponent or "0")) > _DIGITS:
         return f"decimal {text.lower()!r}"
@@ -254,7 +255,7 @@ def _ratio(top: int, bottom: int) -> str:
 
 
 def _complex(wire: Wire) -> complex | None:
-    """A number as a complex one; None for what is none, for a bool, and for one too large."""
+    """Return a number as complex; None for a bool, a number that is too large, and any other value."""
     try:
         match wire:
             case int() if not isinstance(wire, bool):
@@ -270,18 +271,18 @@ def _complex(wire: Wire) -> complex | None:
     except OverflowError:
         return None
     except ValueError as error:
-        raise Malformed(f"not a number: {str(wire)[:80]}") from error
+        raise ForgedJsonError(f"not a number: {str(wire)[:80]}") from error
 
 
 def _order(wire: Wire) -> tuple[str, float, float, str]:
-    """An order of a set's members in which numbers that are close are neighbours."""
+    """Return a sort key for set members that puts close numbers next to each other."""
     value = _complex(wire)
     if value is not None:
         return ("", value.real, value.imag, "")
     return (_kind(wire, 0), 0.0, 0.0, str(wire))
 
 
-# Any: whatever JSON there is.
+# Any: any JSON value.
 def shown(value: Any) -> str:
-    """Text of unknown origin, on one line, without control characters."""
+    """Return untrusted text as at most 200 characters on one line, with control characters escaped."""
     return ascii(str(value)[:200])[1:-1]

@@ -1,4 +1,4 @@
-"""What every grader answers: a verdict, and whose doing it was."""
+"""The result of every grader: a verdict, and the party to blame for it."""
 
 import math
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Shown):
-    """A grade. `attributable_to` "infra" means there is none: leave the sample out.
+    """A grade. If `attributable_to` is "infra" there is none: mask the sample.
 
-    Raises ConfigurationError for a score that is not a finite number in [0, 1], for a full
-    score that was not passed, and for an infrastructure error that is the policy's.
+    Raises ConfigurationError for a score that is not a finite number in [0, 1], for a score of 1
+    without the outcome PASSED, and unless INFRA_ERROR and "infra" occur together.
     """
 
     outcome: Outcome
     score: float
     attributable_to: Party = "policy"
     detail: str = ""
-    """One or two lines for a log. Text of the submission in it is escaped and cut short."""
+    """One or two lines for a log. Text from the submission is escaped and shortened."""
     trust: Trust = "shared"
-    """"isolated": what decided ran where nothing of the submission ever was. "shared": it ran
-    beside the submission, as hard to reach as the backend allows, or nobody says otherwise."""
+    """"isolated": the deciding code ran in a place that never held the submission. "shared": it ran
+    in the submission's sandbox or process, or the grader makes no claim."""
 
     def __post_init__(self) -> None:
         if type(self.score) not in (int, float) or not math.isfinite(self.score):
@@ -60,7 +60,7 @@ class Verdict(Shown):
 
     @property
     def reward(self) -> float | None:
-        """The score, or None where the infrastructure failed: a sample to mask, never a 0."""
+        """The score; None if the infrastructure failed, in which case the sample is masked and not a 0."""
         return None if self.attributable_to == "infra" else float(self.score)
 
     def _page(self) -> Page:
@@ -74,23 +74,23 @@ class Verdict(Shown):
 
 
 class Grader(Protocol):
-    """Grades one submission for one task, in sandboxes that it makes in the session.
+    """Grades one submission for one task, in sandboxes that it creates in the session.
 
-    It never raises for trouble with the infrastructure: past its retries that is the outcome
-    INFRA_ERROR. Raises ConfigurationError for a task that it cannot grade.
+    It does not raise infrastructure errors: after its retries the outcome is INFRA_ERROR. Raises
+    ConfigurationError for a task that it cannot grade.
     """
 
-    # Any: a task is a row of somebody's data set; each grader says which keys it reads.
+    # Any: a task is a row of a user's data set; each grader documents the keys that it reads.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Grade it."""
+        """Grade `submission` for `task`."""
         ...
 
 
 def failed(detail: str, score: float = 0.0) -> Verdict:
-    """The policy's failure."""
+    """Return the verdict FAILED, attributed to the policy."""
     return Verdict(Outcome.FAILED, score, "policy", detail)
 
 
 def masked(detail: str) -> Verdict:
-    """The infrastructure's failure, which has no score."""
+    """Return the verdict INFRA_ERROR, which has no score."""
     return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: what a submission says of its own objects and exceptions."""
+"""Runs in a sandbox: what the submission says of its own objects and exceptions."""
 
 from __future__ import annotations
 
@@ -7,34 +7,57 @@ import operator
 import sys
 from typing import Any  # Any: values of every kind
 
-from sandboxkit.integrations.rewards._in_sandbox.encode import encode
+from sandboxkit.integrations.rewards._in_sandbox.encode import Other, encode, opaque
 
 TEXT = 500
-_MOST_ITEMS = 100_000
+MOST_ITEMS = 100_000
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by running code
+_MOST_CAUSES = 5
+RAISED_BY_TESTS = "_raised_by_tests"
+"""An attribute of exceptions that a callback of the tests raised: their number there."""
 
 
 def raised(phase: str, error: BaseException) -> list[Any]:
-    """The answer that an exception is."""
+    """The answer that stands for an exception."""
+    return ["raised", phase, *_described(error, 0)]
+
+
+def _described(error: BaseException, depth: int) -> list[Any]:
+    """The names of an exception's class and its ancestors, text, arguments, attributes, cause, bases."""
+
+    def other(value: Any, level: int) -> Any:
+        if isinstance(value, BaseException) and depth < _MOST_CAUSES:
+            return ["error", *_described(value, depth + 1)]
+        return repr(value)[:TEXT]
+
     try:
         text = str(error)[:TEXT]
     except BaseException:  # noqa: BLE001 - the submission's __str__
         text = ""
     try:
-        args = [encode(each, _told) for each in error.args]
-        state = {name: encode(each, _told) for name, each in vars(error).items()}
+        args = [encode(each, other) for each in error.args]
+        state = {str(name): encode(each, other) for name, each in vars(error).items()}
     except BaseException:  # noqa: BLE001 - the submission's attributes
         args, state = [], {}
-    return ["raised", phase, ancestors(type(error)), text, args, state]
+    cause = error.__cause__
+    before = None
+    if cause is not None and depth < _MOST_CAUSES:
+        before = _described(cause, depth + 1)
+    names, bases = ancestors(type(error))
+    return [names, text, args, state, before, bases]
 
 
-def ancestors(kind: type) -> list[str]:
-    """The names of a class of exceptions and what it derives from, builtins as they are."""
-    return [
+def ancestors(kind: type) -> tuple[list[str], list[list[int]]]:
+    """The names of a class of exceptions and its ancestors, builtins as they are, and their bases.
+
+    The bases of each are the places of their names in the list.
+    """
+    mro = [each for each in kind.__mro__ if issubclass(each, BaseException)]
+    names = [
         each.__name__ if each.__module__ == "builtins" else f"{each.__module__}.{each.__name__}"
-        for each in kind.__mro__
-        if issubclass(each, BaseException)
+        for each in mro
     ]
+    return names, [[mro.index(base) for base in each.__bases__ if base in mro] for each in mro]
 
 
 def named(kind: type) -> str:
@@ -50,28 +73,43 @@ def of_submission(value: Any) -> bool:
     return kind.__module__.partition(".")[0] not in getattr(sys, "stdlib_module_names", ())
 
 
-def plain_form(value: Any) -> list[Any]:
-    """The plain value that an object stands for, if its class says how to compare it, in a list.
+def is_record(kind: Any) -> bool:
+    """Whether a class of tuples has names for its items, and no methods beyond those of all such."""
+    if not isinstance(getattr(kind, "_fields", None), tuple):
+        return False
+    return not any(callable(each) for name, each in vars(kind).items() if name[:1] != "_")
 
-    At most one, and chosen by its type alone: with several of them it could guess.
+
+def compares(kind: Any) -> bool:
+    """Whether a class says itself, beyond what a data class is given, what its objects equal."""
+    return kind.__eq__ is not object.__eq__ and not hasattr(kind, "__dataclass_fields__")
+
+
+def plain_form(value: Any) -> list[Any]:
+    """The plain value that an object stands for, if its class says how to compare it, in a list."""
+    return plain_value(value, opaque) if compares(type(value)) else []
+
+
+def plain_value(value: Any, other: Other) -> list[Any]:
+    """The plain value that an object stands for, encoded, in a list; an empty list without one.
+
+    It is chosen by the type alone: an object that had several could answer each question by
+    another one.
     """
     kind: Any = type(value)
-    if kind.__eq__ is object.__eq__ or hasattr(kind, "__dataclass_fields__"):
-        return []
     for base in (int, float, str, dict, list, tuple, set, frozenset):
-        if isinstance(value, base):
-            return [encode(value)]
-    state = getattr(value, "__dict__", {})
+        if issubclass(kind, base):
+            return [encode(value, other)]
     if hasattr(kind, "__index__"):
-        return [encode(operator.index(value))]
+        return [encode(operator.index(value), other)]
     if hasattr(kind, "__float__"):
-        return [encode(float(value))]
+        return [encode(float(value), other)]
     if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):
-        return [encode({key: value[key] for key in itertools.islice(value.keys(), _MOST_ITEMS)})]
+        items = {key: value[key] for key in itertools.islice(value.keys(), MOST_ITEMS)}
+        return [encode(items, other)]
     if hasattr(kind, "__iter__"):
-        return [encode(list(itertools.islice(iter(value), _MOST_ITEMS)))]
-    return [encode(each) for each in state.values()] if len(state) == 1 else []
-
-
-def _told(value: Any, depth: int) -> str:
-    return repr(value)[:TEXT]
+        return [encode(list(itertools.islice(iter(value), MOST_ITEMS)), other)]
+    state = getattr(value, "__dict__", {})
+    if compares(kind) and len(state) == 1:
+        return [encode(each, other) for each in state.values()]
+    return []

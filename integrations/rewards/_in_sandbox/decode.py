@@ -6,6 +6,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import functools
 from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
 
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, Other
@@ -69,6 +70,11 @@ def fraction(top: str, bottom: str) -> fractions.Fraction:
     return fractions.Fraction(int(top, 16), int(bottom, 16))
 
 
+@functools.lru_cache(maxsize=256)
+def _record(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)
+
+
 _TIMES = {each.__name__: each for each in (datetime.date, datetime.datetime, datetime.time)}
 
 # Any: see above.
@@ -86,6 +92,9 @@ _READERS: dict[str, Callable[[Any, Other, int], Any]] = {
     "timedelta": lambda wire, other, depth: datetime.timedelta(wire[1], wire[2], wire[3]),
     "list": _items,
     "tuple": lambda wire, other, depth: tuple(_items(wire, other, depth)),
+    "namedtuple": lambda wire, other, depth: _record(_text(wire[2]), tuple(map(_text, wire[3])))(
+        *_items(wire, other, depth)
+    ),
     "set": lambda wire, other, depth: set(_items(wire, other, depth)),
     "frozenset": lambda wire, other, depth: frozenset(_items(wire, other, depth)),
     "deque": lambda wire, other, depth: collections.deque(_items(wire, other, depth)),

@@ -27,22 +27,19 @@ def encode(value: Any, other: Other = opaque, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
-    if kind is int and -SMALL < value < SMALL:
-        return value
+    if kind is int:
+        return value if -SMALL < value < SMALL else ["int", hex(value)]
     if depth > MAX_DEPTH:
         return ["opaque", "a value nested too deeply"]
     if kind is list or kind is tuple:
         return [kind.__name__, [encode(item, other, depth + 1) for item in value]]
     if kind is dict:
-        return ["dict", pairs(value, other, depth)]
+        return [
+            "dict",
+            [[encode(k, other, depth + 1), encode(v, other, depth + 1)] for k, v in value.items()],
+        ]
     if kind is float:
         return ["float", value.hex()]
     from sandboxkit.integrations.rewards._in_sandbox.rare import encode_rare
 
-    return encode_rare(value, other, depth)
-
-
-def pairs(value: dict[Any, Any], other: Other, depth: int) -> list[Any]:
-    """The items of a dict, whatever its class says they are."""
-    items = dict.items(value)
-    return [[encode(k, other, depth + 1), encode(v, other, depth + 1)] for k, v in items]
+    return encode_rare(value, other, depth, encode)

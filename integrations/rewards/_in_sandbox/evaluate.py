@@ -1,4 +1,4 @@
-"""Runs in a sandbox: loads a submission, evaluates one expression or test, sends the value out.
+"""Runs in a sandbox: loads a submission, evaluates one expression, sends the value out.
 
 The job is one JSON object, given or on stdin; the answer is one JSON line on what was stdout at the start.
 The submission shares this process and can forge the answer. That gains it nothing: an answer is
@@ -13,7 +13,7 @@ from typing import Any  # Any: values of every kind
 
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode, opaque
 from sandboxkit.integrations.rewards._in_sandbox.submission import (
-    Submission,
+    LoadedSubmission,
     send,
     take_channel,
 )
@@ -28,23 +28,15 @@ def _claimed(value: Any, depth: int) -> list[Any]:
     return opaque(value, depth)
 
 
-def _evaluated(submission: Submission, job: Any) -> list[Any]:
-    if job["expression"]:
-        value = eval(compile(job["source"], "case.py", "eval", dont_inherit=True), submission.names)
-        return ["value", encode(value, _claimed)]
-    try:
-        exec(compile(job["source"], "case.py", "exec", dont_inherit=True), submission.names)
-    except AssertionError as error:
-        if type(error) is AssertionError:
-            return ["value", False]
-        raise
-    return ["value", True]
+def _evaluated(submission: LoadedSubmission, job: Any) -> list[Any]:
+    value = eval(compile(job["source"], "case.py", "eval", dont_inherit=True), submission.names)
+    return ["value", encode(value, _claimed)]
 
 
 def main(line: str | None = None) -> None:
     """Do the one job."""
     lines, channel = take_channel()
-    job, submission = json.loads(lines.readline() if line is None else line), Submission()
+    job, submission = json.loads(lines.readline() if line is None else line), LoadedSubmission()
     answer = submission.guarded(submission.load, job)
     if answer[0] == "value":
         answer = submission.guarded(lambda each: _evaluated(submission, each), job)

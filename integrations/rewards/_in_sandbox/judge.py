@@ -7,7 +7,6 @@ The first line on stdin is the job. A line on what was stdout at the start goes 
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import json
@@ -20,35 +19,36 @@ import traceback
 import types
 from typing import Any  # Any: JSON, and the tests' names
 
-from sandboxkit.integrations.rewards._in_sandbox.stubs import SubjectFailed, Tie
+from sandboxkit.integrations.rewards._in_sandbox.connection import Connection, SubjectFailed
+from sandboxkit.integrations.rewards._in_sandbox.sources import CALL, compiled
 
 _TEXT = 500
 _SHOWN = (bool, float, int, str, type(None))
 
 
-class Names(dict[str, Any]):
-    """The tests' own names; what they use and do not define is the submission's, or a module."""
+class TestNamespace(dict[str, Any]):
+    """The tests' own names; those listed are the submission's, or modules of the standard library."""
 
-    def __init__(self, tie: Tie, entry: str, called: set[str]) -> None:
+    def __init__(self, connection: Connection, listed: list[str], modules: list[str]) -> None:
         super().__init__(__name__="tests", __builtins__=builtins)
-        self._tie, self._entry, self._called = tie, entry, called
+        self[CALL] = connection.discarded
+        self._connection, self._listed, self._modules = connection, set(listed), set(modules)
 
     def __missing__(self, name: str) -> Any:
-        if name != self._entry:
-            if hasattr(builtins, name) or name.startswith("__"):
-                raise KeyError(name)
-            if name not in self._called and name in sys.stdlib_module_names:
-                return importlib.import_module(name)
-        try:
-            return self._tie.get(name)
-        except AttributeError:
-            raise KeyError(name) from None
+        if name in self._listed:
+            try:
+                return self._connection.get(name)
+            except AttributeError:
+                raise KeyError(name) from None
+        if name in self._modules:
+            return importlib.import_module(name)
+        raise KeyError(name)
 
 
 class Own(types.ModuleType):
     """The tests as a module, which their classes say that they are from."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: TestNamespace) -> None:
         super().__init__("tests")
         self._names = names
 
@@ -58,32 +58,41 @@ class Own(types.ModuleType):
         return object.__getattribute__(self, name)
 
 
-class Submission(types.ModuleType):
-    """What `import solution` brings."""
+class SubmissionModule(types.ModuleType):
+    """The module that `import solution` brings."""
 
-    def __init__(self, name: str, tie: Tie) -> None:
+    def __init__(self, name: str, connection: Connection, own: list[str]) -> None:
         super().__init__(name)
-        self.__dict__["_tie"] = tie
+        self.__dict__.update(_connection=connection, _own={*own, *dir(builtins)})
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__all__":
-            known = {*dir(builtins), *sys.stdlib_module_names}
-            return [each for each in self._tie.names() if each not in known]
+        if name == "__all__":  # never a name that the tests define, or a module
+            kept = {*self._own, *sys.stdlib_module_names}
+            return [each for each in self._connection.names() if each not in kept]
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._tie.get(name)
+        return self._connection.get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)  # the import system's
+        else:
+            self._connection.set(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._connection.set(name)
 
 
-class Machine(types.ModuleType):
-    """What `import subject` brings: programs and files of the subject's sandbox."""
+class SubjectMachine(types.ModuleType):
+    """The module that `import subject` brings: programs and files of the subject's sandbox."""
 
-    def __init__(self, exchange: Any, tie: Tie) -> None:
+    def __init__(self, exchange: Any, connection: Connection) -> None:
         super().__init__("subject")
-        self.__dict__.update(_exchange=exchange, _tie=tie)
+        self.__dict__.update(_exchange=exchange, _connection=connection)
 
     def load(self, module: str, folder: str = "/workspace") -> Any:
         """A module of the submission, imported in a process of the subject's sandbox."""
-        return self._tie.load(module, folder)
+        return self._connection.load(module, folder)
 
     def run(
         self,
@@ -144,22 +153,25 @@ class Judge:
 
     def judge(self, job: Any) -> list[Any]:
         """The results of all tests in order: [outcome, detail] each; none after one that failed."""
-        tie = Tie(lambda request: self._exchange("S", request), job["operators"])
-        sys.modules[job["module"]] = Submission(job["module"], tie)
-        sys.modules["subject"] = Machine(self._exchange, tie)
-        sources = [job["setup"], *job["tests"]]
-        names = Names(tie, job["entry_point"], _called(sources))
+        connection = Connection(lambda request: self._exchange("S", request), job)
+        sys.modules[job["module"]] = SubmissionModule(job["module"], connection, job["own"])
+        sys.modules["subject"] = SubjectMachine(self._exchange, connection)
+        names = TestNamespace(connection, job["names"], job["modules"])
         sys.modules["tests"] = Own(names)
         results = []
-        error = _problem(tie, lambda: exec(_compiled(job["setup"], "setup.py"), names))
+        if job["live"]:
+            error = _problem(connection, connection.begin)
+            if error is not None:
+                return [error]
+        error = _problem(connection, lambda: exec(compiled(job["setup"], "setup.py"), names))
         if error is not None:
             return [error]
         for number, source in enumerate(job["tests"]):
-            code = _compiled(source, f"test{number}.py")
-            error = _problem(tie, lambda: exec(code, names))  # noqa: B023 - called at once
+            code = compiled(source, f"test{number}.py")
+            error = _problem(connection, lambda: exec(code, names))  # noqa: B023 - called at once
             if error is None and job["call"]:
                 for call in job["call"]:
-                    error = _problem(tie, lambda: eval(call, names))  # noqa: B023
+                    error = _problem(connection, lambda: eval(call, names))  # noqa: B023
                     if error is not None:
                         break
             results.append(error or ["passed", ""])
@@ -168,21 +180,7 @@ class Judge:
         return results
 
 
-def _compiled(source: str, name: str) -> types.CodeType:
-    return compile(source, name, "exec", dont_inherit=True)
-
-
-def _called(sources: list[str]) -> set[str]:
-    """The names that are called as they are: not modules."""
-    return {
-        node.func.id
-        for source in sources
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-
-
-def _problem(tie: Tie, work: Any) -> list[str] | None:
+def _problem(connection: Connection, work: Any) -> list[str] | None:
     found = None
     try:
         work()
@@ -190,7 +188,8 @@ def _problem(tie: Tie, work: Any) -> list[str] | None:
         found = ["oom", "the tests ran out of memory with what the submission returned"]
     except BaseException as error:  # noqa: BLE001 - whatever a test ends with, it did not pass
         found = ["failed", _shown(error)]
-    return [tie.failure.outcome, tie.failure.detail] if tie.failure else found
+    failure = connection.failure
+    return [failure.outcome, failure.detail] if failure else found
 
 
 def _shown(error: BaseException) -> str:

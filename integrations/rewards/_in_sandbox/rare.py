@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
 
-from sandboxkit.integrations.rewards._in_sandbox.encode import SMALL, Other, encode, pairs
-
 # Any: values of every type, and JSON.
 _VIEWS: dict[type, str] = {
     type({}.keys()): "keys",
@@ -27,18 +25,27 @@ _MAPPINGS: dict[Any, str] = {
 }
 
 
-def encode_rare(value: Any, other: Other, depth: int) -> Any:
-    """What `encode` does not write itself."""
+def encode_rare(
+    value: Any, other: Callable[[Any, int], Any], depth: int, encode: Callable[..., Any]
+) -> Any:
+    """Write what `encode` does not write itself; `encode` is called for what is in it."""
     if isinstance(value, int):
-        number = int.__index__(value)
-        return number if -SMALL < number < SMALL else ["int", hex(number)]
+        return encode(int.__index__(value))
     if isinstance(value, float):
         return ["float", float.hex(value)]
     if isinstance(value, str):
         return str.__str__(value)
     for kind, name in _MAPPINGS.items():
         if isinstance(value, kind):
-            return [name, pairs(value, other, depth)]
+            items = dict.items(value)  # whatever its class says they are
+            return [
+                name,
+                [[encode(k, other, depth + 1), encode(v, other, depth + 1)] for k, v in items],
+            ]
+    fields: Any = getattr(type(value), "_fields", None)
+    if isinstance(value, tuple) and _are_names(fields):
+        parts = [encode(item, other, depth + 1) for item in tuple.__iter__(value)]
+        return ["namedtuple", parts, type(value).__name__, list(fields)]
     for series, name in _SERIES.items():
         if isinstance(value, series):
             return [name, [encode(item, other, depth + 1) for item in series.__iter__(value)]]
@@ -52,14 +59,20 @@ def encode_rare(value: Any, other: Other, depth: int) -> Any:
         return ["slice", [encode(part) for part in (value.start, value.stop, value.step)]]
     if type(value) in _VIEWS:
         return [_VIEWS[type(value)], [encode(each, other, depth + 1) for each in value]]
+    scalar: Any = value
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return encode(value.item(), other, depth + 1)
+        return encode(scalar.item(), other, depth + 1)
     # Not imported for this: whoever made such a value has the module.
     for each in type(value).__mro__:
         write = _BY_NAME.get((each.__module__, each.__name__))
         if write is not None:
             return write(value)
     return other(value, depth)
+
+
+def _are_names(fields: Any) -> bool:
+    """Whether these are the names of a named tuple's items."""
+    return isinstance(fields, tuple) and all(type(each) is str for each in fields)
 
 
 _BY_NAME: dict[tuple[str, str], Callable[[Any], list[Any]]] = {

@@ -3,12 +3,16 @@
 The first line is the job; each further one is a request, and gets one line of answer on what was
 stdout at the start. The submission shares this process and can forge every answer. That gains it
 nothing: an answer is only a claimed value, and what it is compared with is not in the sandbox.
+
+An object that is no plain data stays here. The tests get its number and, in the same answer, a
+description that they go by from then on: they do not ask for the same thing again.
 """
 
 from __future__ import annotations
 
 import builtins
 import collections
+import functools
 import importlib
 import json
 import operator
@@ -18,223 +22,302 @@ import threading
 import types
 from typing import Any  # Any: values and requests of every kind
 
+from sandboxkit.integrations.rewards._in_sandbox.aliases import Alias, with_aliases
+from sandboxkit.integrations.rewards._in_sandbox.callbacks import (
+    CallbackProxy,
+    Input,
+    Printed,
+    number_of,
+    proxy,
+)
 from sandboxkit.integrations.rewards._in_sandbox.claims import (
+    RAISED_BY_TESTS,
     ancestors,
+    is_record,
     named,
     of_submission,
-    plain_form,
 )
 from sandboxkit.integrations.rewards._in_sandbox.decode import decode
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, encode
+from sandboxkit.integrations.rewards._in_sandbox.operations import OPERATIONS, exception
+from sandboxkit.integrations.rewards._in_sandbox.snapshot import describe, operators
 from sandboxkit.integrations.rewards._in_sandbox.submission import (
-    Submission,
+    LoadedSubmission,
     send,
     take_channel,
 )
 
 _MUTABLE = (list, dict, set, bytearray, collections.deque)
-
-
-def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-
-def _exit(value: Any, ancestors: list[str] | None, text: str) -> Any:
-    """Leave a `with` block, by what the tests raised in it or by nothing."""
-    if ancestors is None:
-        return type(value).__exit__(value, None, None, None)
-    error = _exception(ancestors, text)
-    return type(value).__exit__(value, type(error), error, None)
-
-
-_OPERATIONS: dict[str, Any] = {
-    "call": _call,
-    "getattr": getattr,
-    "setattr": setattr,
-    "delattr": delattr,
-    "iter": iter,
-    "next": next,
-    "len": len,
-    "hash": hash,
-    "bool": bool,
-    "repr": repr,
-    "str": str,
-    "int": int,
-    "float": float,
-    "complex": complex,
-    "round": round,
-    "format": format,
-    "isinstance": isinstance,
-    "issubclass": issubclass,
-    "enter": lambda value: type(value).__enter__(value),
-    "exit": _exit,
-    "wait": lambda coroutine: importlib.import_module("asyncio").run(coroutine),
-}
-_OPERATIONS.update(
-    {
-        each.__name__.strip("_"): each
-        for each in (
-            *(operator.getitem, operator.setitem, operator.delitem, operator.index),
-            *(operator.eq, operator.lt, operator.le, operator.gt, operator.ge),
-            *(operator.neg, operator.pos, operator.abs, operator.invert),
-            *(operator.add, operator.sub, operator.mul, operator.matmul, operator.truediv),
-            *(operator.floordiv, operator.mod, operator.pow),
-            *(operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
-        )
-    }
+_ROUTINES = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial),
+    *(type(functools.lru_cache(None)(len)), types.MethodDescriptorType, types.MethodWrapperType),
+    *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
 )
-
-
-class Theirs:
-    """Something of the tests: a function to call, an iterator, or an object with attributes."""
-
-    def __init__(self, subject: Subject, number: int, name: str) -> None:
-        self.__dict__["_Theirs__subject"] = subject
-        self.__dict__["_Theirs__number"] = number
-        self.__dict__.update(__name__=name, __qualname__=name)
-
-    def __ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
-        return self.__subject.ask(self.__number, what, args, kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__ask("call", *args, **kwargs)
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        return self.__ask("next")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.__ask("getattr", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__ask("setattr", name, value)
+_MOST_OBJECTS = 20_000
+"""Objects that one answer describes; the tests can do nothing with one beyond them."""
+_WHOLE = ("snapshot", "compare")
+"""Operations whose objects are described even where their class is one that the tests work with."""
 
 
 class Subject:
-    """The submission, its objects that the tests hold, and the way to the tests."""
+    """The submission, its objects that the tests know, and the way to the tests."""
 
     def __init__(self, requests: Any, answers: int) -> None:
         self._requests, self._answers = requests, answers
-        self._submission = Submission()
+        self._submission = LoadedSubmission()
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._theirs: dict[int, Theirs] = {}
+        self._proxies: dict[int, CallbackProxy] = {}
+        self._waiting: list[int] = []
+        """Objects of the answer that are still to be described."""
+        self._met: set[int] = set()
+        self._classes: set[str] = set()
+        """Names of classes whose objects the tests work with as they change."""
+        self._live: tuple[type, ...] = ()
+        self._whole = False
         self._changes: list[Any] = []
+        self._coroutines: Any = None
+        self._out, self._errors = Printed(), Printed()
         self._lock = threading.RLock()
 
     def serve(self) -> None:
         """Do the job and every request, until there are no more."""
-        loaded = self._guarded(self._submission.load, json.loads(self._requests.readline()))
-        failed = loaded if loaded[0] != "value" else None
+        sys.stdout, sys.stderr = self._out, self._errors
+        job = json.loads(self._requests.readline())
+        loaded = self._submission.guarded(self._submission.load, job)
+        failed = [*loaded, {}] if loaded[0] != "value" else None
+        if failed is None:
+            sys.stdin = Input(self._ask)
+            own = self._submission.names["__builtins__"]  # not always that of the module builtins
+            (own if isinstance(own, dict) else vars(own))["input"] = builtins.input = self._input
+            self._classes = set(job["live"])
         for line in self._requests:
-            self._send(failed or self._guarded(self._do, json.loads(line)))
+            self._send(failed or self._guarded(json.loads(line)))
 
-    def ask(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
+    def _input(self, prompt: object = "", /) -> str:
+        return str(self._ask(-1, "input", (str(prompt),), {}))
+
+    def _ask(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
         """Have the tests do something with an object of theirs; meanwhile they may ask back."""
         with self._lock:
-            keywords = {name: self._out(value) for name, value in kwargs.items()}
-            self._send(["asked", number, what, [self._out(each) for each in args], keywords])
+            outer, self._met = self._met, set()
+            asked = ["asked", number, what]
+            asked.append([self._encoded(each) for each in args])
+            asked.append({name: self._encoded(value) for name, value in kwargs.items()})
+            self._send([*asked, self._extras()])
+            self._met = outer
             for line in self._requests:
                 request = json.loads(line)
                 if request[0] == "return":
-                    return self._in(request[1])
+                    return self._decoded(request[1])
                 if request[0] == "raise":
-                    raise _exception(request[1], request[2])
-                self._send(self._guarded(self._do, request))
+                    raise self._exception(request)
+                self._send(self._guarded(request))
             raise EOFError("the tests have ended")
+
+    def _exception(self, request: Any) -> BaseException:
+        _, names, text, number, args, raised = request
+        error = exception(
+            None if number is None else self._objects[number],
+            names,
+            [self._decoded(each) for each in args],
+            text,
+        )
+        error.__dict__[RAISED_BY_TESTS] = raised
+        return error
 
     def _send(self, answer: Any) -> None:
         send(self._answers, answer)
 
-    def _guarded(self, work: Any, request: Any) -> list[Any]:
+    def _guarded(self, request: Any) -> list[Any]:
+        whole, self._whole = self._whole, request[0] == "do" and request[1] in _WHOLE
+        met, self._met = self._met, set()
         self._changes = []
-        answer = self._submission.guarded(work, request)
-        return [*answer, self._changes] if answer[0] == "raised" else answer
+        try:
+            answer = self._submission.guarded(self._answered, request)
+            if answer[0] != "value":
+                answer = [*answer, self._extras()]
+        finally:
+            self._whole, self._met = whole, met
+        return answer
 
-    def _do(self, request: Any) -> list[Any]:
+    def _answered(self, request: Any) -> list[Any]:
+        return ["value", self._done(request), self._extras()]
+
+    def _extras(self) -> dict[str, Any]:
+        """Return the extra parts of an answer: descriptions, changed arguments, printed text."""
+        found: dict[str, Any] = {}
+        objects: list[Any] = []
+        while self._waiting and len(objects) < _MOST_OBJECTS:
+            objects.append(self._description(self._waiting.pop()))
+        self._waiting.clear()
+        parts = {
+            "objects": objects,
+            "changes": self._changes,
+            "out": self._out.take(),
+            "err": self._errors.take(),
+        }
+        found.update((name, part) for name, part in parts.items() if part)
+        self._changes = []
+        return found
+
+    def _description(self, number: int) -> list[Any]:
+        value = self._objects[number]
+        kind = type(value)
+        classes = [self._number(each) for each in kind.__mro__[:-1]]
+        entry = [number, named(kind), classes, operators(kind)]
+        if issubclass(kind, self._live) and not self._whole:
+            return entry
+        return [*entry, describe(value, self._reference)]
+
+    def _done(self, request: Any) -> Any:
         kind, names = request[0], self._submission.names
+        if kind == "do":
+            return self._operated(request)
         if kind == "get":
-            return ["value", self._out(self._got(request[1]))]
+            return self._encoded(self._got(request[1]))
         if kind == "names":
             own = [n for n in names if n[:1] != "_" and type(names[n]) is not types.ModuleType]
-            return ["value", encode(own)]
-        if kind == "import":
+            return encode(own)
+        if kind == "live":
+            return encode(
+                [
+                    [self._number(self._found(name, names[name])), name]
+                    for name in sorted(self._classes)
+                    if isinstance(names.get(name), type)
+                ]
+            )
+        if kind == "set":
+            names[request[1]] = self._decoded(request[2])
+        elif kind == "delete":
+            del names[request[1]]
+        elif kind == "run":
+            return self._run(request)
+        elif kind == "import":
             sys.path.insert(0, request[2])
-            return ["value", self._out(importlib.import_module(request[1]))]
-        return self._operate(request)
+            return self._encoded(importlib.import_module(request[1]))
+        return None
 
     def _got(self, name: str) -> Any:
         names = self._submission.names
-        return names[name] if name in names else getattr(sys.modules[names["__name__"]], name)
+        if name not in names:
+            return self._found(name, getattr(sys.modules[names["__name__"]], name))
+        return self._found(name, names[name])
 
-    def _operate(self, request: Any) -> list[Any]:
-        _, name, wires, keywords = request
-        function = _OPERATIONS[name.strip("_")]
-        args = [self._in(each) for each in wires]
-        kwargs = {key: self._in(each) for key, each in keywords.items()}
+    def _found(self, name: str, value: Any) -> Any:
+        """Return a value found under a name, and note it if it is a class that the tests work with."""
+        if name in self._classes and isinstance(value, type) and value not in self._live:
+            self._live = (*self._live, value)
+        return value
+
+    def _operated(self, request: Any) -> Any:
+        _, name, wires, keywords, in_place = request
+        function = OPERATIONS[name]
+        args = [self._decoded(each) for each in wires]
+        kwargs = {key: self._decoded(each) for key, each in keywords.items()}
         given = [  # without strict=: sandboxes may have an older Python
             *zip(args, wires),  # noqa: B905
             *zip(kwargs.values(), keywords.values()),  # noqa: B905
         ]
         try:
-            return ["value", self._out(function(*args, **kwargs)), self._changed(given)]
-        except BaseException:
-            self._changes = self._changed(given)
-            raise
+            result = function(*args, **kwargs)
+            if name == "getattr" and isinstance(args[0], types.ModuleType):
+                self._found(args[1], result)
+            return self._encoded(result)
+        finally:
+            self._changes = self._changed(given[: None if in_place is True else int(in_place)])
 
     def _changed(self, given: Any) -> list[Any]:
-        """What became of arguments: their places, and what is in them now."""
+        """The arguments that were changed: their places, and what is in them now."""
+        found = []
+        for place, (value, was) in enumerate(given):
+            if isinstance(was, list) and was[0] == "handle":
+                now = self._reference(value, 0)
+                if now[0] == "object":
+                    found.append([place, now])
+            elif isinstance(value, _MUTABLE):
+                now = encode(value, self._reference)
+                if now != was:
+                    found.append([place, now])
+        return found
+
+    def _run(self, request: Any) -> Any:
+        """Go on with coroutines for a while; the numbers of those that ended, and how."""
+        if self._coroutines is None:
+            from sandboxkit.integrations.rewards._in_sandbox.coroutines import Coroutines
+
+            self._coroutines = Coroutines()
+        _, begin, cancel, seconds = request
+        ended = self._coroutines.run({n: self._objects[n] for n in begin}, cancel, seconds)
         return [
-            [place, now]
-            for place, (value, was) in enumerate(given)
-            if isinstance(value, _MUTABLE)
-            and was[0] != "handle"
-            and (now := encode(value, self._handle)) != was
+            [number, self._submission.guarded(lambda each: ["value", self._encoded(each())], take)]
+            for number, take in ended
         ]
 
-    def _in(self, wire: Any) -> Any:
-        return decode(wire, self._not_plain_in)
+    def _decoded(self, wire: Any) -> Any:
+        return decode(wire, self._not_plain)
 
-    def _not_plain_in(self, wire: Any, depth: int) -> Any:
+    def _not_plain(self, wire: Any, depth: int) -> Any:
         kind = wire[0]
         if kind == "handle":
             return self._objects[wire[1]]
         if kind == "theirs":
-            if wire[1] not in self._theirs:
-                self._theirs[wire[1]] = Theirs(self, wire[1], wire[2])
-            return self._theirs[wire[1]]
+            _, number, name, special, text = wire
+            if number not in self._proxies:
+                self._proxies[number] = proxy(self._ask, number, (name, text), special)
+            return self._proxies[number]
         return operator.attrgetter(wire[2])(importlib.import_module(wire[1]))
 
-    def _out(self, value: Any) -> Any:
-        if isinstance(value, (int, float, str, tuple, list, dict, set)) and of_submission(value):
-            return self._handle(value, MAX_DEPTH)  # with the methods that its class gives it
-        return encode(value, self._handle)
+    def _encoded(self, value: Any) -> Any:
+        kind = type(value)
+        extended = issubclass(kind, (int, float, str, list, tuple, dict, set)) and of_submission(
+            value
+        )
+        if extended and not (issubclass(kind, tuple) and is_record(kind)):
+            return self._reference(value, MAX_DEPTH)  # with the methods that its class gives it
+        if kind in (list, dict, tuple):
+            value = with_aliases(value)
+        return encode(value, self._reference)
 
-    def _handle(self, value: Any, depth: int) -> list[Any]:
-        if type(value) is Theirs:
-            return ["theirs", value.__dict__["_Theirs__number"], ""]
+    def _reference(self, value: Any, depth: int) -> list[Any]:
+        """Return the reference that stands for an object that stays here."""
+        kind = type(value)
+        if kind is Alias:
+            content = value.content and [encode(value.content[0], self._reference, depth)]
+            return ["alias", value.number, content]
+        if issubclass(kind, CallbackProxy):
+            return ["theirs", number_of(value)]
+        if kind in (type, types.BuiltinFunctionType):
+            builtin = getattr(builtins, value.__name__, None) is value
+            if builtin and not (kind is type and issubclass(value, BaseException)):
+                return ["named", value.__name__]
+        number = self._number(value)
+        if issubclass(kind, type):
+            errors = ancestors(value) if issubclass(value, BaseException) else []
+            return ["class", number, named(value), [self._number(e) for e in value.__mro__], errors]
+        if issubclass(kind, types.ModuleType):
+            return ["module", number]
+        if issubclass(kind, _ROUTINES):
+            return ["function", number]
+        if hasattr(kind, "__await__"):
+            return ["coroutine", number]
+        steps = hasattr(kind, "__next__") or hasattr(kind, "__anext__")
+        if steps and not issubclass(kind, self._live):
+            return ["iterator", number, kind.__name__]
+        return self._object(number)
+
+    def _object(self, number: int) -> list[Any]:
+        if number not in self._met:
+            self._met.add(number)
+            self._waiting.append(number)
+        return ["object", number]
+
+    def _number(self, value: Any) -> int:
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
-        if isinstance(value, type) and issubclass(value, BaseException):
-            return ["handle", number, "exception", ancestors(value), []]
-        kind = "coroutine" if isinstance(value, types.CoroutineType) else "object"
-        form = plain_form(value) if of_submission(value) else []
-        return ["handle", number, kind, named(type(value)), form]
-
-
-def _exception(ancestors: list[str], text: str) -> BaseException:
-    """What the tests raised, or the nearest builtin of it."""
-    for name in ancestors:
-        kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, BaseException):
-            return kind(text)
-    return RuntimeError(text)
+        return number
 
 
 def main() -> None:

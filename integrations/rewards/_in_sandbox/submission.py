@@ -10,7 +10,7 @@ import types
 from typing import Any  # Any: values of every kind
 
 
-class Submission:
+class LoadedSubmission:
     """The submission as a module. Its failures are answers: `raised`, or `memory`."""
 
     def __init__(self) -> None:

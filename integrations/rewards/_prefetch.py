@@ -1,4 +1,4 @@
-"""Runs of one submission that begin before their turn, where a session's pool would be idle."""
+"""Runs of one submission that start ahead of their turn while the session's pool has idle sandboxes."""
 
 import asyncio
 import threading
@@ -12,18 +12,18 @@ from sandboxkit import Session
 T = TypeVar("T")
 
 
-class Lanes:
-    """How many runs a session has under way. Usable from any thread and loop."""
+class PrefetchQueue:
+    """Limits how many runs of a session start ahead of their turn. Thread-safe, in any event loop."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity, self._running = capacity, 0
         self._lock = threading.Lock()
 
     async def in_order(self, runs: Iterable[Callable[[], Awaitable[T]]]) -> AsyncGenerator[T, None]:
-        """What the runs return, in their order. Closing it cancels those that have begun.
+        """Yield the results of the runs, in their order. Closing it cancels the runs in progress.
 
-        Only the first of them waits for room: the others would take it from submissions of which
-        nothing is known yet, for what the first one's result may make needless.
+        Only the first run may wait in the session's queue. The others start early only in idle
+        sandboxes, since the first result may make them unnecessary.
         """
         waiting, begun = deque(runs), deque[asyncio.Task[T]]()
         try:
@@ -51,13 +51,13 @@ class Lanes:
             self._running -= 1
 
 
-_of: "weakref.WeakKeyDictionary[Session, Lanes]" = weakref.WeakKeyDictionary()
+_of: "weakref.WeakKeyDictionary[Session, PrefetchQueue]" = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def lanes(session: Session) -> Lanes:
-    """Those of a session: as many as its pool has sandboxes, none ahead where it has no pool."""
+def prefetch_queue(session: Session) -> PrefetchQueue:
+    """Return a session's queue: one per sandbox of its pool; without a pool no run starts early."""
     with _lock:
         if session not in _of:
-            _of[session] = Lanes(session.pool if session.resets else 0)
+            _of[session] = PrefetchQueue(session.pool if session.resets else 0)
         return _of[session]

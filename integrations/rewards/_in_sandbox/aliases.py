@@ -1,0 +1,54 @@
+"""Runs in a sandbox: finds one list, dict or set that stands in several places of a value."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: values of every kind
+
+_MUTABLE = (list, dict, set)
+_NESTED = (*_MUTABLE, tuple)
+
+
+class Alias:
+    """A container that stands in several places, by a number; `content` is there in the first."""
+
+    def __init__(self, number: int, content: Any) -> None:
+        self.number, self.content = number, content
+
+
+def with_aliases(value: Any) -> Any:
+    """The value or, where a container is in it more than once, a copy with an Alias for each such."""
+    seen: set[int] = set()
+    twice: set[int] = set()
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) in _MUTABLE:
+            if id(each) in seen:
+                twice.add(id(each))
+                continue
+            seen.add(id(each))
+        if type(each) is not set:
+            parts = each.values() if type(each) is dict else each
+            waiting.extend(part for part in parts if type(part) in _NESTED)
+    return _marked(value, twice, {}) if twice else value
+
+
+def _marked(value: Any, twice: set[int], numbers: dict[int, int]) -> Any:
+    kind = type(value)
+    if kind not in _NESTED:
+        return value
+    if id(value) in twice:
+        number = numbers.get(id(value))
+        if number is not None:
+            return Alias(number, None)
+        number = numbers[id(value)] = len(numbers)
+        return Alias(number, (_copied(value, twice, numbers),))
+    return _copied(value, twice, numbers)
+
+
+def _copied(value: Any, twice: set[int], numbers: dict[int, int]) -> Any:
+    if type(value) is dict:
+        return {key: _marked(each, twice, numbers) for key, each in value.items()}
+    if type(value) is set:
+        return value
+    return type(value)(_marked(each, twice, numbers) for each in value)

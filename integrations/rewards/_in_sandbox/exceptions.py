@@ -1,0 +1,93 @@
+"""Runs in the judge's sandbox: classes that stand for the submission's classes of exceptions.
+
+Each is a new class, also where the submission's is a builtin under another name: it catches what the
+submission raises and nothing that the tests raise.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
+
+from sandboxkit.integrations.rewards._in_sandbox.decode import Malformed
+
+_MOST_CLASSES = 1000
+_MOST_ANCESTORS = 50
+
+# Any: values of tests and submissions.
+Read = Callable[[Any], Any]
+
+
+class Exceptions:
+    """The stand-ins that the tests have met, by their names and those of their ancestors."""
+
+    def __init__(self) -> None:
+        self._classes: dict[Any, type[BaseException]] = {}
+        self._numbers: dict[type[BaseException], int] = {}
+
+    def number(self, kind: type) -> int | None:
+        """The number of the submission's class that a class stands for, if it is one of these."""
+        return self._numbers.get(kind)
+
+    def is_of_submission(self, error: BaseException) -> bool:
+        """Whether the submission raised it first."""
+        return type(error) in self._classes.values()
+
+    def kind(
+        self, names: list[str], bases: list[list[int]], number: int | None = None
+    ) -> type[BaseException]:
+        """The stand-in for the class that `claims.ancestors` describes."""
+        if not 0 < len(names) <= _MOST_ANCESTORS or len(self._classes) > _MOST_CLASSES:
+            raise Malformed("too many classes of exceptions")
+        found: dict[int, tuple[Any, type[BaseException]]] = {}
+        for place in reversed(range(len(names))):  # ancestors first
+            name, above = str(names[place]), [found[each] for each in bases[place] if each > place]
+            key = (name, *(each for each, _ in above))
+            if key not in self._classes:
+                self._classes[key] = _stand_in(name, [kind for _, kind in above])
+            found[place] = key, self._classes[key]
+        kind = found[0][1]
+        if number is not None:
+            self._numbers[kind] = number
+        return kind
+
+    def error(self, described: Any, read: Read) -> BaseException:
+        """The exception that `claims.raised` describes."""
+        names, text, wires, state, cause, bases = described
+        kind = self.kind(names, bases)
+        args = [read(each) for each in wires]
+        try:
+            error = kind(*args)
+        except (TypeError, ValueError):  # one that wants other arguments than it keeps
+            error = kind.__new__(kind)
+            error.args = tuple(args)
+        error.__dict__["_text"] = str(text)
+        error.__dict__.update({str(name): read(each) for name, each in state.items()})
+        if cause is not None:
+            error.__cause__ = self.error(cause, read)
+        return error
+
+
+def _stand_in(name: str, bases: list[Any]) -> type[BaseException]:
+    module, _, own = name.rpartition(".")
+    # Of the standard library only what the tests have imported: an import can do anything.
+    library = module.partition(".")[0] in getattr(sys, "stdlib_module_names", ())
+    builtin: Any = getattr(sys.modules.get(module) if library else builtins, own, None)
+    known = module in ("", "builtins") or library
+    known = known and isinstance(builtin, type) and issubclass(builtin, BaseException)
+    if known and not any(issubclass(each, builtin) for each in bases):
+        bases = [*bases, builtin]
+
+    def text(self: Any) -> str:
+        return str(self.__dict__.get("_text", BaseException.__str__(self)))
+
+    def fill(own: dict[str, Any]) -> None:
+        own.update(__str__=text, __module__="submission")
+
+    own = own or "Exception"
+    try:
+        return types.new_class(own, tuple(bases) or (Exception,), exec_body=fill)
+    except TypeError:  # their layouts do not go together
+        return types.new_class(own, (bases[0],), exec_body=fill)

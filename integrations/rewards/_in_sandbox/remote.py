@@ -1,0 +1,267 @@
+"""Runs in the judge's sandbox: stand-ins for what stays in the submission's sandbox.
+
+Functions, modules and iterators of the submission, its classes, and objects of the classes that the
+tests work with: these change, so the tests ask the submission each time. Equal questions with
+nothing done in between have one answer.
+
+An operator between an object and plain data is never left to the submission: the other side may be
+what the test expects. It works on the plain value that the object stands for, or is a TypeError;
+where it gives another such object, that object is not asked for plain values either.
+"""
+
+from __future__ import annotations
+
+import functools
+import opcode
+import operator
+import types
+from collections.abc import Iterator
+from typing import Any  # Any: values of tests and submissions
+
+_TEXT = 500
+BINARY: dict[str, Any] = {
+    each.__name__.strip("_"): each
+    for each in (
+        *(operator.add, operator.sub, operator.mul, operator.matmul, operator.truediv),
+        *(operator.floordiv, operator.mod, operator.pow),
+        *(operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
+    )
+}
+PLAIN_METHODS = frozenset(
+    name
+    for kind in (str, bytes, int, float, complex, list, tuple, dict, set)
+    for name in dir(kind)
+    if not name.startswith("_")
+)
+"""Methods of plain data: what the tests ask of plain data, no object may answer."""
+_OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__wrapped__", "__annotations__")
+
+
+class Remote:
+    """Something of the submission, known by its number there."""
+
+    __slots__ = ("__weakref__", "_classes", "_connection", "_kind", "_number")
+    _classes: list[int]
+    """Numbers of the object's class and its bases."""
+    _connection: Any  # Any: imports this module
+    _kind: str
+    _number: int
+
+    def __init__(
+        self, connection: Any, number: int, kind: str = "", classes: list[int] | None = None
+    ) -> None:
+        own = (("_connection", connection), ("_number", number), ("_kind", kind))
+        for name, value in (*own, ("_classes", classes or [])):
+            object.__setattr__(self, name, value)
+
+    @property
+    def _id(self) -> tuple[int, str]:
+        return self._number, type(self).__name__
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Remote) and self._number == other._number
+
+    def __hash__(self) -> int:
+        return int(self._number)
+
+    def _leave(self, kind: type | None, error: BaseException | None, trace: Any) -> bool:
+        """Leave a `with` block."""
+        swallowed = self._connection.do("exit", self, *_leaving(error))
+        return error is not None and bool(swallowed) and _may_swallow(self, error, trace)
+
+    async def _leave_async(
+        self, kind: type | None, error: BaseException | None, trace: Any
+    ) -> bool:
+        """Leave an `async with` block."""
+        swallowed = await self._connection.do("aexit", self, *_leaving(error))
+        return error is not None and bool(swallowed) and _may_swallow(self, error, trace)
+
+
+def _leaving(error: BaseException | None) -> tuple[list[str] | None, str]:
+    if error is None:
+        return None, ""
+    return [each.__name__ for each in type(error).__mro__], str(error)[:_TEXT]
+
+
+def _may_swallow(remote: Remote, error: BaseException, trace: Any) -> bool:
+    """Whether a `with` block of the submission may put an exception aside.
+
+    It may where a `raise` of the tests stands in the block itself. What fails in a test, or in a
+    function that the block calls, it may not, nor its own failure.
+    """
+    if not remote._connection.is_ordinary(error) or trace.tb_next is not None:
+        return False
+    code = trace.tb_frame.f_code
+    raises = opcode.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+    return raises and bool(code.co_filename.startswith("test"))
+
+
+class Function(Remote):
+    """A function of the submission, or a method of an object."""
+
+    __slots__ = ("_called", "_top")
+
+    def _named(self, name: str, top: bool) -> Function:
+        """Note the name under which the tests found it, and whether a module has it."""
+        object.__setattr__(self, "_called", name)
+        object.__setattr__(self, "_top", top)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._connection.call(self, getattr(self, "_called", ""), args, kwargs)
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else functools.partial(self, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_called", "_top") or (name.startswith("__") and name not in _OF_FUNCTIONS):
+            raise AttributeError(name)
+        if not getattr(self, "_called", "") and name in PLAIN_METHODS:
+            raise AttributeError(f"{name}: a function of the submission is no plain data")
+        return self._connection.do("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._connection.do("setattr", self, name, value)
+
+    @property
+    def __signature__(self) -> Any:
+        return self._connection.signature(self)
+
+
+class Module(Remote):
+    """A module of the submission."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._connection.named(name, self._connection.do("getattr", self, name), top=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._connection.do("setattr", self, name, value)
+
+
+class Steps(Remote):
+    """An iterator of the submission, which is gone through once."""
+
+    __slots__ = ("_over", "_stepped")
+
+    @property  # type: ignore[misc]  # typeshed has no read-only one
+    def __class__(self) -> Any:  # pyright: ignore  # nor has its
+        return types.GeneratorType if self._kind == "generator" else Steps
+
+    def __iter__(self) -> Iterator[Any]:
+        if not hasattr(self, "_stepped"):
+            object.__setattr__(self, "_stepped", False)
+        if getattr(self, "_over", False) and not self._stepped:
+            raise TypeError(
+                "an iterator of the submission that has ended cannot be gone through again"
+            )
+        return self
+
+    def __next__(self) -> Any:
+        if not hasattr(self, "_stepped"):  # by next(): these tests know that it is an iterator
+            object.__setattr__(self, "_stepped", True)
+        if getattr(self, "_over", False):
+            raise StopIteration
+        try:
+            return self._connection.do("next", self)
+        except BaseException:
+            object.__setattr__(self, "_over", True)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("send", "throw", "close"):
+            raise AttributeError(name)
+        return functools.partial(self._connection.do, "step", self, name)
+
+    def __aiter__(self) -> Any:
+        return self._connection.do("aiter", self)
+
+    def __anext__(self) -> Any:
+        return self._connection.do("anext", self)
+
+
+class Class(Remote):
+    """A class of the submission. One that the tests do not name can be called and no more."""
+
+    __slots__ = ()
+
+    def _own(self, what: str) -> None:
+        if not self._connection.is_live(self._classes):
+            raise TypeError(
+                f"{what}: list the class {self._kind} of the submission in the task's 'classes'"
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._connection.call(self, "", args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return self._kind.rpartition(".")[2]
+        if name.startswith("__") and name not in ("__doc__", "__members__"):
+            raise AttributeError(name)
+        self._own(name)
+        return self._connection.named(name, self._connection.do("getattr", self, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own(name)
+        self._connection.do("setattr", self, name, value)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, Remote) and self._number in value._classes
+
+    def __subclasscheck__(self, value: Any) -> bool:
+        return isinstance(value, Class) and self._number in value._classes
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise TypeError(
+            f"the tests derive a class from {self._kind} of the submission: this needs the task's "
+            "'trust': 'shared'"
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self._own("iter()")
+        return iter(self._connection.do("iter", self))
+
+    def __len__(self) -> int:
+        self._own("len()")
+        return int(self._connection.do("len", self))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, key: Any) -> Any:
+        self._own("[]")
+        return self._connection.do("getitem", self, key)
+
+    def __contains__(self, item: Any) -> bool:
+        self._own("in")
+        return bool(self._connection.do("contains", self, item))
+
+    def __repr__(self) -> str:
+        return f"<class {self._kind!r} of the submission>"
+
+    @property
+    def __signature__(self) -> Any:
+        return self._connection.signature(self)
+
+
+_kinds: dict[Any, type] = {}
+
+
+def with_operators(base: type, table: dict[str, Any], special: list[str], kind: str) -> Any:
+    """A class below `base` with those special methods of `table` that an object's class has."""
+    name = kind.rpartition(".")[2] or base.__name__
+    key = (base, name, tuple(special))
+    if key not in _kinds:
+        own = {f"__{each}__": table[each] for each in special if each in table}
+        _kinds[key] = type(name, (base,), {"__slots__": (), "__module__": "submission", **own})
+    return _kinds[key]
+
+
+for _kind in (Function, Class):
+    setattr(  # noqa: B010 - a class's own docstring is in the way
+        _kind, "__doc__", property(lambda self: self._connection.do("getattr", self, "__doc__"))
+    )

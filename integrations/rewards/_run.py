@@ -1,0 +1,330 @@
+"""One run of one program in a pristine sandbox: start, time limits and retries."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from sandboxkit import (
+    CommandStartError,
+    ConfigurationError,
+    Ending,
+    Operation,
+    Process,
+    ProcessResult,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxError,
+    Session,
+    Usage,
+)
+from sandboxkit.integrations._retries import retry
+from sandboxkit.integrations._service import DeadlineError, service_time
+from sandboxkit.integrations.rewards import _programs
+from sandboxkit.integrations.rewards._boundary import (
+    Phase,
+    caused_by_command,
+    is_transient,
+    unproven,
+    verdict_of,
+)
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._programs import SandboxProgram
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
+
+T = TypeVar("T")
+
+_SPARE_LIFETIME = 60.0
+_KILLED = 137  # 128 + SIGKILL
+_OUT_OF_TIME = 152  # 128 + SIGXCPU, which the kernel sends at RLIMIT_CPU
+_POLL = 1.0
+_PATIENCE = 120.0
+"""Time limit in seconds for a usage request. A submission with the maximum number of busy processes
+delays the answer by seconds; a frozen sandbox never answers."""
+_MOST_PROCESSORS = 64
+"""Assumed maximum of CPUs: a program that ran for less than timeout / 64 cannot have used its CPU time."""
+
+
+async def run(
+    session: Session,
+    program: SandboxProgram,
+    limits: Limits,
+    *,
+    stdin: bytes = b"",
+    files: Mapping[str, bytes] | None = None,
+) -> ProcessResult | Verdict:
+    """Run a program to its end and return its result, or a Verdict if the run cannot be graded.
+
+    The program must be `limited` or enforce its `processor_seconds` itself.
+    """
+
+    async def attempt(sandbox: Sandbox, _: bool) -> ProcessResult | Verdict:
+        await sandbox.start()
+        process = begin(sandbox, program, stdin=stdin, output_limit=limits.output_limit)
+        return await watched(sandbox, process, limits)
+
+    # Run everything on the background loop: otherwise each step would switch threads twice.
+    return await Operation(retried(session, limits, attempt, files))
+
+
+def begin(
+    sandbox: Sandbox, program: SandboxProgram, *, stdin: bytes | bool, output_limit: int
+) -> Process:
+    """Start a program, in a fork of the sandbox's interpreter if there is one."""
+    if sandbox.spec.interpreter is not None and program.code is not None:
+        code, rest = program.fork(stdin)
+        return sandbox.run_python(code, stdin=rest, output_limit=output_limit)
+    return sandbox.exec(program.argv, stdin=stdin, output_limit=output_limit)
+
+
+def pristine(
+    session: Session,
+    limits: Limits,
+    files: Mapping[str, bytes] | None = None,
+    *,
+    fresh: bool = False,
+) -> Sandbox:
+    """Return a sandbox, not yet started, without any trace of another submission.
+
+    With `fresh` it is new, not reset, and has no interpreter whose end could be mistaken for that
+    of a run.
+    """
+    options = run_options(limits, resets=limits.resets(session) and not fresh)
+    options["files"] = files or {}
+    return session.sandbox(**options)
+
+
+# Any: the fields of SandboxSpec.
+def run_options(limits: Limits, *, resets: bool) -> dict[str, Any]:
+    """Return the options of a submission's sandbox; with `resets` it is reused for many runs."""
+    return {
+        "command": None,
+        "files": {},
+        "network": "none",
+        "profile": "strict",
+        "memory_mb": limits.memory_mb,
+        "lifetime": limits.deadline + _SPARE_LIFETIME,
+        "detach": False,
+        "reuse": "reset" if resets else "never",
+        "interpreter": _programs.interpreter(limits.python) if resets else None,
+    }
+
+
+async def retried(
+    session: Session,
+    limits: Limits,
+    attempt: Callable[[Sandbox, bool], Awaitable[T]],
+    files: Mapping[str, bytes] | None = None,
+) -> T | Verdict:
+    """Return the result of `attempt(sandbox, alone)`, retried after infrastructure failures.
+
+    Each attempt gets a pristine sandbox, not yet started, that is stopped afterwards. If the run is
+    killed or a program in the sandbox ends the sandbox, the cause is unproven: the run is repeated
+    once, alone in a fresh sandbox, and a second such end counts as its own doing. Past
+    `limits.retries` or `limits.deadline` the result is a Verdict INFRA_ERROR. Raises
+    ConfigurationError, for example if the sandbox has no Python.
+    """
+    try:
+        return await _in_service(session, limits, attempt, files, alone=False)
+    except _Unproven:
+        return await _in_service(session, limits, attempt, files, alone=True)
+
+
+class _Unproven(Exception):
+    """A run ended in a way that it may not have caused itself."""
+
+
+async def _in_service(
+    session: Session,
+    limits: Limits,
+    attempt: Callable[[Sandbox, bool], Awaitable[T]],
+    files: Mapping[str, bytes] | None,
+    *,
+    alone: bool,
+) -> T | Verdict:
+    sandbox: Sandbox | None = None
+
+    async def once() -> T:
+        nonlocal sandbox
+        sandbox = pristine(session, limits, files, fresh=alone)
+        try:
+            return await attempt(sandbox, alone)
+        finally:
+            # Not awaited: session.close() retries a stop that fails.
+            sandbox.stop()
+
+    try:
+        async with service_time(limits.deadline, lambda: sandbox.queued if sandbox else None):
+            return await _retried(session, limits, once, alone)
+    except DeadlineError as error:
+        return masked(str(error))
+
+
+async def _retried(
+    session: Session, limits: Limits, once: Callable[[], Awaitable[T]], alone: bool
+) -> T | Verdict:
+    def again(error: Exception, failures: int) -> bool:
+        return failures <= limits.retries and is_transient(error) and not caused_by_command(error)
+
+    try:
+        answer = await retry(once, again)
+    except ConfigurationError:
+        raise
+    except SandboxError as error:
+        if unproven(error) and not alone:
+            raise _Unproven from error
+        if isinstance(error, CommandStartError) and not error.retryable:
+            if await _starts(session, limits):
+                # Python does start elsewhere, so the submission must have forged the error, on a
+                # backend that reports the start through the sandbox.
+                return failed(f"it claims not to have been started: {error}")
+            raise ConfigurationError(
+                f"{error}; grading needs it in the session's image, or Limits(python=...)"
+            ) from error
+        phase = Phase.GRADED if caused_by_command(error) else Phase.STARTED
+        return verdict_of(error, phase, trust="shared")
+    if isinstance(answer, Verdict) and answer.outcome is Outcome.KILLED and not alone:
+        raise _Unproven
+    return answer
+
+
+async def _starts(session: Session, limits: Limits) -> bool:
+    """Whether Python starts in a sandbox that holds no submission."""
+    sandbox = pristine(session, limits, fresh=True)
+    try:
+        await sandbox.start()
+        await begin(
+            sandbox, SandboxProgram((limits.python, "-c", ""), ""), stdin=b"", output_limit=1
+        )
+    except CommandStartError:
+        return False
+    finally:
+        sandbox.stop()
+    return True
+
+
+def ended(result: ProcessResult) -> Verdict:
+    """Return the verdict for a program that exited without an answer."""
+    return failed(f"exited with status {result.returncode} and no answer")
+
+
+async def watched(
+    sandbox: Sandbox, process: Process, limits: Limits, *, before: Usage | None = None
+) -> ProcessResult | Verdict:
+    """Wait for a `limited` command without a timeout; return a Verdict if it cannot be graded.
+
+    Call this as soon as the command has started. `before` is the sandbox's usage before the command,
+    None for a fresh sandbox; the usage of everything in the sandbox counts. If this returns a
+    Verdict or is cancelled, it also kills the command, without waiting. Raises infrastructure
+    errors for the caller to retry, among them ProviderUnavailableError for a frozen sandbox.
+    """
+    watch = RunMeter(sandbox, limits, before)
+    answer = asyncio.wrap_future(process)
+    try:
+        result = await watch.within(answer)
+        return await watch.judge(result) if isinstance(result, ProcessResult) else result
+    finally:
+        process.cancel()
+        abandon(answer)
+
+
+# Any: the result is discarded.
+def abandon(answer: asyncio.Future[Any]) -> None:
+    """Cancel a future that has no waiter left, and retrieve its error so that asyncio does not log it."""
+    answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+    answer.cancel()
+
+
+class RunMeter:
+    """Measures one command's CPU time and elapsed time, and enforces its limits."""
+
+    def __init__(self, sandbox: Sandbox, limits: Limits, before: Usage | None) -> None:
+        self._sandbox, self._limits = sandbox, limits
+        self._used_before = (before and before.processor_seconds) or 0.0
+        self._starved = (before and before.starved_seconds) or 0.0
+        self._own = 0.0
+        self._waited = 0.0
+        """Elapsed seconds since the last usage request, including time off the CPU."""
+        self._pause = limits.timeout
+
+    async def within(self, answer: asyncio.Future[T]) -> T | Verdict:
+        """Wait for the command's answer, or return a Verdict when it exceeds a limit.
+
+        Time between two calls does not count. After a Verdict or a cancellation `answer` is still
+        pending, and the caller must cancel it.
+        """
+        while not answer.done():
+            begun = time.monotonic()
+            await asyncio.wait([answer], timeout=max(self._pause - self._waited, 0.0))
+            self._waited += time.monotonic() - begun
+            if self._waited >= self._pause and not answer.done():
+                verdict = await self._look()
+                if verdict is not None:
+                    return verdict
+        return answer.result()
+
+    async def _look(self) -> Verdict | None:
+        """Check a running command's usage; return a Verdict if it exceeded a limit."""
+        asked = time.monotonic()
+        usage = await self._usage()
+        delay = time.monotonic() - asked
+        if self._used_up(usage):
+            return _timeout(f"used its {self._limits.timeout:g} s of processor time")
+        starved = (usage and usage.starved_seconds) or self._starved
+        # Neither time off the CPU counts nor the delay of the usage request.
+        excused = max(delay, min(starved - self._starved, self._waited + delay))
+        self._own += self._waited + delay - excused
+        self._starved, self._waited = starved, 0.0
+        left = self._limits.longest - self._own
+        if left <= 0:
+            return _timeout(f"neither ended nor used its time in {self._limits.longest:g} s")
+        self._pause = left if usage is None else min(left, _POLL)
+        return None
+
+    async def judge(self, result: ProcessResult) -> ProcessResult | Verdict:
+        """Return the result of a finished command, or a Verdict if it exceeded a limit or was killed."""
+        limits = self._limits
+        if result.truncated:
+            detail = f"more than {limits.output_limit} bytes of output"
+            return Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
+        if result.returncode == _OUT_OF_TIME:
+            return _timeout(f"used its {limits.timeout:g} s of processor time")
+        if result.duration * _MOST_PROCESSORS >= limits.timeout:
+            try:
+                usage = await self._usage()
+            except SandboxError:
+                # The command's end is already known; a child that it left behind must not change
+                # the outcome by taking the sandbox down.
+                usage = None
+            killed_late = result.returncode == _KILLED and result.duration >= limits.timeout
+            if self._used_up(usage) or (usage is None and killed_late):
+                return _timeout(f"used its {limits.timeout:g} s of processor time")
+        if result.ending is Ending.OUT_OF_MEMORY:
+            detail = "used more memory than its sandbox has"
+            return Verdict(Outcome.OOM, 0.0, "policy", detail)
+        if result.returncode == _KILLED:
+            detail = "killed by signal 9"
+            if result.ending is None:
+                detail += ", as the memory limit does"
+            return Verdict(Outcome.KILLED, 0.0, "policy", detail)
+        return result
+
+    async def _usage(self) -> Usage | None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await self._sandbox.usage()
+        except TimeoutError as error:
+            raise ProviderUnavailableError(
+                f"the sandbox gave no sign of life for {_PATIENCE:g} s",
+                provider=self._sandbox.provider_name,
+                sandbox_id=self._sandbox.id,
+            ) from error
+
+    def _used_up(self, usage: Usage | None) -> bool:
+        if usage is None or usage.processor_seconds is None:
+            return False
+        return usage.processor_seconds - self._used_before >= self._limits.timeout
+
+
+def _timeout(detail: str) -> Verdict:
+    return Verdict(Outcome.TIMEOUT, 0.0, "policy", detail)

@@ -1,0 +1,206 @@
+"""Checks of a task's keys and of its cases, before anything is graded."""
+
+import difflib
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._task_keys import (
+    CASE_KEYS,
+    CASE_WORDS,
+    HOST_COMPARE,
+    KNOWN_COLUMNS,
+    OTHER_WORDS,
+    TASK_KEYS,
+    Key,
+    Kind,
+    Reads,
+)
+from sandboxkit.integrations.rewards._values import Comparison
+
+_ALIKE = 0.8
+"""Minimum similarity, from 0 to 1, at which an unknown key counts as a typo of a known key."""
+_SHOWN = 80
+
+# Any, throughout: a task is a row of a user's data set.
+Task = Mapping[str, Any]
+
+
+def checked(task: Task, reads: Reads = HOST_COMPARE, *, ignore: Collection[str] = ()) -> Task:
+    """Return the task without columns that are None and without those in `ignore`.
+
+    Data sets fill columns that a row does not use with None. Columns that no grader reads pass
+    unchecked, unless the name resembles one of our keys or is another grader's name for one: such
+    a setting must not be ignored silently. Raises ConfigurationError for an invalid task.
+    """
+    given = {name: value for name, value in task.items() if name not in ignore}
+    known = {key.name: key for key in TASK_KEYS}
+    for name, value in given.items():
+        if name not in known and _says_something(value):
+            _refuse_alike(name, value)
+    own = {name: value for name, value in given.items() if value is not None or name not in known}
+    for name, key in known.items():
+        if name in own:
+            _check(key, own[name], "the task's")
+            _check_company(key, own, "the task", reads)
+    for number, case in enumerate(own.get("cases", ()), 1):
+        check_case(case, f"case {number}")
+    return own
+
+
+def check_case(case: Any, where: str = "a case") -> None:
+    """Check one case. Raises ConfigurationError for an invalid one."""
+    if not isinstance(case, Mapping):
+        raise ConfigurationError(
+            f"{where} is {_shown(case)}, a {type(case).__name__}: give an object with args and "
+            "expected, or with stdin and stdout"
+        )
+    known = {key.name: key for key in CASE_KEYS}
+    filled = [name for name, value in case.items() if value is not None or name == "expected"]
+    if "stdin" in filled and case.get("expected") is None:
+        filled = [name for name in filled if name != "expected"]
+    for name in filled:
+        if name not in known:
+            raise ConfigurationError(
+                f"{where} has a key {name!r}, which no grader reads: {_instead(name, tuple(known))}"
+            )
+        _check(known[name], case[name], f"{where}'s")
+    if "expected" in filled and "stdout" in filled:
+        raise ConfigurationError(f"{where} has both expected and stdout: make two cases of it")
+    for name in filled:
+        if known[name].needs and not {*filled}.intersection(known[name].needs):
+            raise ConfigurationError(
+                f"{where} has {name}={_shown(case[name])} and no {known[name].needs[0]}: "
+                "give args and expected, or stdin and stdout"
+            )
+    if "expected" not in filled and "stdout" not in filled:
+        raise ConfigurationError(
+            f"{where}, {_shown(case)}, has neither stdin and stdout nor args and expected"
+        )
+
+
+def comparison_of(task: Task, case: Task | None = None) -> Comparison:
+    """Return the comparison for a case: its `strict`, `rel_tol` and `abs_tol`, or else the task's."""
+    options = {"strict": True, "rel_tol": 0.0, "abs_tol": 0.0}
+    for name in options:
+        for source in (task, case or {}):
+            if source.get(name) is not None:
+                options[name] = source[name]
+    return Comparison(bool(options["strict"]), float(options["rel_tol"]), float(options["abs_tol"]))
+
+
+def _check(key: Key, value: Any, whose: str) -> None:
+    good, remedy = _CHECKS[key.kind]
+    if not good(value):
+        raise ConfigurationError(
+            f"{whose} {key.name}={_shown(value)} is a {type(value).__name__}: give {remedy} "
+            f"({key.meaning})"
+        )
+
+
+def _check_company(key: Key, task: Task, where: str, reads: Reads) -> None:
+    if not _says_something(task[key.name]) or task[key.name] == key.default:
+        return
+    if key.name in reads.unread:
+        raise ConfigurationError(
+            f"{where} has {key.name}={_shown(task[key.name])}, which {reads.grader} does not read: "
+            "use HostCompare"
+        )
+    if key.needs and not any(name in task for name in key.needs):
+        raise ConfigurationError(
+            f"{where} has {key.name}={_shown(task[key.name])} and no {' or '.join(key.needs)}, "
+            "without which it has no effect"
+        )
+
+
+def _refuse_alike(name: str, value: Any) -> None:
+    if remedy := _suspicion(name):
+        raise ConfigurationError(
+            f"the task has a key {name!r} ({_shown(value)}), which no grader reads: {remedy} (if "
+            f"grading does not need this column of the data set: HostCompare(ignore=({name!r},)))"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _suspicion(name: str) -> str:
+    """Return the remedy for an unknown key that seems meant for the grader; empty for any other column."""
+    if name in KNOWN_COLUMNS:
+        return ""
+    if name.lower() in OTHER_WORDS:
+        return f"write {OTHER_WORDS[name.lower()]}"
+    plain = {_plain(key.name): key.name for key in TASK_KEYS}
+    close = difflib.get_close_matches(_plain(name), plain, 1, _ALIKE)
+    return f"did you mean {plain[close[0]]!r}?" if close else ""
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    if name.lower() in CASE_WORDS:
+        return f"write {CASE_WORDS[name.lower()]}"
+    plain = {_plain(each): each for each in known}
+    close = difflib.get_close_matches(_plain(name), plain, 1)
+    return f"did you mean {plain[close[0]]!r}?" if close else f"there are {', '.join(known)}"
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and not (isinstance(value, (str, list, tuple, dict)) and not value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_texts(value: Any) -> bool:
+    return _is_list(value) and all(isinstance(each, str) for each in value)
+
+
+def _is_names(value: Any) -> bool:
+    return _is_texts(value) and all(each.isidentifier() for each in value)
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf
+
+
+def _is_python(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() in ("py", "python", "python3")
+
+
+_CHECKS: dict[Kind, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda value: isinstance(value, str), "text"),
+    "text or messages": (
+        lambda value: isinstance(value, str) or _is_list(value),
+        "text or messages",
+    ),
+    "list of text": (_is_texts, "a list of text"),
+    "list of names": (_is_names, "a list of names, such as ['Vector']"),
+    "names or yes": (
+        lambda value: isinstance(value, bool) or _is_names(value),
+        "true, or a list of names of functions",
+    ),
+    "list of cases": (_is_list, "a list of objects with args and expected, or stdin and stdout"),
+    "number": (_is_number, "a number from 0"),
+    "yes or no": (lambda value: isinstance(value, bool), "true or false"),
+    "isolated or shared": (
+        lambda value: value in ("isolated", "shared"),
+        "'isolated' or 'shared'",
+    ),
+    "python": (_is_python, "'python', the only language that graders here run"),
+    "list": (_is_list, "a list"),
+    "mapping": (
+        lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
+        "an object whose keys are names",
+    ),
+    "value": (lambda _: True, "a value"),
+}

@@ -1,0 +1,36 @@
+"""Keys of a task with which its reference may pass if the tests refuse it."""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sandboxkit.integrations.rewards.doctor._names import CheatNames
+
+__all__ = ["remedies"]
+
+# Any: a row of a user's data set, and its values.
+Remedy = tuple[str, dict[str, Any]]
+"""The key as its author would write it, and the task with that key."""
+
+
+def remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iterator[Remedy]:
+    """Yield each remedy that the task does not have yet, those that weaken grading least first."""
+    if not any(task.get(name) for name in ("test", "tests", "test_list")):
+        return
+    defined = _classes(reference)
+    tried: dict[str, Any] = {"names": list(names.own)}
+    if defined:
+        tried |= {"classes": defined, "operators": defined}
+    tried |= {"in_place": True, "varies": True, "trust": "shared"}
+    for key, value in tried.items():
+        if value and not task.get(key):
+            yield f'"{key}": {json.dumps(value)}', {**task, key: value}
+
+
+def _classes(reference: str) -> list[str]:
+    try:
+        tree = ast.parse(reference)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # the reference's verdict reports it
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
