@@ -1,17 +1,17 @@
 """Group relative policy optimization: rollouts in sandboxes, training with FSDP2.
 
-In the order to read:
+The modules, in reading order:
 
-    program, config               the command, and every setting
-    trainer, loop                 a run is opened; its steps
-    data, rollout, clock          a prompt becomes a group of graded completions; their times
-    turns, workplace              tool calls in what a model wrote, and where they are made
-    buffer, sampling              groups become batches, ahead of training or in step with it
-    advantages, objective         rewards and log-probabilities become a loss: pure functions
-    packing, model, training      a batch becomes an optimizer step
-    ranks, parent, sharding       the processes that train together, and a model in parts
-    lora, checkpoint, gguf        adapters, what is kept, and models kept otherwise
-    engines/                      what samples, and how new weights get there
-    metrics, record, records      what is kept of a step and of each rollout
-    console, plot, show           what a person sees of it
+    program, config               the command line, and every setting
+    trainer, loop                 set up a run; run its steps
+    data, rollout, clock          turn a prompt into a group of graded completions, with timing
+    turns, workplace              parse the model's tool calls; run them in a sandbox
+    buffer, sampling              collect groups into batches, synchronously or ahead of training
+    advantages, objective         rewards and log-probabilities to a loss, as pure functions
+    packing, model, training      a batch to an optimizer step
+    ranks, parent, sharding       the training processes, and the sharded model
+    lora, checkpoint, gguf        adapters, checkpoints, and import of GGUF models
+    engines/                      inference engines, and the transfer of new weights to them
+    metrics, record, records      metrics of a step, and records of each rollout
+    console, plot, show           output for people
 """

@@ -1,4 +1,4 @@
-"""Advantages: how much better each completion was than the others of its prompt.
+"""Advantages: how much better a completion is than the others of its prompt.
 
 For the rewards r_1 ... r_G of one group (the completions of one prompt), with their mean and their
 sample standard deviation:
@@ -7,8 +7,9 @@ sample standard deviation:
     group:  A_i = (r_i - mean(r)) / (std(r) + 1e-4)               GRPO, arXiv:2402.03300
     batch:  A_i = (r_i - mean(r)) / (std(all r of the batch) + 1e-4)
 
-A completion whose grading failed for reasons of ours has no reward, NaN here. It is left out of
-the mean and of both deviations, and its advantage is 0; so is that of the only one left of a group.
+A completion whose grading failed in the infrastructure has no reward: NaN here. It is left out of
+the mean and of both deviations, and its advantage is 0. A group with only one known reward also gets
+the advantage 0.
 """
 
 from typing import Literal
@@ -27,10 +28,10 @@ _EPSILON = 1e-4
 def group_advantages(
     rewards: torch.Tensor, *, scale: Scale = "group", center: bool = True
 ) -> torch.Tensor:
-    """Advantages of completions, the same shape as `rewards`: [groups, completions], float.
+    """Return the advantages, of the same shape as `rewards`: [groups, completions], float.
 
-    `center=False` leaves the group's mean in. Raises ConfigurationError for a group of one where
-    groups are centred or scaled, whose advantage could only be 0, and for an infinite reward.
+    `center=False` does not subtract the group's mean. Raises ConfigurationError for an infinite
+    reward, and for groups of one with `center` or scale "group", whose advantage would always be 0.
     """
     if rewards.ndim != 2:
         raise ConfigurationError(f"rewards of shape {tuple(rewards.shape)}: give [groups, size]")
@@ -48,7 +49,7 @@ def group_advantages(
     centred = torch.where(known, values - mean, 0.0)
     advantages = centred if center else values
     if scale == "group":
-        # Of one value no deviation is known; centred it is 0 anyway.
+        # One value has no sample deviation; its centred value is 0 anyway.
         deviation = (centred.square().sum(1, keepdim=True) / (counts - 1).clamp(min=1)).sqrt()
         advantages = advantages / (deviation + _EPSILON)
     elif scale == "batch":

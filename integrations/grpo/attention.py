@@ -1,8 +1,8 @@
-"""Attention within each sequence of a packed row, in place of over the whole row under a mask.
+"""Attention within each sequence of a packed row, instead of over the whole row under a mask.
 
-A row of 32 sequences of 128 tokens has 32 x 128² pairs then, and not 4096². What is computed is the same.
-Sequences that begin alike can have their beginning once in the row: it is the stem of a tree, of which
-each branch looks at the stem and at itself. Stems, and branches, of about one length are computed together.
+A row of 32 sequences of 128 tokens then costs 32 x 128² pairs instead of 4096², with the same result.
+Sequences with a common prefix can share it: the prefix is the stem of a tree, and each branch attends
+to the stem and to itself. Stems of similar length, and branches of similar length, are batched.
 """
 
 import inspect
@@ -21,35 +21,35 @@ __all__ = ["Tree", "apart", "keep_apart", "shares"]
 
 _NAME, _ASKED = "sandboxkit_packed", "sandboxkit_asked"
 _MOST_PADDED = 1.5
-"""Times the pairs of tokens that there are: so many may be computed, to compute parts together."""
+"""Maximum ratio of computed pairs of tokens, with padding, to needed pairs when parts are batched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Tokens of a row that follow one another: a stem, then branches; a sequence alone is a stem."""
+    """Consecutive tokens of a row: a stem, then its branches. A single sequence is a stem only."""
 
     stem: int
     branches: tuple[int, ...] = ()
 
     @property
     def longest(self) -> int:
-        """Tokens of its longest sequence."""
+        """Number of tokens of the longest sequence."""
         return self.stem + max(self.branches, default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Spans of a row's tokens, each padded to the longest."""
+    """Spans of a row's tokens, padded to the length of the longest."""
 
     tokens_T: torch.Tensor
-    """Of the row, one span after the other."""
+    """Indices into the row, span by span."""
     places_T: torch.Tensor
-    """Of these among the padded ones."""
+    """Index of each token in the padded, flattened spans."""
     count: int
     longest: int
 
     def of(self, row_1HTD: torch.Tensor) -> torch.Tensor:
-        """[count, H, longest, D], with zeros after the end of each."""
+        """Gather the spans: [count, H, longest, D], zero-padded at the end."""
         heads, size = row_1HTD.shape[1], row_1HTD.shape[3]
         room = row_1HTD.new_zeros(self.count * self.longest, heads, size)
         filled = room.index_copy(0, self.places_T, row_1HTD[0].transpose(0, 1)[self.tokens_T])
@@ -58,30 +58,30 @@ class _Spans:
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Stems, or branches with what is before each, that are computed at once.
+    """A batch of stems, or of branches with their stems.
 
-    What follows the end of one changes it as little as what follows a token: attention is causal.
+    Padding after the end of a span does not affect it, since attention is causal.
     """
 
     own: _Spans
     before: _Spans | None
     seen_N1LK: torch.Tensor | None
-    """What each token of a branch looks at."""
+    """Mask of the tokens that each token of a branch attends to."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
     parts: list[_Together]
     order_T: torch.Tensor
-    """Of the row's tokens among those of the parts."""
+    """Index of each token of the row in the concatenated parts."""
     longest: int
     branches: bool
 
 
 def keep_apart(model: PreTrainedModel) -> None:
-    """Have it attend so where it is given `apart(...)`, and as transformers does where not.
+    """Install this attention in a model; it acts when the call has the keywords of `apart(...)`.
 
-    A model whose layers cannot be given it, or that mask more than what comes after, stays as it is.
+    Leaves the model unchanged if its layers do not receive the keywords or need their own mask.
     """
     forward = inspect.signature(model.forward).parameters.values()
     takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in forward)
@@ -92,9 +92,9 @@ def keep_apart(model: PreTrainedModel) -> None:
 
 
 def _hands_on(model: PreTrainedModel) -> bool:
-    """Whether its first layer's attention is given what the model is, and no mask of the layer's own.
+    """Whether the first layer's attention receives the model's extra keywords and no mask.
 
-    Nothing after that is computed; a model without weights tells it as well.
+    Computation stops at that layer. This also works for a model on the meta device.
     """
     two = torch.ones(1, 2, dtype=torch.long, device=model.device)
     try:
@@ -102,13 +102,13 @@ def _hands_on(model: PreTrainedModel) -> bool:
             model(input_ids=two, attention_mask=two, use_cache=False, packed=True)
     except _Asked as asked:
         return asked.alone
-    except Exception:  # noqa: BLE001 - of layers that need a mask to make their own from
+    except Exception:  # noqa: BLE001 - raised by layers that derive their own mask
         return False
     return False
 
 
 def shares(model: PreTrainedModel, longest: int) -> bool:
-    """Whether a row of such sequences may have branches: no layer sees less than all that came before."""
+    """Whether sequences of up to `longest` tokens may share stems: every layer attends to all earlier tokens."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     within = window is None or longest <= window
@@ -117,7 +117,7 @@ def shares(model: PreTrainedModel, longest: int) -> bool:
 
 
 def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # Any: the layers' own
-    """Keywords for the model's call with one row of these."""
+    """Return the keywords for a call of the model with one row of these trees."""
     alone = len(trees) == 1 and not trees[0].branches
     if alone or model.config._attn_implementation != _NAME:
         return {}
@@ -157,7 +157,7 @@ def _spans(chosen: Sequence[range], device: torch.device) -> _Spans:
 
 
 def _buckets(sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Numbers of spans to pad to the longest of each bucket, from their tokens and those before."""
+    """Group spans into buckets to pad together, given the length of each and of its stem."""
     found: list[list[int]] = []
     wide, needed = 0, 0
     for number in sorted(range(len(sizes)), key=lambda number: sizes[number], reverse=True):
@@ -182,9 +182,9 @@ def _attend(
     value_BGTD: torch.Tensor,
     attention_mask: torch.Tensor | None,
     packed: _Packed | None = None,
-    **more: Any,  # Any: what layers of many families give
+    **more: Any,  # Any: keywords of many model families
 ) -> tuple[torch.Tensor, None]:
-    """[B, T, H, D], of H heads and G groups of keys."""
+    """Compute attention with H query heads and G key groups; return [B, T, H, D]."""
     row = query_BHTD, key_BGTD, value_BGTD
     window = more.get("sliding_window")
     whole = (
@@ -217,7 +217,7 @@ class _Asked(Exception):
         self.alone = alone
 
 
-# Any: as _attend has it.
+# Any: the arguments of _attend.
 def _ask(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, packed: Any = None, **_: Any
 ) -> NoReturn:
@@ -226,4 +226,4 @@ def _ask(
 
 AttentionInterface.register(_NAME, _attend)
 AttentionMaskInterface.register(_NAME, sdpa_mask)
-AttentionInterface.register(_ASKED, _ask)  # with no masks of transformers' making
+AttentionInterface.register(_ASKED, _ask)  # without a mask made by transformers

@@ -1,4 +1,4 @@
-"""The buffer: groups of rollouts made ahead of training, so many and so old at most."""
+"""The buffer: groups of rollouts made ahead of training, limited in number and age."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,30 +13,30 @@ __all__ = ["Batch", "Buffer"]
 
 @dataclass(slots=True)
 class Batch:
-    """What one step trains on, and what was made for it."""
+    """The groups that one step trains on, and counts of the groups made for it."""
 
     groups: list[Group] = field(default_factory=list)
-    """To train on, in the order of their numbers; fewer than asked for after all refills."""
+    """The groups to train on, ordered by number. There may be fewer than wanted if the refills run out."""
     finished: list[Group] = field(default_factory=list)
-    """All that finished for this step, those without a signal included."""
+    """All groups that finished for this step, including those without a signal."""
     stale: int = 0
     """Groups dropped because their weights were too old."""
     equal: int = 0
-    """Groups dropped because their rewards were equal, or fewer than two were known."""
+    """Groups dropped because their known rewards are equal or fewer than two."""
     failed: int = 0
     """Rollouts without a reward."""
     remade: int = 0
-    """Groups that were made again after an outage; what failed of them is not in `finished`."""
+    """Groups remade after an outage. Their failed versions are not in `finished`."""
 
 
 class Buffer:
-    """Starts groups, and hands them out when they have something to teach.
+    """Starts groups, and returns those that carry a training signal.
 
-    For the step of version v at most (v + lag + 1) x prompts_per_step groups, and the refills,
-    have been started: with lag 0 none before the last step's weights are there. Runs on one
-    event loop. `position` is the number of the next group to start; `finished` are the groups that
-    came to their end for the last batch, also where there was none. A group that an outage of the
-    backend took a rollout from is made again, under its number, once that works.
+    Up to the step of version v it starts at most (v + lag + 1) x prompts_per_step groups plus the
+    refills; with lag 0 no group starts before the engine has the last step's weights. Runs on one
+    event loop. `position` is the number of the next group to start. `finished` holds the groups
+    that finished for the last call of `take`, even if that raised. A group that lost a rollout to
+    an outage is remade under the same number once the backend works.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Buffer:
         self.finished: list[Group] = []
 
     async def take(self, version: int, last: int) -> Batch:
-        """The batch for the step of this version; `last` is the version of the run's last step.
+        """Return the batch for the step of this version; `last` is the version of the last step.
 
-        Raises ProviderUnavailableError where the backend, or the grader, is out for too long.
+        Raises ProviderUnavailableError if an outage of the backend or the grader lasts too long.
         """
         batch, refills = Batch(), self._refills
         self.finished = batch.finished
@@ -74,7 +74,7 @@ class Buffer:
                     usable.append(group)
             self._ready = sorted(usable, key=lambda group: group.number)
             wanted = self._size * (ahead + 1) - len(self._ready) - len(self._running)
-            # The first fill of a step is its own; what replaces dropped groups is a refill.
+            # Only groups that replace dropped ones count as refills.
             dropped = batch.stale + batch.equal
             wanted -= max(0, dropped - refills)
             self._start(max(0, wanted))
@@ -82,7 +82,7 @@ class Buffer:
                 break
             enough = asyncio.FIRST_COMPLETED if self._lag else asyncio.ALL_COMPLETED
             done, self._running = await asyncio.wait(self._running, return_when=enough)
-            # Of all of them: one that nobody looks at is written to standard error by asyncio.
+            # Retrieve every exception: asyncio logs those that nobody retrieves.
             failures = [error for task in done if (error := task.exception())]
             if failures:
                 raise failures[0]
@@ -94,7 +94,7 @@ class Buffer:
         return batch
 
     async def aclose(self) -> None:
-        """Give up all groups that are being made."""
+        """Cancel all groups in progress."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -106,9 +106,9 @@ class Buffer:
             self.position += 1
 
     async def _mend(self, batch: Batch) -> None:
-        """After an outage, make the groups again that it took rollouts from."""
+        """After an outage, remake the groups that lost rollouts to it."""
         rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
-        # Of fewer than a step's worth the share says little.
+        # The failed share of fewer groups than a step has means little.
         enough = len(batch.finished) >= min(self._size, 4)
         if enough and await self._outage.waited(rollouts, "rollouts"):
             for group in [group for group in batch.finished if None in group.rewards]:

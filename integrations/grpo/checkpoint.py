@@ -1,10 +1,9 @@
-"""Checkpoints: written whole or not at all, and resumed from bit for bit.
+"""Checkpoints: written atomically, and restored bit for bit.
 
-A run's folder has `checkpoints/step-000010/`, each with the shards of model and optimizer as
-torch.distributed.checkpoint (DCP) writes them, `random.pt` with every rank's random numbers, and
-`run.json` with what the loop needs and the size and CRC-32 of each other file. It is written beside
-its place and renamed into it, after everything has reached the disk; what is damaged later is found
-before it is used.
+A checkpoint is a folder such as `checkpoints/step-000010/` with the shards of model and optimizer in
+the format of torch.distributed.checkpoint (DCP); `random.pt` with every rank's random state; and
+`run.json` with the loop's state and the size and CRC-32 of each other file. It is written to a
+temporary folder and renamed after an fsync. Damage is detected before a checkpoint is used.
 """
 
 import json
@@ -46,7 +45,7 @@ JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 _NAME = re.compile(r"step-(\d{6,})")
 _STATE = "run.json"
 _NO_ROOM = (OSError, RuntimeError, SafetensorError, RankError)
-"""What writing raises where it fails, and what the other ranks do then."""
+"""Errors of a failed write: on rank 0, and RankError on the other ranks."""
 
 
 def save(
@@ -60,8 +59,8 @@ def save(
 ) -> Path:
     """Write the checkpoint after `step`, on all ranks together, and return its folder.
 
-    Only the newest `keep` stay. `state` is the loop's own, JSON, from rank 0. Raises
-    CheckpointError, on all ranks, where there is no room for it.
+    Deletes all but the newest `keep` checkpoints. `state` is rank 0's loop state as JSON. Raises
+    CheckpointError on all ranks if the write fails.
     """
     folder = run / "checkpoints" / f"step-{step:06}"
     partial = _partial(folder)
@@ -93,10 +92,10 @@ def save(
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run, or None, and what is wrong with those after it.
+    """Return the newest intact checkpoint, or None, and a message for each damaged one after it.
 
-    Those are put aside, under a name that begins with a dot; what a killed run was writing is
-    deleted. On rank 0, before anything else is done with the run.
+    Damaged checkpoints are renamed to a hidden name; unfinished files of a killed run are deleted.
+    Call this on rank 0, before anything else uses the run.
     """
     damaged: list[str] = []
     for left in (*run.glob("checkpoints/.step-*"), *run.glob(".export*")):
@@ -112,16 +111,16 @@ def newest(run: Path) -> tuple[Path | None, list[str]]:
     return None, damaged
 
 
-def read(folder: Path) -> dict[str, Any]:  # Any: what a run's state has
-    """The loop's state as it was saved."""
+def read(folder: Path) -> dict[str, Any]:  # Any: JSON
+    """Return the saved loop state."""
     state: dict[str, Any] = json.loads((folder / _STATE).read_text())
     return state
 
 
 def restore(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Load a checkpoint into model, optimizer and random numbers, on all ranks together.
+    """Load a checkpoint into model, optimizer and random state, on all ranks together.
 
-    On another number of ranks than wrote it the random numbers begin anew.
+    The random state is not restored if the number of ranks differs from that of the checkpoint.
     """
     weights, moments = get_state_dict(model, optimizer)
     loaded = {"model": weights, "optimizer": moments}
@@ -141,8 +140,7 @@ def restore(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimiz
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
     """Write the whole model in Hugging Face's format, on all ranks together.
 
-    It takes the place of what is there. Raises CheckpointError, on all ranks, where there is no room
-    for it.
+    Replaces an existing folder. Raises CheckpointError on all ranks if the write fails.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = get_model_state_dict(model, options=options)
@@ -164,7 +162,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
 
 
 def _why(error: BaseException) -> str:
-    """In a line; DCP's own text is the traceback of each rank."""
+    """Return the error in one line; DCP's own text has every rank's traceback."""
     if isinstance(error, CheckpointException):
         said = {f"{type(each).__name__}: {each}" for each, _ in error.failures.values()}
         return "; ".join(sorted(said))
@@ -181,7 +179,7 @@ def _begin(partial: Path) -> None:
 
 
 def _put(partial: Path, folder: Path) -> None:
-    """In its place, once all of it has reached the disk."""
+    """Fsync every file, then rename the temporary folder to its final name."""
     for path in partial.rglob("*"):
         if path.is_file():
             _sync(path)
@@ -191,7 +189,7 @@ def _put(partial: Path, folder: Path) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with a checkpoint, "" for nothing."""
+    """Return what is wrong with a checkpoint, or "" if it is intact."""
     try:
         files: dict[str, list[int]] = read(folder)["files"]
         for name, (size, crc) in files.items():

@@ -23,25 +23,25 @@ __all__ = ["Config", "read"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a run writes, how long it is."""
+    """Output folder, length and schedule of a run."""
 
     folder: str = "runs/grpo"
     steps: int = 100
     seed: int = 0
     checkpoint_every: int = 20
-    """Steps; one is also written at the end, and where a signal or a failure ends the run."""
+    """Steps between checkpoints. One is also written at the end, and when a signal or failure ends the run."""
     export_every: int = 0
-    """Steps between copies of the model in Hugging Face's format; 0 for only after the last."""
+    """Steps between exports of the model in Hugging Face's format; 0: only after the last step."""
     evaluate_every: int = 0
-    """Steps between passes over the held-out rows; 0 for only before the first and after the last."""
+    """Steps between passes over the held-out rows; 0: only before the first and after the last step."""
     timeout: float = 1800.0
-    """Seconds that a step's rollouts, or the other ranks, may take."""
+    """Time limit in seconds for a step's rollouts, and for waiting for other ranks."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where training computes; with cuda each rank has a device of its own."""
+    """Device for training; with cuda each rank has its own GPU."""
     threads: int = 0
-    """torch's, in each process; 0 leaves torch's default."""
+    """torch's number of threads in each process; 0: torch's default."""
     wandb: str = ""
-    """A project of Weights & Biases that gets the metrics too."""
+    """Weights & Biases project that also receives the metrics; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,121 +49,124 @@ class Model:
     """The policy."""
 
     name: str = ""
-    """A folder or a hub's name, in Hugging Face's format."""
+    """A folder or a hub name, in Hugging Face's format."""
     bf16: bool = False
     """Compute in bfloat16; weights, gradients and the optimizer stay float32."""
     checkpointing: bool = False
     """Activation checkpointing."""
     lora_rank: int = 0
-    """Of low-rank adapters, which alone are trained; 0 trains everything."""
+    """Rank of low-rank adapters, which alone are trained; 0: train all weights."""
     lora_alpha: float = 32.0
-    """They are scaled by alpha / rank."""
+    """Adapters are scaled by lora_alpha / lora_rank."""
     lora_targets: Sequence[str] = ()
-    """Names of the linear layers that get one; none means all but the head."""
+    """Names of the linear layers with an adapter; empty: all but the head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """JSON lines: `prompt` (text, or messages), perhaps `prefix`, and what the grader reads."""
+    """JSON lines with `prompt` (text or messages), optionally `prefix`, and the grader's keys."""
 
     train: str = ""
     held_out: str = ""
     tasks: str = ""
-    """SWE tasks, for rows that name one as `task_id` and need no prompt: a source as
-    `swe.load_tasks` takes it, or `bundled`. The task's tests grade; without `train` each is a row."""
+    """SWE tasks: a source for `swe.load_tasks`, or `bundled`. A row names its task as `task_id` and
+    needs no prompt; without `train` each task is a row. The task's tests grade it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """What samples."""
+class EngineConfig:
+    """The inference engine."""
 
     kind: Literal["hf", "vllm", "vllm_server"] = "hf"
-    """hf and vllm sample in the training process, vllm for a run of one rank alone."""
+    """hf and vllm sample in the training process; vllm supports only a single rank."""
     device: str = "cpu"
-    """Of the hf engine."""
+    """Device of the hf engine."""
     max_batch: int = 256
-    """Sequences sampled together; of hf and vllm."""
+    """Maximum number of sequences sampled together; for hf and vllm."""
     max_model_tokens: int = 2048
-    """Prompt and completion together."""
+    """Maximum tokens of prompt and completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What hf and vllm compute in, and what is sent to a vllm_server."""
+    """Type in which hf and vllm compute, and in which weights are sent to a vllm_server."""
     cache_gb: float = 1.0
-    """GiB for the keys and values of vllm."""
+    """Size of vllm's KV cache in GiB."""
     urls: Sequence[str] = ()
-    """Of each vllm_server, such as http://10.0.0.5:8000."""
+    """URL of each vllm_server, such as http://10.0.0.5:8000."""
     timeout: float = 600.0
-    """Seconds that a vllm_server may take for one completion, or one part of an update; or vllm
+    """Time limit in seconds: of a vllm_server for one completion or one part of an update; of vllm
     for one token."""
     patience: float = 300.0
-    """Seconds without any vllm_server that answers, at the start too, after which the run stops."""
+    """Seconds without any responding vllm_server, also at the start, after which the run stops."""
     transfer: Literal["gloo", "nccl", "disk", "adapter"] = "gloo"
-    """How weights get to a vllm_server: through memory, between GPUs, or as files in `folder`;
-    `adapter` writes those of `model.lora_rank` alone there, and the server keeps the model's own."""
+    """How weights get to a vllm_server: through memory (gloo), between GPUs (nccl), or as files in
+    `folder` (disk). `adapter` writes only the LoRA adapter there; the server keeps the base model."""
     address: str = "127.0.0.1"
-    """Of this machine, as a vllm_server sees it."""
+    """This machine's address, as reachable from a vllm_server."""
     folder: str = ""
-    """Seen by this machine and every vllm_server under the same path; for disk and adapter."""
+    """A folder at the same path on this machine and every vllm_server; for disk and adapter."""
 
     @property
     def by_files(self) -> bool:
-        """Whether weights go through `folder`."""
+        """Whether weights are transferred through `folder`."""
         return self.transfer in ("disk", "adapter")
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutConfig:
     """How completions are made."""
 
     prompts_per_step: int = 8
     group_size: int = 8
     max_completion_tokens: int = 256
-    """Of all turns together, the tools' tokens included."""
+    """Maximum tokens of all turns together, including the tools' answers."""
     temperature: float = 1.0
     max_turns: int = 1
-    """More than 1: the model may call tools in a sandbox, so often; of an SWE task so many calls."""
+    """Maximum turns, or calls of an SWE task. With more than 1 the model may call tools in a sandbox."""
     artefact: str = ""
-    """Absolute path of the file in the sandbox that is graded; else the completion is."""
+    """Absolute path of the file in the sandbox to grade; empty: grade the completion."""
     submission: Literal["block", "text"] = "block"
-    """Of a completion: the fenced code block, or all of it after the row's `prefix`."""
+    """Which part of a completion is graded: its fenced code block, or the row's `prefix` and all of its text."""
     tool_timeout: float = 30.0
-    """Seconds for a tool call."""
+    """Time limit of a tool call in seconds."""
     deadline: float = 300.0
-    """Seconds for a sandbox's start and a tool call, and for grading with all its retries; to which
-    an SWE task's own time for its tests is added."""
+    """Time limit in seconds for a sandbox's start and for a tool call, plus the test time of an SWE
+    task. Grading fails after this long without any sandbox of the session starting or ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """The reward: a grader of `integrations.rewards`, and the sandboxes in which it runs."""
+    """The reward: a grader of `integrations.rewards`, and its sandboxes."""
 
     grader: str = "HostCompare"
-    """A class of integrations.rewards, or `module:Class` of one's own."""
+    """A class of integrations.rewards, or a custom `module:Class`."""
     options: Mapping[str, Any] = field(default_factory=dict)  # Any: the class's own arguments
     remember: int = 10_000
-    """Equal submissions for equal rows are graded once; so many verdicts are kept. 0: none."""
+    """Number of cached verdicts: equal submissions for equal rows are graded once. 0: no cache."""
+    check_tasks: Literal["warn", "raise", "off"] = "warn"
+    """Before the first step, check up to 8 rows with a reference solution (`reference`,
+    `canonical_solution` or `code`), for at most 60 s, for cheats that pass and references that
+    fail. warn: log them; raise: raise ConfigurationError; off: no check."""
     provider: str = ""
     image: str = ""
     max_concurrency: int = 8
-    """Sandboxes at a time."""
+    """Maximum number of sandboxes at a time."""
     max_infra_failed_rate: float = 0.5
-    """A step in which so large a share, or more, of the rollouts that needed a sandbox had no
-    verdict is an outage: with 0 the first such failure is, with 1 only that of all. So it is in a pass
-    over the held-out rows."""
+    """A step, or a pass over the held-out rows, is an outage if this share or more of the rollouts
+    that needed a sandbox got no verdict. 0: the first failure is an outage; 1: only if all fail."""
     patience: float = 300.0
-    """Seconds that an outage may last, after which the run stops: what failed is made again once a
-    sandbox starts. 0 stops it at once, and so does a grader that raises."""
+    """Maximum duration of an outage in seconds, after which the run stops. Failed rollouts are remade
+    once a sandbox starts. With 0, or if the grader raised, the run stops at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
-    """Between rollouts and training."""
+class BufferConfig:
+    """The buffer between rollouts and training."""
 
     lag: int = 0
-    """Steps by which a rollout's weights may be older than the trainer's; 0 is synchronous."""
+    """Maximum age, in steps, of a rollout's weights relative to the trainer's; 0: synchronous."""
     drop_equal: bool = True
-    """Leave out groups of equal rewards, which teach nothing, and sample others instead."""
+    """Drop groups whose rewards are equal, which give no gradient, and sample others instead."""
     max_refill: float = 1.0
-    """At most so many times prompts_per_step other groups a step."""
+    """Maximum number of replacement groups per step, as a multiple of prompts_per_step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +176,20 @@ class Optimizer:
     lr: float = 1e-6
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     decay_ratio: float = 1.0
-    """The share of the steps, the last ones, over which `linear` and `cosine` fall to 0; with less than 1
-    the rate is constant before (warmup, stable, decay: arXiv:2404.06395)."""
+    """The final share of the steps over which `linear` and `cosine` decay to 0. Below 1 the rate is
+    constant before that (warmup, stable, decay: arXiv:2404.06395)."""
     warmup: int = 0
-    """Steps."""
+    """Number of warmup steps."""
     betas: Sequence[float] = (0.9, 0.95)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     max_tokens_per_row: int = 4096
-    """Sequences are packed into rows of so many tokens, one forward pass each."""
+    """Sequences are packed into rows of up to this many tokens, one forward pass per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """See advantages.py."""
+    """How advantages are computed; see advantages.py."""
 
     scale: Scale = "group"
     center: bool = True
@@ -194,15 +197,15 @@ class Advantage:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All of it. Raises ConfigurationError, on construction, that names the field and the remedy."""
+    """All settings. The constructor raises ConfigurationError, which names the field and the remedy."""
 
     run: Run = field(default_factory=Run)
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
-    engine: Engine = field(default_factory=Engine)
-    rollout: Rollout = field(default_factory=Rollout)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     grading: Grading = field(default_factory=Grading)
-    buffer: Buffer = field(default_factory=Buffer)
+    buffer: BufferConfig = field(default_factory=BufferConfig)
     objective: Objective = field(default_factory=Objective)
     advantage: Advantage = field(default_factory=Advantage)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -269,13 +272,13 @@ class Config:
 
     @property
     def off_policy(self) -> bool:
-        """Whether a batch may be of other weights than those that are trained on it."""
+        """Whether a batch may have been sampled with other weights than those that are trained on it."""
         return self.buffer.lag > 0 or self.objective.epochs > 1
 
     def refuse_changes(self, before: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run that was begun otherwise, `to_json` decoded.
+        """Raise ConfigurationError if a resumed run had other settings, given as decoded `to_json`.
 
-        What may change: run but for its seed, engine, where sandboxes come from, times and limits.
+        These may change: `run` except the seed, `engine`, the sandboxes' backend, times and limits.
         """
         now = json.loads(self.to_json())
         changed = [
@@ -327,7 +330,7 @@ class Config:
             )
 
     def grader(self) -> rewards.Grader:
-        """A new grader. Raises ConfigurationError where there is none of that name."""
+        """Make a new grader. Raises ConfigurationError if it cannot be made."""
         module, _, name = self.grading.grader.rpartition(":")
         options = dict(self.grading.options)
         try:
@@ -344,7 +347,7 @@ class Config:
         return grader
 
     def to_json(self) -> str:
-        """As it is saved with the run."""
+        """Return the settings as JSON, as saved with the run."""
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
 
     def _at(self, name: str) -> Any:  # Any: fields are of many types
@@ -372,6 +375,7 @@ _MAY_CHANGE = frozenset(
         "rollout.tool_timeout",
         "rollout.deadline",
         "grading.remember",
+        "grading.check_tasks",
         "grading.provider",
         "grading.image",
         "grading.max_concurrency",
@@ -422,9 +426,9 @@ _NEEDED = {
 
 
 def read(path: str | Path | None, settings: Sequence[str] = ()) -> Config:
-    """The configuration in a TOML file with `settings`, such as "optimizer.lr=1e-5", over it.
+    """Read a TOML file and override it with `settings` such as "optimizer.lr=1e-5".
 
-    A setting's value is TOML, or else taken as text. Raises ConfigurationError.
+    A setting's value is TOML, or else plain text. Raises ConfigurationError.
     """
     try:
         values = {} if path is None else tomllib.loads(Path(path).read_text("utf-8"))
@@ -443,7 +447,7 @@ def read(path: str | Path | None, settings: Sequence[str] = ()) -> Config:
     return made
 
 
-# Any: what TOML gives, and the classes above.
+# Any: TOML values, and the classes above.
 def _build(kind: type[Any], values: Any, where: str) -> Any:
     if not isinstance(values, dict):
         raise ConfigurationError(f"{where}={values!r}: give a table, [{where}]")

@@ -1,4 +1,4 @@
-"""What a person sees of a run, and what it leaves in its folder: metrics, rollouts, a plot."""
+"""The console output of a run, and the files in its folder: metrics, rollouts and a plot."""
 
 import dataclasses
 import errno
@@ -19,11 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo import plot, records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.atomic_write import atomic_write
+from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.output import Heard
 from sandboxkit.integrations.grpo.show import safe
-from sandboxkit.integrations.grpo.whole import whole
 
 __all__ = ["Console"]
 
@@ -49,9 +50,9 @@ _WIDEST = 60
 class Console:
     """Writes metrics.jsonl and rollouts/ step by step, and shows a progress bar on a terminal.
 
-    Of a run that goes on from step `first`, what was written for later steps is taken out. Where
-    nothing can be written at first it is ConfigurationError. Later on it is said: metrics are kept
-    for then, rollouts are lost.
+    When a run resumes at step `first`, rows of later steps are deleted. Raises ConfigurationError if
+    the files cannot be written at the start. A later failure is only noted: metrics are kept in
+    memory until a write succeeds; rollouts are lost.
     """
 
     def __init__(self, config: Config, first: int) -> None:
@@ -73,7 +74,7 @@ class Console:
         self._metrics = self._run / "metrics.jsonl"
         self._unwritten: list[Mapping[str, float]] = []
         try:
-            with whole(self._run / "config.json") as new:
+            with atomic_write(self._run / "config.json") as new:
                 new.write_text(config.to_json())
             _cut(self._metrics, first)
             records.cut(self._run, first)
@@ -96,7 +97,7 @@ class Console:
             self._wandb.finish()
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """After a step."""
+        """Record and show the metrics of a step."""
         self._record(metrics)
         shown = "  ".join(
             form.format(metrics[name])
@@ -108,7 +109,7 @@ class Console:
             self._say(f"step {metrics['step']:.0f}  {shown}")
 
     def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
-        """All of a step's, as record.py makes them. A disk without room for them is noted."""
+        """Write the rollouts of a step, as record.py makes them. A failed write is only noted."""
         self._last = []
 
         def numbered() -> Iterator[dict[str, Any]]:
@@ -123,21 +124,21 @@ class Console:
             self.note(f"the rollouts of step {step} cannot be written: {error}")
 
     def note(self, text: str) -> None:
-        """Something that went wrong, and that the run outlives."""
+        """Show a warning about a failure that does not end the run."""
         self._say(f"warning: {text}")
 
     def held_out(self, step: int, rate: float) -> None:
-        """After a pass over the held-out rows."""
+        """Record and show the pass rate on the held-out rows."""
         self._record({"step": step, "held_out": rate})
         self._say(f"step {step}  held-out pass rate {rate:.3f}")
 
     def has_held_out(self, step: int) -> bool:
-        """Whether there was such a pass after a step."""
+        """Whether a pass over the held-out rows is recorded for a step."""
         rows = [*plot.rows(self._metrics), *self._unwritten]
         return any("held_out" in row and row["step"] == step for row in rows)
 
     def end(self, signalled: int) -> None:
-        """The last rollouts as a table, and the plot."""
+        """Show the last rollouts as a table, and the plot."""
         self._progress.stop()
         table = Table(title="samples of the last step")
         for name in ("prompt", "completion", "reward", "outcome"):
@@ -178,7 +179,7 @@ class Console:
 
 
 def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
-    """A run of Weights & Biases, of the same name each time the folder is gone on with; or None."""
+    """Return a Weights & Biases run, resumed under the same id for the same folder; or None."""
     if not config.run.wandb:
         return None
     try:
@@ -205,7 +206,7 @@ def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
 
 
 def _append(path: Path, rows: Iterable[Mapping[str, str | float | None]]) -> None:
-    """All of them, or none and OSError."""
+    """Append all rows or none. Raises OSError."""
     text = "".join(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n" for row in rows)
     data = text.encode()
     with path.open("ab", buffering=0) as file:
@@ -220,14 +221,14 @@ def _plain(value: str | float | None) -> str | float | None:
 
 
 def _cut(path: Path, last: int) -> None:
-    """Take out the rows of steps after `last`, and a line that a kill cut short."""
+    """Delete the rows of steps after `last`, and an incomplete last line."""
     kept = [line for line in plot.rows(path) if last and int(line["step"] or 0) <= last]
-    with whole(path) as new:
+    with atomic_write(path) as new:
         new.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
 
 
 def _safe(value: object) -> Text:
-    """Of text that a model wrote: cut short, and no control character reaches the terminal."""
+    """Return a model's text for the terminal: shortened, with control characters escaped."""
     shown = f"{value:.2f}" if isinstance(value, float) else str(value)
     shown = shown if len(shown) <= _WIDEST * 4 else shown[: _WIDEST * 4] + "..."
     return Text(safe(shown))

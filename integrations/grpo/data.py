@@ -1,4 +1,4 @@
-"""The rows of a data set: read, checked and turned into prompt tokens before anything starts."""
+"""The rows of a data set: read, validated and tokenized before the run starts."""
 
 import functools
 import json
@@ -26,12 +26,12 @@ class Row:
     prompt: tuple[int, ...]
     text: str
     prefix: str
-    """Comes before the completion in what is graded."""
+    """Text that precedes the completion in the graded submission."""
     task: Mapping[str, Any]  # Any: the whole row; the grader says what it reads
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer beside the model. Raises ConfigurationError."""
+    """Load the model's tokenizer. Raises ConfigurationError if there is none or it has no EOS token."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -44,14 +44,14 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, generation: object) -> set[int]:
-    """The tokens that end a completion: the tokenizer's, and the model's own if it names some."""
+    """Return the ids that end a completion: those of the tokenizer and of the generation config."""
     named = getattr(generation, "eos_token_id", None)
     more = [] if named is None else [named] if isinstance(named, int) else list(named)
     return {int(tokenizer.eos_token_id), *more}
 
 
 def load_swe_tasks(source: str) -> dict[str, Task]:
-    """Those of `data.tasks`; none where it is empty. Raises ConfigurationError."""
+    """Load the SWE tasks of `data.tasks`; none if it is empty. Raises ConfigurationError."""
     if not source:
         return {}
     return bundled_tasks() if source == "bundled" else load_tasks(source)
@@ -63,7 +63,7 @@ def read_rows(
     config: Config,
     tasks: Mapping[str, Task] | None = None,
 ) -> list[Row]:
-    """All rows of a file of JSON lines; without a file one for each of the SWE tasks.
+    """Read all rows of a file of JSON lines; without a file, one row per SWE task.
 
     Raises ConfigurationError that names the first bad line, or task.
     """
@@ -79,7 +79,7 @@ def read_rows(
 
 
 def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
-    """Each row as JSON, after where it is from."""
+    """Yield each row's origin, for error messages, and its JSON."""
     if tasks and not path:
         for name in tasks:
             yield f"task {name!r}", json.dumps({"task_id": name})
@@ -94,7 +94,7 @@ def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
 
 
 def row_of(rows: Sequence[Row], position: int, seed: int) -> Row:
-    """The row at a position of an endless stream: each pass over the data in another order."""
+    """Return the row at a position of the endless stream, which reshuffles on every pass."""
     epoch, offset = divmod(position, len(rows))
     return rows[_order(len(rows), seed, epoch)[offset]]
 

@@ -1,19 +1,19 @@
-"""What ends a run that was begun; before each of these a checkpoint of what was learned is written."""
+"""Errors that end a run in progress; the run writes a checkpoint before it raises one."""
 
 __all__ = ["CheckpointError", "DivergedError", "RankError", "TrainingError"]
 
 
 class TrainingError(Exception):
-    """The training itself could not go on."""
+    """The training cannot continue."""
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint or an export could not be written; the ones before it are as they were."""
+    """A checkpoint or an export could not be written; earlier ones are unchanged."""
 
 
 class DivergedError(TrainingError):
-    """Step after step was not finite."""
+    """Several optimizer steps in a row had a loss or gradient that is not finite."""
 
 
 class RankError(TrainingError):
-    """Rank 0 raised what the others could not see."""
+    """Rank 0 raised; this is how the other ranks report it."""

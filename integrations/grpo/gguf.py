@@ -1,4 +1,4 @@
-"""A model in a GGUF file made into a folder in Hugging Face's format, where it can be trained."""
+"""Conversion of a GGUF model to Hugging Face's format, in which it can be trained."""
 
 import contextlib
 import io
@@ -14,17 +14,17 @@ from sandboxkit.integrations._extras import needs
 __all__ = ["dequantize"]
 
 _LINE_END = "Ċ"
-"""A line break as byte-level vocabularies spell it."""
+"""A line break in byte-level vocabularies."""
 
 
 def dequantize(file: Path, folder: Path, *, one_line: bool = False) -> None:
-    """Write the model, in float32, and its tokenizer; with `one_line` completions end with their line.
+    """Write the model in float32, and its tokenizer; with `one_line` a line break ends a completion.
 
-    Raises ConfigurationError for a file that cannot be read, MissingExtraError.
+    Raises ConfigurationError if the file cannot be read, MissingExtraError without the gguf package.
     """
     with needs("gguf"):
         import gguf  # noqa: F401 - transformers reads the file with it
-    # Progress bars, of which transformers' own setting turns off some.
+    # Hide progress bars: transformers' setting turns off only some of them.
     with contextlib.redirect_stderr(io.StringIO()):
         _dequantize(file, folder, one_line)
 
@@ -37,7 +37,7 @@ def _dequantize(file: Path, folder: Path, one_line: bool) -> None:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except (OSError, ValueError, struct.error) as error:
         raise ConfigurationError(f"model {str(file)!r} cannot be read: {error}") from error
-    model.hf_quantizer = None  # what is saved is not quantized any more
+    model.hf_quantizer = None  # the saved model is not quantized
     del model.config.quantization_config
     ends = {tokenizer.eos_token_id}
     if one_line:

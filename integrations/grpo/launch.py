@@ -1,7 +1,7 @@
-"""torchrun, with an exit status that says how the run ended: `python -m sandboxkit.integrations.grpo.launch`.
+"""torchrun with a meaningful exit status: `python -m sandboxkit.integrations.grpo.launch`.
 
-It takes torchrun's arguments. torchrun itself ends with 1 after a signal as after any failure, and
-gives the ranks 30 seconds for their checkpoint; here they have ten minutes.
+It takes torchrun's arguments. torchrun itself exits with 1 after a signal and after any failure, and
+gives the ranks 30 s for their checkpoint; here they have ten minutes.
 """
 
 import os
@@ -18,7 +18,7 @@ _FOR_A_CHECKPOINT = "600"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """That of the rank that failed first, 128 + n for signal n to it or to this process, or 0."""
+    """Return the exit status of the first failed rank, 128 + n for signal n to it or to us, or 0."""
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _FOR_A_CHECKPOINT)
     try:
         run.main(list(sys.argv[1:] if arguments is None else arguments))

@@ -1,4 +1,4 @@
-"""The steps of a run: a batch, an optimizer step, the new weights to the engine, and what is kept.
+"""The steps of a run: get a batch, train on it, send the new weights to the engine, record the step.
 
 rank 0    Sampling.take --- batch ---> broadcast
 all       train_step (FSDP2) on the batch
@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import SandboxError
+from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.grpo import checkpoint, lora
 from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.buffer import Batch
-from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.engines import EngineError, Weights
@@ -31,47 +31,47 @@ from sandboxkit.integrations.grpo.errors import CheckpointError, DivergedError, 
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.ranks import rank_count, shared
 from sandboxkit.integrations.grpo.sampling import Sampling, Stopped
-from sandboxkit.integrations.grpo.training import Sample, train_step
+from sandboxkit.integrations.grpo.training import TrainingSample, train_step
 
 __all__ = ["First", "Learner", "Loop", "handed", "learning_rate"]
 
 T = TypeVar("T")
 
 _PATIENCE = 3
-"""Optimizer steps in a row that may come to nothing."""
+"""Number of skipped optimizer steps in a row after which the run diverges."""
 _ON_ALL = (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup)
-"""What every rank is told of, in one form or another, and so can write a checkpoint after."""
+"""Errors that reach every rank in some form, so that all ranks can write a checkpoint together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What every rank has a part of."""
+    """The models and the optimizer; every rank holds its part of each."""
 
     model: PreTrainedModel
     reference: PreTrainedModel | None
-    """For the KL term."""
+    """The reference model of the KL term; None without one."""
     optimizer: torch.optim.Optimizer
     tokenizer: PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """What rank 0 has besides."""
+    """The objects that only rank 0 has."""
 
     sampling: Sampling
     console: Console
 
 
 class Loop:
-    """One process's part of a run. Steps are counted from 0; weights of version v begin step v."""
+    """One process's part of a run. Steps count from 0; step v begins with the weights of version v."""
 
     def __init__(self, config: Config, learner: Learner, first: First | None, done: int) -> None:
-        """`first` is rank 0's alone; `done` steps lie behind."""
+        """`first` is None except on rank 0; `done` is the number of finished steps."""
         self._config, self._learner, self._first = config, learner, first
         self._run = Path(config.run.folder)
         self._done = self._saved = done
         self._unsaved = False
-        """Whether a checkpoint could not be written, and is due."""
+        """Whether the last checkpoint failed and must be retried after the next step."""
         self._position = first.sampling.position if first else 0
         self._skipped = 0
         self._objective = config.objective.under(off_policy=config.off_policy)
@@ -80,13 +80,13 @@ class Loop:
             self._objective = replace(self._objective, max_completion_tokens=most)
 
     def run(self) -> None:
-        """To the last step, or until a signal came: then a checkpoint is the last thing.
+        """Run to the last step or until a signal, and write a final checkpoint.
 
-        So it is where the engine, the sandboxes or the training fail, which is raised after it.
+        If the engine, the sandboxes or the training fail, write a checkpoint and re-raise the error.
         """
         try:
             self._run_steps()
-        except CheckpointError:  # it is what was tried last
+        except CheckpointError:  # writing one again would fail as well
             raise
         except Exception as error:
             if self._saved != self._done and (rank_count() == 1 or isinstance(error, _ON_ALL)):
@@ -117,11 +117,11 @@ class Loop:
             self._export("export")
 
     def _step(self) -> bool:
-        """False where a signal came before there was a batch."""
+        """Run one step; return False if a signal came before there was a batch."""
         begun = time.monotonic()
         batch, parts = Batch(), dict[Part, float]()
 
-        def take() -> list[Sample]:
+        def take() -> list[TrainingSample]:
             nonlocal batch, parts
             assert self._first is not None
             sampling, console = self._first.sampling, self._first.console
@@ -156,7 +156,7 @@ class Loop:
         self._done += 1
         return True
 
-    def _train(self, samples: list[Sample], rate: float) -> dict[str, float]:
+    def _train(self, samples: list[TrainingSample], rate: float) -> dict[str, float]:
         learner, config = self._learner, self._config
         for group in learner.optimizer.param_groups:
             group["lr"] = rate
@@ -184,13 +184,13 @@ class Loop:
         return asdict(report)
 
     def _evaluate_if_due(self) -> bool:
-        """False where a signal came meanwhile: it is due until it was done, also for who goes on."""
+        """Evaluate if it is due; return False after a signal. It stays due for a resumed run."""
         run, done = self._config.run, self._done
         due = done in (0, run.steps) or (run.evaluate_every and done % run.evaluate_every == 0)
         return not due or self._evaluate()
 
     def _evaluate(self) -> bool:
-        """False where a signal came meanwhile."""
+        """Evaluate on the held-out rows unless already recorded; return False after a signal."""
 
         def evaluate() -> bool:
             assert self._first is not None
@@ -202,7 +202,7 @@ class Loop:
         return bool(_unless_stopped(evaluate))
 
     def _hand_over(self, version: int) -> None:
-        """Give the engine the weights; every rank takes part in gathering each of them."""
+        """Send the weights to the engine; every rank takes part in gathering each tensor."""
         weights = handed(self._learner.model, self._config)
         failure: list[Exception] = []
         if self._first:
@@ -210,7 +210,7 @@ class Loop:
                 self._first.sampling.update(weights, version)
             except Exception as error:  # noqa: BLE001 - raised below, once all ranks are there
                 failure.append(error)
-        for _ in weights:  # the ranks without an engine, and what one that failed has left
+        for _ in weights:  # other ranks, or a failed engine: gathering needs every rank
             pass
 
         def raise_it() -> None:
@@ -226,7 +226,7 @@ class Loop:
         self._saved = self._done
 
     def _tried(self, write: Callable[[], None]) -> bool:
-        """Whether it was written; the run goes on, and says where it was not."""
+        """Call `write`; note a CheckpointError and continue. Return whether it succeeded."""
         try:
             write()
         except CheckpointError as error:
@@ -240,7 +240,7 @@ class Loop:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """That of a step, counted from 0: warmed up from lr / warmup, then constant, or down to 0."""
+    """Return the rate of a step, from 0: linear warmup, then constant, then the schedule's decay to 0."""
     optimizer = config.optimizer
     if step < optimizer.warmup:
         return optimizer.lr * (step + 1) / optimizer.warmup
@@ -255,8 +255,8 @@ def learning_rate(config: Config, step: int) -> float:
             return optimizer.lr
 
 
-def _samples(batch: Batch, config: Config) -> list[Sample]:
-    """What to train on: every rollout that has a reward, with its advantage."""
+def _samples(batch: Batch, config: Config) -> list[TrainingSample]:
+    """Return the samples to train on: every rollout with a reward, and its advantage."""
     if not batch.groups:
         return []
     rewards = torch.tensor(
@@ -266,7 +266,7 @@ def _samples(batch: Batch, config: Config) -> list[Sample]:
         rewards, scale=config.advantage.scale, center=config.advantage.center
     )
     return [
-        Sample(
+        TrainingSample(
             rollout.row.prompt,
             tuple(rollout.completion),
             tuple(rollout.mask),
@@ -281,7 +281,7 @@ def _samples(batch: Batch, config: Config) -> list[Sample]:
 
 
 def _unless_stopped(make: Callable[[], T]) -> T | None:
-    """What rank 0 made, on every rank; None where a signal came."""
+    """Return what rank 0 made, on every rank; None after a signal."""
 
     def attempt() -> T | None:
         try:
@@ -293,9 +293,9 @@ def _unless_stopped(make: Callable[[], T]) -> T | None:
 
 
 def handed(model: PreTrainedModel, config: Config) -> Weights:
-    """What the engine takes, whole and gathered one by one: adapters merged, or alone.
+    """Yield the full tensors for the engine, gathered one by one: with merged adapters, or adapters only.
 
-    It is cast to what is sent before it is gathered, but for adapters that are merged after it.
+    Tensors are cast to the engine's type before gathering, except adapters, which are merged later.
     """
     state = model.state_dict()
     dtype = torch.float32 if config.engine.kind == "hf" else getattr(torch, config.engine.dtype)

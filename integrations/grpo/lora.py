@@ -1,7 +1,6 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft: they alone are trained and kept by the optimizer.
+"""Low-rank adapters (LoRA, arXiv:2106.09685) with peft: only they are trained and have optimizer state.
 
-Whoever takes the weights from the trainer, the engine and the export, gets them merged; vLLM servers
-can have the adapters alone.
+The engine and the export get merged weights; vLLM servers can also receive only the adapters.
 """
 
 from collections.abc import Sequence
@@ -18,10 +17,11 @@ _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.w
 
 
 def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str]) -> None:
-    """Put adapters of `rank`, scaled by alpha / rank, beside the linear layers named; in place.
+    """Add adapters of `rank`, scaled by alpha / rank, to the linear layers `targets`, in place.
 
-    The model is the same until they are trained, and all else in it is frozen. No target means
-    every linear layer but the head. Raises ConfigurationError.
+    All other weights are frozen. The model's output does not change until the adapters are trained.
+    Empty `targets` means every linear layer but the head. Raises ConfigurationError if peft is
+    missing or no layer matches.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -30,7 +30,7 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
             f"model.lora_rank={rank} needs peft: pip install 'sandboxkit-sdk[grpo]'"
         ) from error
     wanted = list(targets) or "all-linear"
-    # The type annotation of peft says int; a share of the rank is as good.
+    # peft annotates lora_alpha as int, but a float works as well.
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=wanted)  # type: ignore[arg-type]
     try:
         inject_adapter_in_model(config, model)
@@ -39,19 +39,19 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a name of the state_dict is that of a part of an adapter."""
+    """Whether a state_dict name belongs to an adapter."""
     return name.endswith((_DOWN, _UP))
 
 
 def alone(weights: Weights) -> Weights:
-    """Those of the adapters, named as peft does in its files."""
+    """Yield only the adapters' weights, with the names of peft's files."""
     for name, value in weights:
         if is_adapter(name):
             yield f"base_model.model.{name.replace('.default.weight', '.weight')}", value
 
 
 def merged(model: PreTrainedModel, weights: Weights) -> Weights:
-    """The weights of a model's whole state_dict, in its order, as if there were no adapters."""
+    """Yield a model's weights in the order of its state_dict, with the adapters merged into them."""
     held: dict[str, torch.Tensor] = {}
     for name, value in weights:
         if name.endswith(".base_layer.weight") or name.endswith(_DOWN):

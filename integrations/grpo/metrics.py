@@ -1,10 +1,10 @@
-"""What metrics.jsonl says of a step: its rollouts in numbers, and where its seconds went."""
+"""The metrics of a step in metrics.jsonl: statistics of its rollouts, and its timing."""
 
 import math
 from collections.abc import Mapping, Sequence
 
+from sandboxkit.integrations._training.clock import PARTS, Part, percentiles
 from sandboxkit.integrations.grpo.buffer import Batch
-from sandboxkit.integrations.grpo.clock import PARTS, Part, percentiles
 from sandboxkit.integrations.grpo.rollout import Rollout
 from sandboxkit.integrations.rewards import Outcome
 
@@ -14,10 +14,11 @@ _WORK: tuple[Part, ...] = ("start", "tools", "grading")
 
 
 def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
-    """Means and shares over all that finished for a step; NaN where there was nothing.
+    """Return means and shares over all rollouts that finished for a step; NaN if there are none.
 
-    `sandbox_p50` and `sandbox_p99` are of a rollout's start, tools and grading together, and those
-    of `rollout/PART_seconds` of each part: over rollouts that had it, and had it for themselves.
+    `sandbox_p50` and `sandbox_p99` are percentiles of start + tools + grading of a rollout, and those
+    of `rollout/PART_seconds` of one part. They cover only rollouts with that part, and without time
+    spent waiting for another rollout's verdict.
     """
     rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
     known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
@@ -67,9 +68,11 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
 def step_times(
     parts: Mapping[Part, float], *, wait: float, train: float, weights: float
 ) -> dict[str, float]:
-    """A step's seconds: of its wait for rollouts by `parts`, as Clock has them, of training and of
-    handing over the weights. `sandbox_wait_share` is the share of it in which nobody sampled and
-    sandboxes were what it waited for."""
+    """Return a step's times: waiting for rollouts, by Clock's `parts`; training; and sending weights.
+
+    `sandbox_wait_share` is the share of the step in which no rollout sampled and it waited for
+    sandboxes.
+    """
     step = wait + train + weights
     sandboxes = sum(seconds for part, seconds in parts.items() if part != "sampling")
     return {
@@ -83,7 +86,7 @@ def step_times(
 
 
 def _own_seconds(rollout: Rollout) -> dict[Part, float]:
-    """Without what it waited for another's verdict, or for a sandbox that it did not use."""
+    """Return a rollout's times, without waits for another's verdict or for a sandbox that it did not use."""
     parts: tuple[Part, ...] = PARTS if rollout.used_sandbox else ("sampling",)
     if rollout.remembered:
         parts = tuple(part for part in parts if part not in ("queue", "grading"))

@@ -1,4 +1,4 @@
-"""The policy model: loaded, and asked for the log-probabilities of packed rows."""
+"""The policy model: loading, and log-probabilities of packed rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, shar
 
 __all__ = ["Sequences", "load", "logp_of"]
 
-# Families whose layers carry state along the row (state space, linear attention, convolution), or
-# choose what they attend to from all of it: they would leak one packed sequence into the next.
+# Model families whose layers carry state along the row (state space, linear attention, convolution)
+# or select what to attend to from the whole row: one packed sequence would leak into the next.
 _RECURRENT = (
     "bamba",
     "doge",
@@ -39,27 +39,27 @@ _RECURRENT = (
     "zamba2",
 )
 _KEPT_APART = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of layers that do not."""
+"""Layer types that do not leak between packed sequences."""
 
 _PIECE = 512
-"""Tokens whose float32 log-probabilities of the whole vocabulary exist at a time."""
+"""Number of tokens for which the float32 log-probabilities of the whole vocabulary are held at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Token ids of whole sequences, prompt and completion, and where each completion begins."""
+    """Token ids of whole sequences (prompt + completion), and the start of each completion."""
 
     ids: Sequence[Sequence[int]]
     starts: Sequence[int]
-    """Index of each completion's first token; at least 1, for the model predicts from a token."""
+    """Index of each completion's first token; at least 1, since prediction needs a previous token."""
 
 
 def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreTrainedModel:
     """Load a causal language model from a folder or a hub, on the CPU, in training mode and without dropout.
 
-    The weights are kept in float32; mixed precision casts when computing. One that is to be
-    `empty` has none, on the meta device. Raises ConfigurationError when there is none, or it is
-    of a family that cannot be packed. From then on transformers shows no progress bars.
+    The weights are float32; mixed precision casts them when computing. With `empty` the model is on
+    the meta device, without weights. Raises ConfigurationError if the model cannot be loaded, or if
+    its family cannot be packed. Also turns off transformers' progress bars.
     """
     model: PreTrainedModel
     logging.disable_progress_bar()
@@ -94,7 +94,7 @@ def _leaks(config: PreTrainedConfig) -> bool:
 
 
 def _without_dropout(model: PreTrainedModel) -> None:
-    """The policy that is trained is the one that was sampled, which had none."""
+    """Turn off dropout: the sampler had none, and the trained policy must be the same."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -106,13 +106,13 @@ def _without_dropout(model: PreTrainedModel) -> None:
 def logp_of(
     model: PreTrainedModel, row: Sequences, *, temperature: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies, in nats, of all completion tokens of a packed row.
+    """Return log-probabilities and entropies, in nats, of all completion tokens of a packed row.
 
-    Both are flat, [completion tokens of the row], float32, one sequence after the other; the
-    entropies have no gradient. A prompt that sequences next to each other have in common is computed
-    once, where the model's attention allows it. Logits are only made where a completion token is predicted; what is
-    computed from them is made in pieces, and again in the backward pass, for a row's
-    log-probabilities of a large vocabulary are larger than the rest of it.
+    Both are float32 of shape [completion tokens of the row], sequence by sequence; the entropies
+    have no gradient. A prompt shared by adjacent sequences is computed once if the model's attention
+    allows it. Logits are computed only at positions that predict a completion token. They are
+    processed in pieces and recomputed in the backward pass, since the log-probabilities of a large
+    vocabulary would need more memory than everything else.
     """
     flat, positions, predicting, trees = list[int](), list[int](), list[int](), list[Tree]()
     for members in _alike(row, shares(model, max(map(len, row.ids)))):
@@ -147,7 +147,7 @@ def logp_of(
 
 
 def _alike(row: Sequences, share: bool) -> list[list[int]]:
-    """Numbers of sequences next to each other that have one prompt; or each alone."""
+    """Group the indices of adjacent sequences with the same prompt; without `share`, each alone."""
     found: list[list[int]] = []
     for number, (ids, start) in enumerate(zip(row.ids, row.starts, strict=True)):
         before = found[-1][0] if found and share else None

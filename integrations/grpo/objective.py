@@ -1,4 +1,4 @@
-"""The objective: from log-probabilities and advantages to a loss, as pure functions.
+"""The objective: pure functions from log-probabilities and advantages to a loss.
 
 For token t of completion i, with advantage A_i and log-probabilities under the policy being
 trained (logp), under the policy that the ratio is against (old), under the sampler that wrote the
@@ -19,28 +19,28 @@ completion (sampler) and under a reference (ref), the loss is
 | cispo | J = stop_gradient(min(r, 1 + clip_high)) A logp | as dapo | arXiv:2506.13585 |
 | gspo | r_i = exp(mean over t of (logp - old)), one a completion | as grpo | arXiv:2507.18071 |
 
-Off policy, with completions of older weights (`buffer.lag`) or more than one optimizer step on a
-batch (`epochs`), old is the sampler: the ratio is that of the policy to who wrote the tokens, and
-clipping bounds it. On policy, old is logp without its gradient: the ratio is 1 and clipping never
-acts; what is left between trainer and sampler, who compute the same weights differently, is bounded
-by w. With rho = exp(logp - sampler), without gradient, of the token or, for sequence_*, the product
-over its completion:
+Off policy, with completions of older weights (`buffer.lag`) or more than one optimizer step per
+batch (`epochs`), old = sampler: the ratio is policy / sampler, and clipping bounds it. On policy,
+old = stop_gradient(logp): the ratio is 1 and clipping never acts. Trainer and sampler still compute
+slightly different probabilities from the same weights; w bounds that difference. With
+rho = exp(logp - sampler), without gradient, of the token or, for sequence_*, the product over its
+completion:
 
 | weighting | w on policy | w off policy, where the ratio has rho in it | paper |
 |---|---|---|---|
 | none | 1 | 1 | |
-| *_truncate | min(rho, weight_cap) | refused: it would count rho twice | arXiv:2508.03219 |
+| *_truncate | min(rho, weight_cap) | refused: rho would count twice | arXiv:2508.03219 |
 | *_mask | rho; 0 outside of weight_floor to weight_cap | 1; 0 outside | arXiv:2510.18855 |
 
 Departures from the papers. DAPO's dynamic sampling and soft overlong punishment are not part of the
-loss: the buffer refills groups of equal rewards, and `mask_truncated` leaves out what was cut off.
-CISPO's lower bound is left out, as its authors do. GSPO's gradient is that of the sequence-level
-ratio (GSPO-token is not built). The denominators count the whole batch of an optimizer step, over
-all ranks and all micro-batches, before the first backward pass: so neither the number of ranks nor
-the packing changes the gradient.
+loss: the buffer replaces groups of equal rewards, and `mask_truncated` drops truncated completions.
+CISPO has no lower bound here, as in its authors' experiments. GSPO's gradient is that of the
+sequence-level ratio (GSPO-token is not implemented). The denominators count the whole batch of an
+optimizer step, over all ranks and micro-batches, and are known before the first backward pass. So
+the gradient depends neither on the number of ranks nor on the packing.
 
-Tokens are flat, [tokens]: completions one after the other, which is what packing gives; `sequence`
-says for each token to which completion of this micro-batch it belongs.
+Tokens are flat, of shape [tokens], completion by completion as packing produces them; `sequence` maps
+each token to its completion in the micro-batch.
 """
 
 import math
@@ -72,24 +72,24 @@ _WEIGHTINGS = ("none", "token_truncate", "token_mask", "sequence_truncate", "seq
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Which loss, and its constants."""
+    """The choice of loss, and its constants."""
 
     loss: LossKind = "dapo"
     clip_low: float = _CLIP_LOW
     clip_high: float = _CLIP_HIGH
     beta: float = 0.0
-    """Weight of the KL term; 0 needs no reference model."""
+    """Weight of the KL term. With 0 no reference model is needed."""
     weighting: Weighting | None = None
-    """How far the sampler's own probabilities count. None: token_truncate on policy, else none."""
+    """Importance weighting against the sampler. None: token_truncate on policy, none off policy."""
     weight_cap: float = 3.0
     weight_floor: float = 0.0
-    """Of *_mask, which is two-sided with it."""
+    """Lower bound of rho for *_mask."""
     epochs: int = 1
-    """Optimizer steps on each batch."""
+    """Number of optimizer steps per batch."""
     mask_truncated: bool = False
-    """Leave out completions that max_completion_tokens cut off (DAPO's overlong filtering)."""
+    """Drop completions truncated at max_completion_tokens (DAPO's overlong filtering)."""
     max_completion_tokens: int | None = None
-    """For dr_grpo, which divides by it."""
+    """The denominator of dr_grpo."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -123,9 +123,9 @@ class Objective:
             raise ConfigurationError("loss='dr_grpo' divides by max_completion_tokens: set it")
 
     def under(self, *, off_policy: bool) -> "Objective":
-        """The same with its default weighting made explicit.
+        """Return the objective with its default weighting filled in.
 
-        Raises ConfigurationError for a constant that would do nothing, or count twice.
+        Raises ConfigurationError for a setting that has no effect or would count rho twice.
         """
         if not off_policy:
             clips = (
@@ -152,61 +152,61 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one micro-batch that may carry a loss, all of shape [tokens]."""
+    """The completion tokens of one micro-batch; tensors have the shape [tokens]."""
 
     logp: torch.Tensor
-    """Under the policy being trained, with its gradient."""
+    """Log-probability under the policy being trained, with gradient."""
     old: torch.Tensor
-    """What the ratio is against: `logp.detach()` on policy, `sampler` off policy."""
+    """The ratio's denominator: `logp.detach()` on policy, `sampler` off policy."""
     sampler: torch.Tensor
-    """As the sampler reported them."""
+    """Log-probability reported by the sampler."""
     advantages: torch.Tensor
-    """Of the token's completion."""
+    """Advantage of the token's completion."""
     mask: torch.Tensor
-    """1.0 where the policy wrote the token, 0.0 for what a tool said and for padding."""
+    """1.0 for tokens of the policy, 0.0 for those of a tool and for padding."""
     sequence: torch.Tensor
-    """Which completion of the micro-batch, int64, from 0."""
+    """Index of the token's completion in the micro-batch, int64, from 0."""
     sequences: int
-    """How many completions the micro-batch has."""
+    """Number of completions in the micro-batch."""
     reference: torch.Tensor | None = None
     off_policy: bool = False
-    """Whether the ratio is against the sampler."""
+    """Whether the ratio's denominator is the sampler."""
 
     def per_sequence(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of [tokens] values for each completion, [sequences]."""
+        """Sum values of shape [tokens] per completion; return [sequences]."""
         return values.new_zeros(self.sequences).index_add(0, self.sequence, values)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What an optimizer step's whole batch has, on all ranks together."""
+    """Counts over the whole batch of an optimizer step, on all ranks together."""
 
     sequences: float
     tokens: float
     micro_batches: float = 1.0
-    """Only bnpo needs it."""
+    """Number of micro-batches; used only by bnpo."""
 
     @classmethod
     def of(cls, mask: torch.Tensor, sequences: int) -> "Totals":
-        """Those of a batch that is a single micro-batch on a single rank."""
+        """Return the totals of a batch with a single micro-batch on a single rank."""
         return cls(float(sequences), mask.sum().item())
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Sums over a micro-batch, to be added up and divided by `tokens`; float64 scalars."""
+    """Sums over a micro-batch, as float64 scalars. Divide their total by the total of `tokens` for means."""
 
     tokens: float
     clipped: float
-    """Tokens whose gradient the clipping took away."""
+    """Number of tokens without gradient because of clipping."""
     kl: float
-    """k3 against the reference, 0 without one."""
+    """k3 against the reference; 0 without a reference."""
     off_policy: float
-    """|logp - sampler|: how far the sampler is from the trainer."""
+    """|logp - sampler|, the distance between trainer and sampler."""
     weight: float
     """Importance weights."""
     masked: float
-    """Tokens whose weight is 0."""
+    """Number of tokens with weight 0."""
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class _Terms:
 
 
 def weights(objective: Objective, tokens: Tokens) -> torch.Tensor:
-    """How much each token counts, [tokens]: w of the table above. Without gradient."""
+    """Return each token's importance weight, [tokens]: w in the table above, without gradient."""
     weighting = objective.weighting or ("none" if tokens.off_policy else "token_truncate")
     if weighting == "none":
         return torch.ones_like(tokens.mask)
@@ -232,10 +232,10 @@ def weights(objective: Objective, tokens: Tokens) -> torch.Tensor:
 
 
 def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Statistics]:
-    """The micro-batch's share of the loss, a scalar with gradient, and its statistics.
+    """Return the micro-batch's share of the loss, a scalar with gradient, and its statistics.
 
-    The shares of all micro-batches on all ranks add up to the loss of the whole batch. A trainer
-    that averages gradients over its ranks multiplies by their number.
+    The shares of all micro-batches on all ranks add up to the loss of the whole batch. If gradients
+    are averaged over ranks, the trainer must multiply the loss by the number of ranks.
     """
     terms = _terms(objective, tokens)
     weight = weights(objective, tokens)
@@ -283,7 +283,7 @@ def _terms(objective: Objective, tokens: Tokens) -> _Terms:
 
 
 def _shares(objective: Objective, tokens: Tokens, totals: Totals) -> torch.Tensor | float:
-    """1 / D for each token, or for all of them."""
+    """Return 1 / D, per token or as one number for all."""
     match objective.loss:
         case "grpo" | "gspo":
             lengths = tokens.per_sequence(tokens.mask).clamp(min=1)[tokens.sequence]

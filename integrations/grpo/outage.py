@@ -1,4 +1,4 @@
-"""An outage of the sandboxes' backend: it is waited for, and told where it does not end."""
+"""Outages of the sandboxes' backend: wait for the end, and raise if it does not come."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from sandboxkit import ProviderUnavailableError, SandboxError, Session
 from sandboxkit.integrations._outages import is_outage, require_working
-from sandboxkit.integrations.grpo.pauses import pauses
+from sandboxkit.integrations._retries import pauses
 from sandboxkit.integrations.grpo.rollout import Rollout
 
 __all__ = ["Outage"]
@@ -16,11 +16,11 @@ _log = logging.getLogger("sandboxkit.grpo")
 
 
 class Outage:
-    """Of one backend, which `works` asks: it raises SandboxError where it does not work within so
-    many seconds. Runs on one event loop.
+    """Detects outages of one backend and waits for their end. Runs on one event loop.
 
-    It is one where of the rollouts that needed a sandbox so large a share had no verdict as `limit`
-    says. What is tried again after it may fail for `patience` seconds since its beginning.
+    `works(seconds)` raises SandboxError if the backend does not work within that time. An outage is a
+    share of at least `limit` of rollouts without a verdict among those that needed a sandbox. It
+    may last `patience` seconds from its beginning, including failed retries.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Outage:
 
     @classmethod
     def of(cls, session: Session, limit: float, patience: float) -> "Outage":
-        """That of a session's provider."""
+        """Return an Outage for the provider of a session."""
         return cls(lambda within: require_working(session, within), limit, patience)
 
     async def waited(self, rollouts: Iterable[Rollout], what: str) -> bool:
-        """Whether there was one, which is over: what failed is to be done again.
+        """If there is an outage, wait for its end and return True: the caller then redoes what failed.
 
-        Raises ProviderUnavailableError where it does not end, and where each failure is a grader's
-        that raised: that is no matter of time.
+        Raises ProviderUnavailableError if the outage does not end, or if every failure is a grader
+        that raised, since waiting would not help.
         """
         needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
         broken = [rollout for rollout in needed if rollout.verdict.reward is None]

@@ -1,4 +1,4 @@
-"""What a run says, to somebody who may have gone: no run ends, or fails, because nobody reads it."""
+"""Output streams whose failures do not end a run, for example after the terminal was closed."""
 
 import atexit
 import contextlib
@@ -10,20 +10,22 @@ __all__ = ["Heard", "leave"]
 
 
 class Heard:
-    """A stream whose writes never fail: on a disk without room, or into a pipe that nobody reads,
-    they come to nothing, or later. In all else it is the stream."""
+    """Wraps a stream so that writes never fail, for example on a full disk or a closed pipe.
+
+    A failed write is dropped or delayed. Every other attribute is that of the stream.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write it if that can be done."""
+        """Write the text; ignore an OSError."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """The same of what is buffered."""
+        """Flush the buffer; ignore an OSError."""
         with contextlib.suppress(OSError):
             self._stream.flush()
 
@@ -32,15 +34,15 @@ class Heard:
 
     @classmethod
     def of(cls, stream: TextIO | None) -> IO[str] | None:
-        """It, as what takes a file wants it; None of a stream that was closed before we began."""
+        """Wrap a stream, typed as a file; None if the stream was closed before the process started."""
         return stream and cast(IO[str], cls(stream))
 
 
 def leave(status: int) -> NoReturn:
-    """End the process, after its exit handlers but without the interpreter's own end.
+    """Run the exit handlers and end the process without finalizing the interpreter.
 
-    In that a thread of torch that lets go of a tensor aborts the process (pytorch issue 190489), and
-    what standard output still holds for nobody makes the status another one.
+    Finalization would abort if a torch thread releases a tensor (pytorch issue 190489), and unflushed
+    output to a closed pipe would change the exit status.
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):

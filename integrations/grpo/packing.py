@@ -1,8 +1,8 @@
-"""Packing: completions of unequal lengths into rows of a token budget, evenly over ranks.
+"""Packing of completions of unequal lengths into rows of a token budget, balanced over ranks.
 
-A packed row is several sequences one after the other, with position ids that start again at 0 for
-each and no attention mask: the model's attention keeps them apart by their positions, and attention.py
-by computing nothing else.
+A packed row is a concatenation of sequences, with position ids that restart at 0 for each and no
+attention mask. The model's attention separates the sequences by their position ids; attention.py
+computes each sequence's attention separately.
 """
 
 import heapq
@@ -16,9 +16,10 @@ __all__ = ["alike", "pack", "spread"]
 def alike(
     prompts: Sequence[tuple[int, ...]], lengths: Sequence[int], budget: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Indices of sequences that have one prompt, and what they cost when that is there once.
+    """Group sequences with the same prompt; return the indices of each group and its cost in tokens.
 
-    As many together as cost at most `budget`, or one that costs more alone.
+    The cost counts the shared prompt once. A group costs at most `budget`, unless it is a single
+    longer sequence.
     """
     units: list[list[int]] = []
     costs: list[int] = []
@@ -36,10 +37,11 @@ def alike(
 
 
 def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indices for each rank, so that the ranks' costs are as even as a greedy choice makes them.
+    """Distribute sequences greedily over ranks by cost; return the indices for each rank.
 
-    Longest first, each to the rank with the least so far (Graham's LPT rule, at most 4/3 of the
-    best possible). A sequence costs its length; ties go to the lower rank.
+    Assigns the longest first, each to the rank with the lowest load (Graham's LPT rule: the maximum
+    load is at most 4/3 of the optimum). A sequence costs its length; ties go to the lower rank.
+    Raises ConfigurationError unless ranks >= 1.
     """
     if ranks < 1:
         raise ConfigurationError(f"ranks={ranks}: give 1 or more")
@@ -55,8 +57,8 @@ def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 def pack(lengths: Sequence[int], budget: int, indices: Sequence[int]) -> list[list[int]]:
     """Put the sequences named by `indices` into rows of at most `budget` tokens.
 
-    First fit, longest first: at most 11/9 of the fewest possible rows and one more. Raises
-    ConfigurationError for a sequence longer than the budget.
+    Uses first fit, longest first, which needs at most 11/9 of the minimum number of rows plus one.
+    Raises ConfigurationError for a sequence longer than the budget.
     """
     rows: list[list[int]] = []
     room: list[int] = []

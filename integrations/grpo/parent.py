@@ -1,4 +1,4 @@
-"""A rank whose launcher is gone is told so, for nobody else would end it."""
+"""Sends SIGTERM to a rank whose launcher died, since nothing else would end it."""
 
 import contextlib
 import ctypes
@@ -9,18 +9,18 @@ import sys
 __all__ = ["end_with_parent"]
 
 _PARENT = os.getppid()
-"""Of this process, when it was begun: this is imported before what takes seconds."""
+"""Parent process id at import, which must come before the slow imports."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def end_with_parent() -> None:
-    """SIGTERM comes to this process once who began it has died, at once where it has; on Linux alone.
+    """Have SIGTERM sent to this process when its parent dies, or now if it is dead. Linux only.
 
-    To be called on the main thread. A rank writes a checkpoint then, as after a SIGTERM of the launcher.
+    Call this on the main thread. The rank then writes a checkpoint, as after any SIGTERM.
     """
     if sys.platform != "linux":
         return
-    with contextlib.suppress(OSError, AttributeError):  # of a C library without it
+    with contextlib.suppress(OSError, AttributeError):  # a C library without prctl
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != _PARENT:
         signal.raise_signal(signal.SIGTERM)

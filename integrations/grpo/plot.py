@@ -1,4 +1,4 @@
-"""A run's reward over its steps: as text for a terminal, and as reward.svg in its folder."""
+"""Plots of a run's reward: as text for a terminal, and as reward.svg in its folder."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.whole import whole
+from sandboxkit.integrations._training.atomic_write import atomic_write
 
 __all__ = ["draw", "rows"]
 
@@ -17,7 +17,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
-    """The rows of a file of JSON lines; none if it is not there. A last line cut short is left out."""
+    """Read a file of JSON lines, up to the first incomplete line; empty if there is no file."""
     if not path.exists():
         return []
     found = []
@@ -30,9 +30,9 @@ def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
 
 
 def draw(run: Path) -> str:
-    """Write `run`/reward.svg and return the curve as text; "" for a run without a step yet.
+    """Write `run`/reward.svg and return the curve as text; "" if no step is recorded yet.
 
-    Raises ConfigurationError for a folder without metrics, or that cannot be written.
+    Raises ConfigurationError if the folder has no metrics.jsonl or cannot be written to.
     """
     if not (run / "metrics.jsonl").exists():
         raise ConfigurationError(f"{str(run)!r} has no metrics.jsonl: give a run's folder")
@@ -44,7 +44,7 @@ def draw(run: Path) -> str:
     if not curves["reward"]:
         return ""
     try:
-        with whole(run / "reward.svg") as new:
+        with atomic_write(run / "reward.svg") as new:
             new.write_text(_svg(curves), "utf-8")
     except OSError as error:
         raise ConfigurationError(f"{run / 'reward.svg'} could not be written: {error}") from error

@@ -19,7 +19,7 @@ USAGE, FAILED = 2, 125
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0, 2 for a wrong configuration, 125 for a failure, 128 + n for signal n."""
+    """Run; return the exit status: 0, 2 for a wrong configuration, 125 for a failure, 128 + n for signal n."""
     parser = argparse.ArgumentParser(
         prog="python -m sandboxkit.integrations.grpo",
         description="Train a model with GRPO: rollouts and rewards in sandboxes, FSDP2 training.",
@@ -35,12 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with needs("grpo-cpu"):
             from sandboxkit.integrations.grpo.trainer import train
 
-        # What torch says of every checkpoint that is written by one process.
+        # torch warns at every checkpoint that a single process writes.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         signalled = train(config)
     except (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup) as error:
         errors = list(_flat(error))
-        # Of the many rollouts that one failure ended, each has said it.
+        # One failure may end many rollouts with the same error: print it once.
         said = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
         if heard := Heard.of(sys.stderr):
             for line in (*said, *getattr(error, "__notes__", ())):

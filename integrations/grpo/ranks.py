@@ -1,4 +1,4 @@
-"""The processes that train together, and what they tell each other; all of it works for one alone."""
+"""Ranks of a training run and their communication; everything also works in a single process."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def joined(device: Literal["cpu", "cuda"], timeout: float) -> Iterator[None]:
-    """In the process group, under torchrun; a rank that waits longer than `timeout` s gives up.
+    """Join the process group if started by torchrun. Collectives time out after `timeout` seconds.
 
-    SIGTERM comes to it where torchrun is killed.
+    If torchrun is killed, this process gets a SIGTERM.
     """
     if "WORLD_SIZE" not in os.environ:
         yield
@@ -46,19 +46,19 @@ def joined(device: Literal["cpu", "cuda"], timeout: float) -> Iterator[None]:
 
 
 def this_rank() -> int:
-    """The number of this process, 0 where it is alone."""
+    """Return the rank of this process; 0 in a single process."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def rank_count() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def shared(make: Callable[[], T]) -> T:
-    """Call on rank 0 and give every rank what it returned.
+    """Call `make` on rank 0 and return its result on every rank.
 
-    Where it raises there the others raise RankError instead of waiting.
+    If it raises, the other ranks raise RankError.
     """
     if not dist.is_initialized():
         return make()
@@ -77,7 +77,7 @@ def shared(make: Callable[[], T]) -> T:
 
 
 def gathered(value: T) -> list[T]:
-    """Every rank's value, on every rank."""
+    """Return the values of all ranks, on every rank."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()  # Any: as torch has it
@@ -86,7 +86,7 @@ def gathered(value: T) -> list[T]:
 
 
 def on_first(make: Callable[[], T]) -> T | None:
-    """As `shared`, but what it returned stays on rank 0; None on the others."""
+    """Call `make` on rank 0 and return its result there, None on other ranks. Raises as `shared` does."""
     made: list[T] = []
 
     def run() -> None:

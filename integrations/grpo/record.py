@@ -1,10 +1,10 @@
-"""A rollout of this trainer as it is kept."""
+"""Records of this trainer's rollouts."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandboxkit.integrations._kept import Call, Kept, Turn
+from sandboxkit.integrations._training.rollout_record import Call, RolloutRecord, Turn
 from sandboxkit.integrations.grpo.rollout import Rollout
 
 __all__ = ["record"]
@@ -13,13 +13,13 @@ __all__ = ["record"]
 def record(
     group: int, member: int, rollout: Rollout, decode: Callable[[Sequence[int]], str]
 ) -> dict[str, Any]:  # Any: JSON
-    """It as JSON, as `Kept` says.
+    """Return the rollout as JSON, see `RolloutRecord`.
 
-    `turns` are the policy's and the tools' in the order in which the policy saw them, special tokens
-    and all. `calls` have the number of their turn; the answer to the last may be none that was seen.
+    `turns` are those of the policy and of the tools in order, including special tokens. Each of the
+    `calls` has the index of its turn. The policy may never have seen the answer to the last call.
     """
     task_id = rollout.row.task.get("task_id")
-    return Kept(
+    return RolloutRecord(
         group=group,
         member=member,
         row=rollout.row.number,

@@ -1,4 +1,4 @@
-"""Rollouts: completions of one prompt, alone or in turns with a sandbox's tools, and their rewards."""
+"""Rollouts: completions of one prompt, single-turn or with a sandbox's tools, and their rewards."""
 
 import asyncio
 import random
@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, SandboxError, Session
+from sandboxkit.integrations._service import DeadlineError, service_time, within
 from sandboxkit.integrations._tools import ToolResult
-from sandboxkit.integrations.grpo.clock import Clock, Part, Timer
+from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.grpo.engines import Engine, Request
+from sandboxkit.integrations.grpo.engines import Engine, SampleRequest
 from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
 from sandboxkit.integrations.grpo.workplace import Workplace, own_sandbox, swe_task
 from sandboxkit.integrations.rewards import (
@@ -27,17 +28,17 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.swe import Task
 
-__all__ = ["Group", "Rollout", "Rollouts", "ToolCall"]
+__all__ = ["Group", "Rollout", "RolloutRunner", "ToolCall"]
 
 _UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One of a rollout's."""
+    """One tool call of a rollout."""
 
     turn: int
-    """Of the rollout's turns, those of the tools included, counted from 0."""
+    """Index of its turn, from 0, counting the turns of policy and tools."""
     written: str
     result: ToolResult
     seconds: float
@@ -45,48 +46,48 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Rollout:
-    """One completion, turn by turn; `completion`, `mask` and `logp` go token by token."""
+    """One rollout. `completion`, `mask` and `logp` have one entry per token."""
 
     row: Row
     completion: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
-    """Whether the policy wrote it."""
+    """Whether the policy wrote the token."""
     logp: list[float] = field(default_factory=list)
     version: int | None = None
-    """Of the oldest weights that wrote a part; None until one has."""
+    """Version of the oldest weights that wrote a part; None before the first turn."""
     verdict: Verdict = _UNGRADED
     grader_raised: bool = False
     calls: list[ToolCall] = field(default_factory=list)
     seconds: dict[Part, float] = field(default_factory=dict)
-    """Its whole time, by what it went into; the start of a sandbox while it wrote is in sampling."""
+    """Seconds by part. A sandbox start that overlaps with sampling counts as sampling."""
     used_sandbox: bool = False
-    """For a tool call, for its work or for its grade; an equal one's grade takes none."""
+    """Whether it used a sandbox for tool calls, its work or grading. A cached verdict uses none."""
     truncated: bool = False
-    """Whether it was cut off for its length, in the middle of a turn."""
+    """Whether the token limit cut it off in the middle of a turn."""
     remembered: bool = False
-    """Whether its verdict is that of an equal one, for which it may have waited."""
+    """Whether its verdict was copied from an equal rollout, for which it may have waited."""
     server: str = ""
-    """Of the engine's, the one that wrote the last turn."""
+    """The engine's server that generated the last turn."""
 
     @property
     def needed_sandbox(self) -> bool:
-        """Whether it tells how the infrastructure is: it had a sandbox, or could not have one."""
+        """Whether it counts in the failure rate: it used a sandbox or failed to get one."""
         return self.used_sandbox or self.verdict.reward is None
 
     @property
     def tool_calls(self) -> int:
-        """How many there were, mistaken ones included."""
+        """Number of tool calls, including invalid ones."""
         return len(self.calls)
 
     def wrote(self, ids: tuple[int, ...], logp: tuple[float, ...], version: int) -> None:
-        """The policy's tokens."""
+        """Append tokens of the policy."""
         self.completion += ids
         self.mask += [True] * len(ids)
         self.logp += logp
         self.version = version if self.version is None else min(self.version, version)
 
     def heard(self, ids: tuple[int, ...]) -> None:
-        """A tool's tokens, which carry no loss."""
+        """Append a tool's tokens, which carry no loss."""
         self.completion += ids
         self.mask += [False] * len(ids)
         self.logp += [0.0] * len(ids)
@@ -97,31 +98,31 @@ class Group:
     """All rollouts of one prompt."""
 
     number: int
-    """Its position in the stream of prompts."""
+    """Position in the stream of prompts."""
     rollouts: tuple[Rollout, ...]
 
     @property
     def version(self) -> int | None:
-        """Of the oldest weights in it; None where none wrote anything."""
+        """Version of the oldest weights in the group; None if no rollout has tokens."""
         known = [r.version for r in self.rollouts if r.version is not None]
         return min(known, default=None)
 
     @property
     def rewards(self) -> list[float | None]:
-        """None where the infrastructure, or the grader, failed."""
+        """The rewards; None where the infrastructure or the grader failed."""
         return [rollout.verdict.reward for rollout in self.rollouts]
 
     @property
     def teaches(self) -> bool:
-        """Whether two known rewards differ."""
+        """Whether the group gives a gradient: at least two known rewards differ."""
         return len({reward for reward in self.rewards if reward is not None}) > 1
 
 
-class Rollouts:
-    """Makes rollouts. Runs on one event loop; `close` gives up what is still being graded.
+class RolloutRunner:
+    """Makes rollouts. Runs on one event loop; `close` cancels gradings in progress.
 
-    An engine's error is raised; what goes wrong with a sandbox or in the grader is the verdict
-    INFRA_ERROR, which has no reward.
+    Raises an engine's errors. A failure of a sandbox or of the grader becomes the verdict INFRA_ERROR,
+    which has no reward.
     """
 
     def __init__(
@@ -133,20 +134,20 @@ class Rollouts:
         session: Session,
         tasks: Mapping[str, Task] | None = None,
     ) -> None:
-        """With `tasks` a rollout works on the one that its row names."""
+        """With `tasks`, each rollout works on the SWE task that its row names."""
         self._config, self._tokenizer, self._stop = config.rollout, tokenizer, stop
         self._seed, self._remember = config.run.seed, config.grading.remember
         self._engine, self._session, self._tasks = engine, session, tasks or {}
-        self.clock = Clock()
+        self.clock = StageTimes()
         self._room = asyncio.Semaphore(config.grading.max_concurrency)
-        self._grader: Grader = config.grader()
+        self._grader: Grader = within(config.grader(), self._config.deadline)
         self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
-        self._graded: dict[tuple[int, str], _Grading] = {}
+        self._graded: dict[tuple[int, str], _SharedGrading] = {}
         self.judging: set[asyncio.Task[tuple[Verdict, bool]]] = set()
-        """What is being graded; not all of it is in `_graded`, which forgets the oldest."""
+        """Gradings in progress. `_graded` may lack some, since it drops the oldest."""
 
     async def group(self, row: Row, number: int) -> Group:
-        """The group at a position of the stream of prompts, all its rollouts at once."""
+        """Make the group at a position of the stream of prompts, with its rollouts concurrent."""
         async with asyncio.TaskGroup() as running:
             tasks = [
                 running.create_task(self.one(row, f"{self._seed} {number} {member}"))
@@ -155,7 +156,7 @@ class Rollouts:
         return Group(number, tuple(task.result() for task in tasks))
 
     async def one(self, row: Row, seed: str) -> Rollout:
-        """One rollout; sampling depends on `seed` and the weights alone."""
+        """Make one rollout. Sampling depends only on `seed` and the weights."""
         rollout = Rollout(row)
         numbers = random.Random(seed)
         with Timer(self.clock, rollout.seconds) as timer:
@@ -174,11 +175,11 @@ class Rollouts:
         return rollout
 
     def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, special ones and all."""
+        """Decode tokens to text, including special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def close(self) -> None:
-        """Cancel what is still being graded. On the loop that runs it."""
+        """Cancel the gradings in progress. Call this on their event loop."""
         for task in tuple(self.judging):
             task.cancel()
 
@@ -188,7 +189,7 @@ class Rollouts:
         """Sample one turn and return its tokens."""
         timer.enter("sampling")
         done = await self._engine.generate(
-            Request(
+            SampleRequest(
                 rollout.row.prompt + tuple(rollout.completion),
                 self._config.max_completion_tokens - len(rollout.completion),
                 self._config.temperature,
@@ -204,7 +205,7 @@ class Rollouts:
     async def _episode(
         self, rollout: Rollout, numbers: random.Random, timer: Timer
     ) -> str | Verdict | None:
-        """All turns at a workplace of the rollout's own; it is gone before its work is graded."""
+        """Run all turns in the rollout's own workplace; return the submission, its verdict, or None."""
         try:
             async with self._workplace(rollout.row) as place:
                 await self._turns(rollout, place, numbers, timer)
@@ -249,7 +250,7 @@ class Rollouts:
                     rollout.calls.append(ToolCall(2 * turn, each, results[-1], 0.0))
                     break
                 begun = time.monotonic()
-                # For each call alone, which ends it itself long before: many are the policy's.
+                # A limit for each call, not for the turn, since the policy may make many calls.
                 async with asyncio.timeout(place.deadline):
                     results += await call(place, [each])
                 took = time.monotonic() - begun
@@ -272,7 +273,7 @@ class Rollouts:
         )
 
     async def _grade(self, rollout: Rollout, submission: str, timer: Timer) -> None:
-        """Its verdict, asked for or that of an equal submission for an equal row."""
+        """Set the rollout's verdict: a new one, or that of an equal submission for an equal row."""
         timer.enter("queue")
         row, begun = rollout.row, time.monotonic()
         if not self._remember:
@@ -285,15 +286,15 @@ class Rollouts:
             grading = self._graded.get(key)
             own = grading is None
             if grading is None:
-                grading = self._graded[key] = _Grading(self, row, submission)
+                grading = self._graded[key] = _SharedGrading(self, row, submission)
             await grading.begun.wait()
             timer.enter("grading")
             verdict, raised = await asyncio.shield(grading.task)
             timer.enter("queue")
             if verdict.reward is None and self._graded.get(key) is grading:
                 del self._graded[key]
-            # A failure is of one rollout alone: the next equal one has it graded again. Together
-            # they may be most of a group, whose baseline would be that of the others.
+            # A failure counts for one rollout only; the next equal one is graded again. Equal ones
+            # may be most of a group, and masking all of them would distort its baseline.
             late = time.monotonic() - begun > self._config.deadline
             if own or raised or late or verdict.reward is not None:
                 break
@@ -303,7 +304,7 @@ class Rollouts:
         rollout.used_sandbox |= own
 
     async def check(self, row: Row) -> Verdict:
-        """Grade what was there before: sandboxes and grader work if there is a reward."""
+        """Grade an empty submission; a reward shows that sandboxes and grader work."""
         if not self._tasks:
             verdict, _ = await self.judge(row, row.prefix)
             return verdict
@@ -317,31 +318,31 @@ class Rollouts:
     async def judge(
         self, row: Row, submission: str, begins: Callable[[], None] = lambda: None
     ) -> tuple[Verdict, bool]:
-        """The verdict, and whether the grader raised instead of giving one, of its own.
+        """Return the verdict, and whether the grader itself raised.
 
-        What a backend could do later, and it let through, is the backend's. `begins` is called once
-        there is room for it.
+        A retryable SandboxError that the grader lets through counts as the backend's. `begins` is
+        called when the grading leaves the queue.
         """
         try:
             async with self._room:
                 begins()
-                async with asyncio.timeout(self._config.deadline):
+                async with service_time(self._config.deadline, lambda: self._session.quiet):
                     return await self._grader.grade(self._session, submission, row.task), False
-        except TimeoutError:
+        except DeadlineError:
             detail = f"not graded within rollout.deadline={self._config.deadline:g} s"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), False
-        except Exception as error:  # noqa: BLE001 - somebody's grader: masked, counted and shown
+        except Exception as error:  # noqa: BLE001 - a custom grader: masked, counted and shown
             detail = f"the grader raised {type(error).__name__}: {error}"
             own = not (isinstance(error, SandboxError) and error.retryable)
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), own
 
 
-class _Grading:
-    """Of one submission, for all equal ones."""
+class _SharedGrading:
+    """The grading of one submission, shared by all equal ones."""
 
-    def __init__(self, rollouts: Rollouts, row: Row, submission: str) -> None:
+    def __init__(self, rollouts: RolloutRunner, row: Row, submission: str) -> None:
         self.begun = asyncio.Event()
-        """Set when it no longer waits for room."""
+        """Set when the grading leaves the queue."""
         self.task = asyncio.create_task(rollouts.judge(row, submission, self.begun.set))
         self.task.add_done_callback(lambda _: self.begun.set())
         rollouts.judging.add(self.task)

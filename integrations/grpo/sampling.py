@@ -1,4 +1,4 @@
-"""The sampling side of a run, on rank 0: engine, sandboxes and buffer, driven from the trainer."""
+"""The sampling side of a run on rank 0: engine, sandboxes and buffer, as called by the trainer."""
 
 import asyncio
 import concurrent.futures
@@ -13,35 +13,37 @@ from typing import Any, Self, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
-from sandboxkit.integrations.grpo.clock import Part
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Engine, Weights
 from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
+from sandboxkit.integrations.rewards.doctor import check_beforehand, line_about
 
 __all__ = ["Sampling", "Stop", "Stopped"]
 
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
-"""Seconds between looks at whether to stop, while waiting."""
+"""Interval in seconds at which a wait checks for a signal."""
+_LOOKS = 3
+"""Attempts to grade the first row before a failure is a ConfigurationError."""
 _AT_ONCE = 3.0
 
 
 class Stopped(Exception):
-    """A signal of `Stop` came: finish in order."""
+    """`Stop` noted a signal: end the run in order."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Notes SIGTERM, SIGINT and SIGHUP while its context lasts; a second one is the usual end.
+    """Records SIGTERM, SIGINT and SIGHUP in its context; a second signal has its default effect.
 
-    SIGHUP, of a terminal that was closed, only where it is not ignored already, as by nohup. One
-    that comes at once is the same again: a terminal, or a scheduler, sends it to every process, and
-    torchrun to its own.
+    SIGHUP is left alone if it is already ignored, as by nohup. A second signal right after the first
+    counts as the same one: a terminal or scheduler signals every process, and torchrun forwards it.
     """
 
     signal: int = 0
@@ -60,7 +62,7 @@ class Stop:
             signal.signal(number, handler)  # type: ignore[arg-type] # what signal() gave back
 
     def check(self) -> None:
-        """Raises Stopped once one was noted."""
+        """Raise Stopped if a signal was recorded."""
         if self.signal:
             raise Stopped
 
@@ -74,9 +76,9 @@ class Stop:
 
 
 class Sampling:
-    """Rollouts, ahead of training or in step with it, and passes over the held-out rows.
+    """Makes batches of rollouts, ahead of training or in step with it, and evaluates held-out rows.
 
-    Raises Stopped out of every wait once `stop` has noted a signal.
+    Every wait raises Stopped after `stop` has recorded a signal.
     """
 
     def __init__(
@@ -90,33 +92,53 @@ class Sampling:
         position: int,
     ) -> None:
         self._config, self._stop, self._engine = config, stop, engine
+        self._session = session
         tasks, held_out = load_swe_tasks(config.data.tasks), config.data.held_out
         self._train = read_rows(config.data.train, tokenizer, config, tasks)
         self._held_out = read_rows(held_out, tokenizer, config, tasks) if held_out else []
-        self._rollouts = Rollouts(config, tokenizer, stop_ids, engine, session, tasks)
+        self._rollouts = RolloutRunner(config, tokenizer, stop_ids, engine, session, tasks)
         grading = config.grading
         self._outage = Outage.of(session, grading.max_infra_failed_rate, grading.patience)
         self._buffer = Buffer(self._make, config, self._outage, position)
 
     @property
     def position(self) -> int:
-        """Of the next prompt in the stream."""
+        """Position of the next prompt in the stream."""
         return self._buffer.position
 
-    def check(self) -> None:
-        """Grade nothing for the first row: sandboxes and grader work, or ConfigurationError."""
-        verdict = self._wait(self._rollouts.check(self._train[0]), "grading the first row")
-        if verdict.reward is None:
+    def check(self) -> str:
+        """Grade an empty submission for the first row; raise ConfigurationError if that fails.
+
+        Then check the first rows as `grading.check_tasks` says; return a line about their defects,
+        empty if there are none, for SWE tasks and for a resumed run.
+        """
+        for _ in range(_LOOKS):
+            verdict = self._wait(self._rollouts.check(self._train[0]), "grading the first row")
+            if verdict.reward is not None:
+                break
+        else:
             raise ConfigurationError(f"the first row cannot be graded: {verdict.detail}")
+        if self.position or self._config.data.tasks:
+            return ""
+        rows = (row.task for row in self._train)
+        work = check_beforehand(
+            self._session, self._config.grader(), rows, self._config.grading.check_tasks
+        )
+        reports = self._wait(work, "checking the first rows")
+        fine = all(report.status == "fine" for report in reports)
+        return "" if fine else line_about(reports)
 
     def take(self, version: int) -> Batch:
-        """The next step's batch. Blocks; raises TimeoutError after run.timeout seconds, and
-        ProviderUnavailableError after an outage of grading.patience seconds."""
+        """Return the next step's batch. Blocks.
+
+        Raises TimeoutError after run.timeout seconds, ProviderUnavailableError after an outage of
+        grading.patience seconds.
+        """
         last = self._config.run.steps - 1
         return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
 
     def evaluate(self) -> float:
-        """The share of held-out rows for which one sample has the full reward; NaN without rows.
+        """Return the share of held-out rows whose single sample gets the full reward; NaN without rows.
 
         Raises ProviderUnavailableError as `take` does.
         """
@@ -140,7 +162,7 @@ class Sampling:
         return sum(reward == 1 for reward in known) / len(known) if known else math.nan
 
     def update(self, weights: Weights, version: int) -> None:
-        """Give the engine other weights, between two tokens of what is in flight."""
+        """Update the engine's weights between two tokens of the requests in flight."""
         self._engine.pause()
         try:
             self._engine.update_weights(weights, version)
@@ -148,17 +170,17 @@ class Sampling:
             self._engine.resume()
 
     def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, as record.py says
-        """The rollouts that ended for the last `take`, also where that raised."""
+        """Yield records of the rollouts that finished for the last `take`, even if it raised."""
         for group in tuple(self._buffer.finished):
             for member, rollout in enumerate(group.rollouts):
                 yield record(group.number, member, rollout, self._rollouts.text)
 
     def spent(self) -> dict[Part, float]:
-        """Seconds since the beginning in which rollouts were under way, as Clock has them."""
+        """Return the seconds per part with rollouts in progress; see Clock.spent."""
         return self._rollouts.clock.spent()
 
     def close(self) -> None:
-        """Give up all rollouts and close the engine; the session is the caller's."""
+        """Cancel all rollouts and close the engine. The caller closes the session."""
 
         async def give_up() -> None:
             await self._buffer.aclose()
@@ -171,7 +193,7 @@ class Sampling:
         row: Row = row_of(self._train, number, self._config.run.seed)
         return await self._rollouts.group(row, number)
 
-    # Any: what a coroutine is sent and yields, which nobody here sees.
+    # Any: the send and yield types of a coroutine, not used here.
     def _wait(self, work: Coroutine[Any, Any, T], what: str) -> T:
         running = Operation(work)
         deadline = time.monotonic() + self._config.run.timeout

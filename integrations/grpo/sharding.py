@@ -1,4 +1,4 @@
-"""A model sharded over the ranks with FSDP2, of which rank 0 alone ever has all the weights."""
+"""Sharding of a model over the ranks with FSDP2; only rank 0 ever holds all weights."""
 
 from collections.abc import Callable
 
@@ -19,11 +19,12 @@ __all__ = ["sharded"]
 def sharded(
     make: Callable[[bool], PreTrainedModel], *, device: str = "cpu", bf16: bool = False
 ) -> PreTrainedModel:
-    """The model on `device`, sharded layer by layer over all ranks.
+    """Return the model on `device`, sharded layer by layer over all ranks.
 
-    `make(True)` makes it without weights, on the meta device; `make(False)` makes it whole, on
-    the CPU, and is called on rank 0 alone, which hands them round one by one. With `bf16` it
-    computes in bfloat16 and reduces gradients in float32. Raises ConfigurationError.
+    `make(True)` returns the model on the meta device, without weights. `make(False)` returns the whole
+    model on the CPU; it is called only on rank 0, which broadcasts the weights one by one. With
+    `bf16` the model computes in bfloat16 and reduces gradients in float32. Raises
+    ConfigurationError if the model has no list of layers.
     """
     model = make(True)
     policy = (
@@ -40,7 +41,7 @@ def sharded(
     model.tie_weights()
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, whole.state_dict() if whole else {}, options=options)
-    # Rotary frequencies and the like are no part of the state: what was in memory would stay.
+    # Buffers such as rotary frequencies are not in the state_dict and would stay uninitialized.
     known = dict(whole.named_buffers()) if whole else {}
     for name, buffer in model.named_buffers():
         if whole:

@@ -1,6 +1,6 @@
-"""A run's rollouts to read: its steps, those of one step or one outcome, and one of them whole.
+"""Text views of a run: its steps, the rollouts of a step or an outcome, or one whole rollout.
 
-Only the standard library: it runs where nothing that trains is installed.
+Uses only the standard library, so that it runs without the training packages.
 """
 
 import math
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo import plot, records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations.grpo import plot
 
 __all__ = ["rollouts", "safe", "steps"]
 
@@ -21,16 +22,16 @@ Row = Mapping[str, Any]  # Any: JSON, as record.py makes it
 
 _WIDTH = 80
 _LISTED = 100
-"""Rollouts in one list."""
+"""Maximum number of rollouts in a list."""
 
 
 def safe(text: str) -> str:
-    """Of text that a model wrote: no control character of it reaches a terminal."""
+    """Escape the control characters in a model's text, except line breaks, for a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def steps(run: Path) -> Iterator[str]:
-    """Lines: each step with its reward and outcomes, and the outcomes of all.
+    """Yield lines: each step with its reward and outcomes, then the outcomes of all steps.
 
     Raises ConfigurationError for a folder without a run.
     """
@@ -66,10 +67,10 @@ def steps(run: Path) -> Iterator[str]:
 
 
 def rollouts(run: Path, step: int | None, outcome: str | None, which: str | None) -> Iterator[str]:
-    """Lines: the rollouts of a step and of an outcome, or one of them whole.
+    """Yield lines: a list of the rollouts of a step and outcome, or one whole rollout.
 
-    `which` is "best" or "worst" by reward, of equal ones the latest, or GROUP.MEMBER. Raises
-    ConfigurationError where there is none.
+    `which` is "best" or "worst" by reward (the latest of equal ones), or GROUP.MEMBER. Raises
+    ConfigurationError if there is no such step or rollout.
     """
     kept = records.steps(run)
     if step is not None and step not in kept:
@@ -91,7 +92,7 @@ def rollouts(run: Path, step: int | None, outcome: str | None, which: str | None
 
 
 def _steps(run: Path) -> dict[int, Row]:
-    """What metrics.jsonl has of each, or of one that did not end what its rollouts say."""
+    """Return each step's row of metrics.jsonl; for an unfinished step, a summary of its rollouts."""
     if not (run / "metrics.jsonl").exists():
         raise ConfigurationError(f"{str(run)!r} has no metrics.jsonl: give a run's folder")
     rows = plot.rows(run / "metrics.jsonl")
@@ -114,7 +115,7 @@ def _summary(rows: Sequence[Row]) -> Row:
 
 
 def _share(known: Sequence[bool | None]) -> float | None:
-    """None where it is not known of all."""
+    """Return the share of true values; None unless all values are known."""
     values = [each for each in known if each is not None]
     return sum(values) / len(values) if values and len(values) == len(known) else None
 
@@ -205,7 +206,7 @@ def _part(title: str, text: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> Iterator[str]:
-    """Lines no wider than the screen; code keeps its indentation."""
+    """Yield lines wrapped to the terminal's width, with the indentation kept."""
     most = _width()
     for line in text.split("\n"):
         start = width = 0
@@ -227,5 +228,5 @@ def _number(value: float | None, width: int, form: str) -> str:
 
 
 def _width() -> int:
-    """The terminal's, up to twice 80; 80 in a pipe."""
+    """Return the terminal's width, at most 160; 80 for a pipe."""
     return min(shutil.get_terminal_size((_WIDTH, 24)).columns, 2 * _WIDTH)

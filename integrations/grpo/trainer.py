@@ -1,7 +1,7 @@
-"""A run, from its configuration to its end: what it needs is opened here, and loop.py runs it.
+"""A run from its configuration to its end: opens all resources, and leaves the steps to loop.py.
 
-It is GRPO on a batch of the current weights, or off policy: of weights up to `buffer.lag` steps older,
-or with `objective.epochs` optimizer steps on it; see objective.py. There is no value model.
+Training is GRPO without a value model. It is on policy, or off policy with weights up to `buffer.lag`
+steps older or `objective.epochs` optimizer steps per batch; see objective.py.
 """
 
 import contextlib
@@ -33,27 +33,26 @@ __all__ = ["train"]
 
 
 def train(config: Config, provider: Provider | None = None) -> int:
-    """Train to the last step, from the run's newest checkpoint if it has one.
+    """Train to the last step, resuming from the run's newest checkpoint if there is one.
 
-    Returns the number of the signal that ended it early, after a checkpoint, or 0. `provider`
-    takes the place of the configured one. Raises ConfigurationError before anything starts, and
-    there what a provider raises that cannot start a sandbox; ProviderUnavailableError when too many
-    rollouts fail, EngineError, TimeoutError, DivergedError, CheckpointError; before each of these a
-    checkpoint of what was learned is written.
+    Returns 0, or the number of the signal that ended the run early, after a checkpoint. `provider`
+    replaces the configured one. Before the run starts, raises ConfigurationError, and the provider's
+    error if no sandbox starts. Later raises ProviderUnavailableError if too many rollouts fail,
+    EngineError, TimeoutError, DivergedError or CheckpointError, after writing a checkpoint.
     """
     run = Path(config.run.folder)
     if config.run.device == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("run.device='cuda': torch finds no GPU here; set run.device=cpu")
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        # Rank 0 gives up first, and says for what it waited.
+        # The other ranks wait longer, so that rank 0 times out first and reports what it waited for.
         stack.enter_context(joined(config.run.device, config.run.timeout + 60))
         torch.manual_seed(config.run.seed)
         if config.run.threads:
             torch.set_num_threads(config.run.threads)
         if this_rank() == 0:
             stack.enter_context(_alone(run))
-        # Before the model, which takes longer.
+        # Start sandboxes before the model, which takes longer to load.
         session = on_first(lambda: _sandboxes(config, provider, stack))
         learner = _learner(config)
         newest, notes = shared(lambda: checkpoint.newest(run))
@@ -67,7 +66,7 @@ def train(config: Config, provider: Provider | None = None) -> int:
         opened: list[First] = []
 
         def open_first() -> bool:
-            """False where a signal came meanwhile."""
+            """Open rank 0's objects; return False if a signal came meanwhile."""
             assert session is not None
             try:
                 first = _first(config, learner, session, stop, stack, done=done, position=position)
@@ -122,9 +121,9 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
 
 
 def _sandboxes(config: Config, provider: Provider | None, stack: contextlib.ExitStack) -> Session:
-    """Of a provider that has shown that it can start one."""
+    """Return the session, after its provider has started a test sandbox."""
     options = {"image": config.grading.image} if config.grading.image else {}
-    # Where rollouts have sandboxes of their own, these are not of the kind that graders use.
+    # Rollouts with tools use other sandboxes than the grader does, so the pool is off.
     works = config.rollout.max_turns > 1
     session = stack.enter_context(
         grading_session(
@@ -150,7 +149,7 @@ def _first(
     done: int,
     position: int,
 ) -> First:
-    """Engine, sampling and console, closed with the stack."""
+    """Open engine, sampling and console; the stack closes them."""
     try:
         generation = GenerationConfig.from_pretrained(config.model.name)
     except OSError:
@@ -163,18 +162,21 @@ def _first(
     stack.callback(engine.close)
     sampling = Sampling(config, learner.tokenizer, stops, engine, session, stop, position)
     stack.callback(sampling.close)
-    sampling.check()
-    return First(sampling, stack.enter_context(Console(config, done)))
+    wrong = sampling.check()
+    console = stack.enter_context(Console(config, done))
+    if wrong:
+        console.note(wrong)
+    return First(sampling, console)
 
 
 def _tag(folder: str) -> str:
-    """A folder's name as a tag's value, with what every backend takes."""
+    """Return a folder's name as a tag value that every backend accepts."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", Path(folder).resolve().name)[:60]
 
 
 @contextlib.contextmanager
 def _alone(run: Path) -> Iterator[None]:
-    """The run's folder for this process only."""
+    """Lock the run's folder. Raises ConfigurationError if another process uses it."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         lock = (run / "lock").open("w")

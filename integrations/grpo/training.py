@@ -16,23 +16,23 @@ from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, lo
 from sandboxkit.integrations.grpo.packing import alike, pack, spread
 from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
 
-__all__ = ["Sample", "StepReport", "train_step"]
+__all__ = ["StepReport", "TrainingSample", "train_step"]
 
 _SUMS = 8
-"""Figures of a step that are added up over its passes and ranks."""
+"""Number of values that are summed over a step's passes and ranks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One rollout as the trainer needs it."""
+class TrainingSample:
+    """One rollout as training data."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
-    """Token ids exactly as sampled; a tool's tokens in between included."""
+    """Token ids exactly as sampled, including the tools' tokens."""
     mask: tuple[bool, ...]
-    """For each completion token whether the policy wrote it."""
+    """Whether the policy wrote each completion token."""
     sampler_logp: tuple[float, ...]
-    """What the sampler reported for each completion token; 0.0 for a tool's."""
+    """The sampler's log-probability of each completion token; 0.0 for a tool's token."""
     advantage: float
 
     def __post_init__(self) -> None:
@@ -50,31 +50,31 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one optimizer step did, over all ranks."""
+    """The results of one optimizer step, over all ranks."""
 
     loss: float
     grad_norm: float
-    """Before clipping."""
+    """Gradient norm before clipping."""
     tokens: int
-    """Completion tokens that carried a loss."""
+    """Number of completion tokens with a loss."""
     clip_fraction: float
     entropy: float
-    """Nats a token."""
+    """Mean entropy in nats per token."""
     kl: float
     off_policy: float
-    """Mean of |trainer's logp - sampler's logp| a token."""
+    """Mean of |trainer's logp - sampler's logp| per token."""
     weight: float
-    """Mean importance weight a token."""
+    """Mean importance weight per token."""
     masked: float
-    """Share of tokens that the weighting left out."""
+    """Share of tokens with importance weight 0."""
     skipped: bool = False
-    """Whether the model was left as it is, because the loss or the gradient was not finite."""
+    """Whether the step changed nothing because the loss or the gradient was not finite."""
 
 
 def train_step(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    samples: Sequence[Sample],
+    samples: Sequence[TrainingSample],
     objective: Objective,
     *,
     max_tokens_per_row: int,
@@ -86,20 +86,20 @@ def train_step(
 ) -> StepReport:
     """Update the model once from `samples`, the same list on every rank.
 
-    Equal sequences are computed once, and so is a prompt that several of a row have where the model's
-    attention allows it. Each rank takes its share, in packed rows. All ranks do as many passes as the
-    busiest one, for FSDP's collectives are matched: who has no row left repeats one without a loss.
-    `reference` is the model of the KL term, sharded as the other is. `off_policy` makes the ratio
-    one against the sampler, `autocast` computes in bfloat16 where FSDP does not. A step whose loss or gradient is not finite changes nothing.
-    A batch with no sample, or none of whose tokens carries a loss, is refused with
-    ConfigurationError.
+    Equal sequences are computed once, and so is a prompt shared within a row if the model's attention
+    allows it. Each rank computes its share in packed rows. FSDP's collectives must match, so all
+    ranks do as many passes as the busiest one; a rank without rows left repeats one without a loss.
+    `reference` is the model of the KL term, sharded like `model`. With `off_policy` the ratio's
+    denominator is the sampler. `autocast` computes in bfloat16 where FSDP does not. A step whose loss
+    or gradient is not finite changes nothing. Raises ConfigurationError for a batch without samples
+    or without any token that carries a loss.
     """
     ranks, rank = rank_count(), this_rank()
     different = _different(samples)
     lengths = [len(equal[0]) for equal in different]
     units, costs = [[index] for index in range(len(different))], lengths
     if shares(model, max(lengths, default=0)):
-        # Of several ranks each has its part, so no unit may be large.
+        # With several ranks, units must be small enough to balance the load.
         most = max_tokens_per_row if ranks == 1 else sum(lengths) // (4 * ranks)
         prompts = [equal[0].prompt for equal in different]
         units, costs = alike(prompts, lengths, min(most, max_tokens_per_row))
@@ -152,9 +152,9 @@ class _Pass:
     autocast: bool
 
 
-def _different(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of each sequence that there is, in the order of their first."""
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Sample]] = {}
+def _different(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
+    """Group the samples by equal sequences, in order of first occurrence."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TrainingSample]] = {}
     for sample in samples:
         found.setdefault((sample.prompt, sample.completion), []).append(sample)
     return list(found.values())
@@ -162,11 +162,11 @@ def _different(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 def _backward(
     model: PreTrainedModel,
-    row: Sequence[Sequence[Sample]],
+    row: Sequence[Sequence[TrainingSample]],
     step: _Pass,
     reference: PreTrainedModel | None,
 ) -> torch.Tensor:
-    """Accumulate one row's gradient; returns its sums in the order `train_step` takes them apart."""
+    """Accumulate one row's gradient; return its sums in the order that `train_step` expects."""
     packed = Sequences(
         [equal[0].prompt + equal[0].completion for equal in row],
         [len(equal[0].prompt) for equal in row],
@@ -185,15 +185,15 @@ def _backward(
     if step.idle:
         (value * 0.0).backward()
         return torch.zeros(_SUMS, dtype=torch.float64, device=logp.device)
-    # FSDP averages gradients over its ranks; the totals are already those of all.
+    # FSDP averages gradients over ranks, but the totals already cover all ranks.
     (value * step.ranks).backward()
     written = (entropy.double() * tokens.mask).sum().item()
     sums = [value.item(), seen.tokens, seen.clipped, seen.kl, seen.off_policy, seen.weight]
     return torch.tensor([*sums, seen.masked, written], dtype=torch.float64, device=logp.device)
 
 
-def _copies(row: Sequence[Sequence[Sample]]) -> torch.Tensor:
-    """Where each sample's tokens are among those of the different completions, [tokens]."""
+def _copies(row: Sequence[Sequence[TrainingSample]]) -> torch.Tensor:
+    """Map each sample's tokens to those of the distinct completions: indices of shape [tokens]."""
     places, offset = list[torch.Tensor](), 0
     for equal in row:
         end = offset + len(equal[0].completion)
@@ -203,7 +203,10 @@ def _copies(row: Sequence[Sequence[Sample]]) -> torch.Tensor:
 
 
 def _tokens(
-    row: Sequence[Sample], logp: torch.Tensor, reference: torch.Tensor | None, off_policy: bool
+    row: Sequence[TrainingSample],
+    logp: torch.Tensor,
+    reference: torch.Tensor | None,
+    off_policy: bool,
 ) -> Tokens:
     def flat(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logp.device)

@@ -1,4 +1,4 @@
-"""Turns with tools: the calls in what a model wrote, and the tokens of what the tools answered."""
+"""Turns with tools: the tool calls in a model's text, and the tokens of the tools' answers."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ _SAID = "\u2063said\u2063"
 
 
 def calls_in(text: str) -> list[str]:
-    """What a turn's text has between tool-call tags, Hermes's form."""
+    """Return the texts between tool-call tags in the Hermes format."""
     found, end = list[str](), 0
     while (start := text.find(_OPENED, end)) >= 0:
         start += len(_OPENED)
@@ -29,15 +29,14 @@ def calls_in(text: str) -> list[str]:
 
 
 async def call(place: Workplace, written: Sequence[str]) -> list[ToolResult]:
-    """Make calls one after another, until one submits.
+    """Make the calls sequentially, until one submits.
 
-    A call that cannot be read is answered with an error, as a mistaken one is. Raises the
-    infrastructure's errors.
+    An unparsable call gets an error as its answer, like an invalid one. Raises infrastructure errors.
     """
     results = []
     for each in written:
         try:
-            wanted: Any = json.loads(each)  # Any: a model wrote it
+            wanted: Any = json.loads(each)  # Any: written by a model
             name, arguments = wanted["name"], wanted.get("arguments", {})
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise TypeError("name is text, arguments are an object")
@@ -52,9 +51,9 @@ async def call(place: Workplace, written: Sequence[str]) -> list[ToolResult]:
 
 
 class Answers:
-    """The tokens between a turn of the model and the next, as its chat template has them.
+    """Renders the tokens between two turns of the model, by its chat template.
 
-    What was sampled is never tokenized again: only what comes after it is.
+    Only these tokens are tokenized; sampled tokens are never tokenized again.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Collection[int]) -> None:
@@ -72,7 +71,7 @@ class Answers:
             raise ConfigurationError("the chat template leaves out what the assistant said")
 
     def ids(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """From after the turn's stop token to where the model goes on."""
+        """Return the tokens after the turn's stop token, up to the start of the model's next turn."""
         text = self._render([{"role": "tool", "content": result.text} for result in results])
         rest = text.rpartition(_SAID)[2]
         ids = self._tokenizer(rest, add_special_tokens=False)["input_ids"]

@@ -1,7 +1,7 @@
-"""Where the tools of a rollout work: a sandbox of its own, or that of an SWE task.
+"""The workplace of a rollout's tools: its own sandbox, or that of an SWE task.
 
-It starts while the model writes its first turn, once there is room, and is gone when the context
-ends. `room` bounds how many there are, so that nobody's deadline runs while they wait for others.
+A workplace starts while the model generates its first turn, and is stopped when its context ends.
+The semaphore `room` limits their number; deadlines do not run while a rollout waits for it.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sandboxkit import Sandbox, SandboxFileError, Session
 from sandboxkit.integrations._tools import Toolbox, ToolResult
-from sandboxkit.integrations.grpo.clock import Timer
-from sandboxkit.integrations.grpo.config import Rollout as Settings
+from sandboxkit.integrations._training.clock import Timer
+from sandboxkit.integrations.grpo.config import RolloutConfig as Settings
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.rewards import Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
@@ -22,27 +22,27 @@ __all__ = ["Workplace", "own_sandbox", "swe_task"]
 
 T = TypeVar("T")
 _MAX_ARTEFACT = 4 * 1024 * 1024
-"""Bytes: it is code or text, and as many are in memory as rollouts end at once."""
+"""Maximum size of an artefact in bytes. Many rollouts may hold theirs in memory at a time."""
 
 
 class Workplace(Protocol):
-    """Bash, editor and submit. Every call may raise the infrastructure's errors."""
+    """Provides bash, editor and submit. Every call may raise infrastructure errors."""
 
     leaves_work: bool
-    """Whether what is graded is here, and not the completion."""
+    """Whether the workplace holds the submission; otherwise the completion is graded."""
     deadline: float
-    """Seconds past which a call or the work is a failure of the infrastructure."""
+    """Time limit in seconds of `call` and `work`; beyond it the infrastructure failed."""
 
     async def ready(self, timer: Timer) -> None:
-        """Return once it has started; before any other call. It keeps the timer, and tells it."""
+        """Wait for the start; call this first. From then on the workplace updates `timer`."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:  # Any: JSON
-        """Make a tool call; after one that `submitted` there is no other."""
+        """Make a tool call. Do not call this again after a result with `submitted`."""
         ...
 
     async def work(self) -> str | Verdict:
-        """What is to be graded, or its grade."""
+        """Return the submission to grade, or its verdict."""
         ...
 
 
@@ -50,7 +50,7 @@ class Workplace(Protocol):
 async def own_sandbox(
     session: Session, row: Row, settings: Settings, room: asyncio.Semaphore
 ) -> AsyncIterator[Workplace]:
-    """One with the files of the row; what is graded is the artefact, where there is to be one."""
+    """Yield a sandbox with the row's files; the artefact is graded, if one is configured."""
     files = {p: str(text).encode() for p, text in dict(row.task.get("files") or {}).items()}
     sandbox = session.sandbox(files=files)
 
@@ -70,14 +70,14 @@ async def swe_task(
     settings: Settings,
     room: asyncio.Semaphore,
 ) -> AsyncIterator[Workplace]:
-    """That of the row's `task_id`, graded by the task's tests, in a fresh sandbox if not `in_place`."""
+    """Yield the SWE task of the row's `task_id`; its tests grade, in a fresh sandbox unless `in_place`."""
     config = SweConfig(
         max_steps=settings.max_turns,
         tool_timeout=settings.tool_timeout,
         start_timeout=settings.deadline,
     )
     env, task_id = SweEnv(session, tasks, config), str(row.task["task_id"])
-    # Tests that hang are the policy's failure, and last as long in each attempt at grading.
+    # Tests that hang are the policy's failure, and may use their timeout in each grading attempt.
     deadline = settings.deadline + 3 * tasks[task_id].test_timeout
     async with _meanwhile(lambda: env.reset(task_id), env.close, room) as first:
         yield _SweTask(env, first, deadline)
@@ -89,7 +89,7 @@ async def _meanwhile(
     end: Callable[[], Awaitable[None]],
     room: asyncio.Semaphore,
 ) -> AsyncIterator["_Started[T]"]:
-    """`begin` on a task of its own once there is room, which is held until `end` has returned."""
+    """Run `begin` in a background task once `room` is acquired; release `room` after `end`."""
     held, over = False, asyncio.Event()
 
     async def run() -> T:
@@ -120,7 +120,7 @@ async def _meanwhile(
 class _Started(Generic[T]):
     task: "asyncio.Task[T]"
     over: asyncio.Event
-    """Set when it no longer waits for room."""
+    """Set when the task no longer waits for `room`."""
 
     async def ready(self, timer: Timer) -> T:
         if not self.task.done():
@@ -153,7 +153,7 @@ class _OwnSandbox:
 
 
 class _SweTask:
-    """Its tests are timed as grading, but for those that a call sets off as the last allowed one."""
+    """An SWE task. Its tests are timed as grading, unless the last allowed call triggers them."""
 
     leaves_work = True
 

@@ -1,4 +1,4 @@
-"""What samples completions: one small protocol, and a program that speaks it in each file here."""
+"""Inference engines: one small protocol, with an implementation in each file here."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,52 +6,52 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Completion", "Engine", "EngineError", "Request", "Weights"]
+__all__ = ["Completion", "Engine", "EngineError", "SampleRequest", "Weights"]
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-"""Names as in the model's state_dict, whole tensors, each made when it is asked for."""
+"""Pairs of state_dict name and full tensor, each gathered when the iterator reaches it."""
 
 
 class EngineError(RuntimeError):
-    """The engine cannot sample: the run stops, for no rollout can go on."""
+    """The engine cannot sample, so the run stops."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A prompt to go on from."""
+class SampleRequest:
+    """A prompt to continue."""
 
     ids: tuple[int, ...]
     max_tokens: int
     temperature: float
-    """0 takes the likeliest token."""
+    """0: greedy sampling."""
     seed: int
     server: str = ""
-    """Of the engine's servers, the one that wrote what this goes on from: it may have it in memory."""
+    """The server that generated the prompt's last turn, which may have it in its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled, exactly."""
+    """The sampled tokens."""
 
     ids: tuple[int, ...]
-    """The end-of-sequence token included, where there was one."""
+    """Token ids, including the end-of-sequence token if there was one."""
     logp: tuple[float, ...]
-    """Of each token, at the request's temperature, when it was sampled; nats."""
+    """Log-probability in nats of each token when it was sampled, at the request's temperature."""
     version: int
-    """Of the weights that its first token was sampled with."""
+    """Version of the weights that sampled the first token."""
     server: str = ""
-    """That wrote it, of an engine that has several."""
+    """The server that generated it, if the engine has several."""
 
 
 class Engine(Protocol):
-    """Samples with weights that it is given while it runs.
+    """Samples completions; its weights can be updated while it runs.
 
-    `pause` returns once no token is being sampled; requests in flight stay, and go on at
-    `resume`, with the weights of an `update_weights` in between.
+    `pause` returns when no token is being sampled. Requests in flight continue after `resume`, with
+    the new weights if `update_weights` was called in between.
     """
 
-    async def generate(self, request: Request) -> Completion:
-        """Sample one completion. Cancelling gives it up. Raises EngineError."""
+    async def generate(self, request: SampleRequest) -> Completion:
+        """Sample one completion. Cancelling aborts the request. Raises EngineError."""
         ...
 
     def pause(self) -> None:
@@ -59,13 +59,13 @@ class Engine(Protocol):
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue sampling."""
         ...
 
     def update_weights(self, weights: Weights, version: int) -> None:
-        """Take other weights, while paused. Raises ConfigurationError for another model's."""
+        """Replace the weights while paused. Raises ConfigurationError for those of another model."""
         ...
 
     def close(self) -> None:
-        """Give up what is in flight and leave nothing running."""
+        """Abort the requests in flight and release all resources."""
         ...

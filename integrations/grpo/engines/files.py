@@ -1,4 +1,4 @@
-"""Files for vLLM servers, in a folder that all of them see."""
+"""Files for vLLM servers, in a shared folder."""
 
 import contextlib
 import fcntl
@@ -12,8 +12,8 @@ from typing import IO
 from safetensors import SafetensorError
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._retries import pauses
 from sandboxkit.integrations.grpo.engines import EngineError
-from sandboxkit.integrations.grpo.pauses import pauses
 
 __all__ = ["OwnFolder"]
 
@@ -22,10 +22,10 @@ _LOCK = "lock"
 
 
 class OwnFolder:
-    """A new folder inside `folder`, deleted by `close`, or by the next one that is made there.
+    """A new folder inside `folder`, deleted by `close`.
 
-    The latter where its process was killed: a file in it is locked for as long as that lives.
-    Raises ConfigurationError for a folder that cannot be written.
+    If its process is killed, the next OwnFolder in `folder` deletes it: a lock file shows whether the
+    owner lives. Raises ConfigurationError if `folder` cannot be written to.
     """
 
     def __init__(self, folder: str, patience: float) -> None:
@@ -46,9 +46,9 @@ class OwnFolder:
             ) from error
 
     def write(self, save: Callable[[], None]) -> None:
-        """Call it, again and again where it raises OSError or SafetensorError.
+        """Call `save`, with retries after OSError and SafetensorError.
 
-        Raises EngineError where it still does after `patience` seconds.
+        Raises EngineError if it still fails after `patience` seconds.
         """
         deadline = time.monotonic() + self._patience
         for wait in pauses():
@@ -64,14 +64,14 @@ class OwnFolder:
             time.sleep(wait)
 
     def close(self) -> None:
-        """Delete it."""
+        """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
 
 
 def _locked(folder: Path) -> IO[bytes] | None:
-    """Its lock, held before anybody sees it; None on a file system without locks."""
+    """Create the folder's lock file, already locked when it appears; None if locks are unsupported."""
     file = (folder / f".{_LOCK}").open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,7 @@ def _locked(folder: Path) -> IO[bytes] | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete it where its owner has died; one that is being made has no lock yet."""
+    """Delete a folder whose owner died; a folder without a lock file is still being made."""
     with contextlib.suppress(OSError), (folder / _LOCK).open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which servers there are to sample from, which are lost, and how the lost ones are taken back."""
+"""The set of vLLM servers: tracks which are lost, and takes recovered ones back."""
 
 import asyncio
 import concurrent.futures
@@ -12,41 +12,41 @@ from typing import Any
 
 from sandboxkit import Operation
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._retries import pauses
 from sandboxkit.integrations.grpo.engines import EngineError
-from sandboxkit.integrations.grpo.pauses import pauses
 
-__all__ = ["Fleet", "Server"]
+__all__ = ["Fleet", "VllmServer"]
 
 _LOOK_EVERY = 0.1
 _log = logging.getLogger("sandboxkit.grpo")
 
 
 @dataclass(eq=False, slots=True)
-class Server:
-    """One of them."""
+class VllmServer:
+    """One vLLM server."""
 
     url: str
     lost: str = ""
-    """Why it is not sampled from; empty while it is."""
+    """Why the server is not used; empty while it is used."""
     losses: int = 0
-    """How often it was lost: what was asked of it before the last time counts no more."""
+    """Number of times it was lost. Errors of requests from before the last loss are ignored."""
     calls: set[Operation[Any]] = field(default_factory=set)  # Any: what a server answers
-    """For completions, that it has not answered."""
+    """Pending calls for completions."""
 
 
 class Fleet:
-    """Servers of the same weights. Any thread, and any loop, may call.
+    """Servers with the same weights. Thread-safe, in any event loop.
 
-    `mend(server)` is to make a lost one ready, and raises EngineError or ConfigurationError where
-    it cannot; it is called on a thread of the fleet's own, again and again, and takes its `turn`.
+    `mend(server)` makes a lost server ready, or raises EngineError or ConfigurationError. The fleet
+    retries it on its own thread; it must hold `turn` while it changes weights.
     """
 
     def __init__(
-        self, urls: Sequence[str], patience: float, mend: Callable[[Server], None]
+        self, urls: Sequence[str], patience: float, mend: Callable[[VllmServer], None]
     ) -> None:
-        self.servers = [Server(url) for url in urls]
+        self.servers = [VllmServer(url) for url in urls]
         self.turn = threading.Lock()
-        """Held by who changes weights, so that no server comes back in between."""
+        """Held while weights are changed, so that no server comes back meanwhile."""
         self._patience, self._mend = patience, mend
         self._change = threading.Lock()
         self._none_since: float | None = None
@@ -55,14 +55,14 @@ class Fleet:
         self._threads = concurrent.futures.ThreadPoolExecutor(len(urls), "servers")
 
     @property
-    def living(self) -> list[Server]:
-        """Those to sample from."""
+    def living(self) -> list[VllmServer]:
+        """The servers that are not lost."""
         return [server for server in self.servers if not server.lost]
 
     def each(self, step: Callable[[str], object]) -> None:
-        """Call with every living server's url, all at once; one for which it raises is lost."""
+        """Call `step` with every living server's URL, concurrently; an EngineError loses that server."""
 
-        def attempt(server: Server) -> None:
+        def attempt(server: VllmServer) -> None:
             try:
                 step(server.url)
             except EngineError as error:
@@ -70,10 +70,10 @@ class Fleet:
 
         list(self._threads.map(attempt, self.living))
 
-    async def choose(self, preferred: str = "") -> Server:
-        """That of the url, if it lives, or else the least busy one; waits until there is one.
+    async def choose(self, preferred: str = "") -> VllmServer:
+        """Return the preferred server if it lives, else the least busy one; wait for one if necessary.
 
-        Raises EngineError where there was none for `patience` seconds.
+        Raises EngineError if no server has been living for `patience` seconds.
         """
         while True:
             living = self.living
@@ -93,16 +93,16 @@ class Fleet:
             await asyncio.sleep(_LOOK_EVERY)
 
     @contextlib.contextmanager
-    def asking(self, server: Server, call: Operation[Any]) -> Iterator[None]:
-        """While the call is waited for; it is cancelled where the server is lost."""
+    def asking(self, server: VllmServer, call: Operation[Any]) -> Iterator[None]:
+        """Register a call in this context; it is cancelled if the server is lost."""
         server.calls.add(call)
         try:
             yield
         finally:
             server.calls.discard(call)
 
-    def lose(self, server: Server, why: Exception) -> None:
-        """Sample from it no more, until it was mended; cancels what it was asked."""
+    def lose(self, server: VllmServer, why: Exception) -> None:
+        """Stop using a server until it is mended, and cancel its pending calls."""
         with self._change:
             if server.lost or self._closed.is_set():
                 return
@@ -119,7 +119,7 @@ class Fleet:
             call.cancel()
 
     def close(self) -> None:
-        """Give up what is lost, and what is asked."""
+        """Stop mending lost servers, and cancel all pending calls."""
         self._closed.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
         for server in self.servers:
@@ -137,7 +137,7 @@ class Fleet:
                     self._mending = None
                     return
 
-    def _mended(self, server: Server) -> bool:
+    def _mended(self, server: VllmServer) -> bool:
         try:
             self._mend(server)
         except (ConfigurationError, RuntimeError) as error:  # the latter of a client that is closed
@@ -147,8 +147,8 @@ class Fleet:
             return False
         return True
 
-    def back(self, server: Server) -> None:
-        """Sample from it again; who holds `turn` says so."""
+    def back(self, server: VllmServer) -> None:
+        """Use a server again. The caller holds `turn`."""
         with self._change:
             server.lost, self._none_since = "", None
         _log.warning(

@@ -1,7 +1,8 @@
-"""The engine without vLLM: transformers' own model, requests batched as they come."""
+"""The engine without vLLM: a transformers model with batched requests."""
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -13,29 +14,31 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
 
 __all__ = ["HFEngine"]
 
 _PIECE = 256
-"""Of a vocabulary, cumulated at a time."""
+"""Number of vocabulary entries per cumulative sum."""
 
-Asked = tuple[Request, "asyncio.Future[Completion]"]
+Asked = tuple[SampleRequest, "asyncio.Future[Completion]"]
 Answer = tuple["asyncio.Future[Completion]", Completion | EngineError]
 
 
 class HFEngine:
-    """Samples on a thread of its own: what was asked for in one turn of the loop, or while it was busy, together.
+    """Samples on its own thread, in batches of the requests that arrived in one turn of the event loop.
 
-    A request's random numbers are its own, from its seed, so what it is batched with does not
-    change them. What has ended is answered at once, while the others are still written. `stop` are the
-    ids that end a completion.
+    Each request has its own random numbers, from its seed, independent of the batch. A finished
+    request is answered while the others continue. `stop` are the ids that end a completion.
     """
 
     def __init__(
         self, model: PreTrainedModel, *, stop: Collection[int], max_batch: int = 256
     ) -> None:
         self._model = model.eval()
+        # transformers 5.24 renamed the argument.
+        newer = "cache" in inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if newer else "past_key_values"
         self._stop = torch.tensor(sorted(stop), device=model.device)
         self._max_batch = max_batch
         self._version = 0
@@ -45,7 +48,7 @@ class HFEngine:
         self._between_tokens = threading.Lock()
         self._closed = False
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: SampleRequest) -> Completion:
         """See Engine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
@@ -91,7 +94,7 @@ class HFEngine:
             _settle([(future, EngineError(str(error))) for _, future in waiting])
 
     def _answer(self) -> None:
-        """Sample what waits by now, which may be nothing any more."""
+        """Sample the waiting requests, if any are left."""
         batch: list[Asked] = []
         while self._queue and len(batch) < self._max_batch:
             asked = self._queue.popleft()
@@ -106,19 +109,19 @@ class HFEngine:
         try:
             with torch.no_grad():
                 self._sample([request for request, _ in batch], ended)
-        except Exception as error:  # noqa: BLE001 - who asked gets it
+        except Exception as error:  # noqa: BLE001 - passed on to the requests
             failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
             _tell([(future, failed) for _, future in batch])
 
     def _sample(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[SampleRequest],
         ended: Callable[[Sequence[tuple[int, Completion]]], None],
     ) -> None:
-        """B requests, of which G are still going on, from U different beginnings.
+        """Sample B requests, of which G are still active, from U distinct prefixes.
 
-        What is the same so far, prompt and completion, is computed once. Who has ended is handed to
-        `ended`, with its index, and left out from then on.
+        Equal prefixes (prompt and completion so far) are computed once. Finished requests are passed
+        to `ended` with their index, and leave the batch.
         """
         device = self._model.device
         prompts = {ids: index for index, ids in enumerate(dict.fromkeys(r.ids for r in requests))}
@@ -132,7 +135,7 @@ class HFEngine:
         cache = DynamicCache()
         version = self._version
         going_G = torch.arange(len(requests), device=device)
-        # From which beginning each of them goes on.
+        # The index of each active request's prefix.
         from_G = torch.tensor([prompts[request.ids] for request in requests], device=device)
         for step in range(steps):
             if self._closed:
@@ -142,9 +145,9 @@ class HFEngine:
                     input_ids=inputs,
                     attention_mask=mask,
                     position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
-                    past_key_values=cache,
                     use_cache=True,
                     logits_to_keep=1,
+                    **{self._cache_argument: cache},
                 )
             logits_UV = output.logits[:, -1].float()
             token_G, logp_G = _choose(
@@ -171,10 +174,10 @@ class HFEngine:
 
 
 def _tell(answers: Sequence[Answer]) -> None:
-    """On the loops of who asked, from any thread."""
+    """Settle the futures on their event loops; callable from any thread."""
     for loop in {future.get_loop() for future, _ in answers}:
         own = [(future, answer) for future, answer in answers if future.get_loop() is loop]
-        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(_settle, own)
 
 
@@ -189,23 +192,23 @@ def _settle(answers: Sequence[Answer]) -> None:
 
 
 def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, [prompts, tokens of the longest]."""
+    """Return token ids and attention mask, of shape [prompts, length of the longest]."""
     longest = max(map(len, prompts))
     ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     return torch.tensor(ids), torch.tensor(mask)
 
 
-def _uniform(request: Request, count: int) -> torch.Tensor:
+def _uniform(request: SampleRequest, count: int) -> torch.Tensor:
     numbers = torch.Generator().manual_seed(request.seed)
-    # The first ones are the same however many are drawn.
+    # The prefix must not depend on `count`.
     return torch.rand(max(count, 16), generator=numbers, dtype=torch.float64)[:count]
 
 
 def _choose(
     logits_BV: torch.Tensor, temperature_B1: torch.Tensor, chance_B: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token for each row and its log-probability, by inversion of the cumulated distribution."""
+    """Sample a token per row by inverting the cumulative distribution; return ids and log-probabilities."""
     greedy = temperature_B1 == 0
     logp_BV = torch.log_softmax(logits_BV / torch.where(greedy, 1.0, temperature_B1), -1)
     drawn = _drawn(logp_BV.exp(), chance_B[:, None])
@@ -215,10 +218,10 @@ def _choose(
 
 
 def _drawn(share_BV: torch.Tensor, chance_B1: torch.Tensor) -> torch.Tensor:
-    """Where a share of `chance` of the total is reached, [B, 1].
+    """Return the index at which the cumulative sum reaches `chance` * total, [B, 1].
 
-    First in which piece and then where in it: cumulating a whole vocabulary in float64 takes
-    longer than a small model takes for its logits.
+    Searches the pieces first, then inside one piece: a float64 cumulative sum over the whole
+    vocabulary would take longer than a small model's forward pass.
     """
     batch, vocabulary = share_BV.shape
     padded = nn.functional.pad(share_BV, (0, -vocabulary % _PIECE)).view(batch, -1, _PIECE)

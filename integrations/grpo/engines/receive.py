@@ -1,6 +1,6 @@
-"""A vLLM worker's side of transfer.py: the weight transfer backend "gloo", for where there is no GPU.
+"""The vLLM worker's side of transfer.py: the weight transfer backend "gloo", for machines without GPU.
 
-vLLM loads `register` in each of its processes, by the entry point group vllm.general_plugins.
+vLLM calls `register` in each of its processes, through the entry point group vllm.general_plugins.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _TIMEOUT = timedelta(seconds=600)
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):  # type: ignore[misc] # of a library without types
-    """As vLLM's own for NCCL."""
+    """Parameters of a group, the same as vLLM's for NCCL."""
 
     master_address: str
     master_port: int
@@ -39,7 +39,7 @@ class GlooInitInfo(WeightTransferInitInfo):  # type: ignore[misc] # of a library
 
 @dataclass
 class GlooUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc] # the same
-    """What comes, in this order; names as in the model's checkpoint."""
+    """The tensors that follow, in order, with the names of the model's checkpoint."""
 
     names: list[str]
     dtype_names: list[str]
@@ -53,7 +53,7 @@ class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):  #
     update_info_cls = GlooUpdateInfo
 
     def init_transfer_engine(self, init_info: GlooInitInfo) -> None:
-        """Join the trainer's group; a group that was joined before is left."""
+        """Join the trainer's group, and leave any previous one."""
         parallel = self.parallel_config
         rank = init_info.rank_offset + parallel.rank
         rank += parallel.data_parallel_index * parallel.world_size
@@ -62,11 +62,11 @@ class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):  #
         self._group = gloo_group(store, rank, init_info.world_size, _TIMEOUT)
 
     def start_weight_update(self) -> None:
-        """Once before all that comes."""
+        """Prepare for an update, before its first tensor."""
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: GlooUpdateInfo) -> None:
-        """Blocks until everything that was named is here and loaded."""
+        """Receive and load the announced tensors. Blocks until all are loaded."""
         try:
             for name, dtype, shape in zip(
                 update_info.names, update_info.dtype_names, update_info.shapes, strict=True
@@ -75,12 +75,12 @@ class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):  #
                 broadcast(self._group, tensor).wait()
                 self.model.load_weights([(name, tensor)])
         except BaseException:
-            # Or the next update would count what has come of this one.
+            # Otherwise the next update would count the tensors of this one.
             self.finish_weight_update()
             raise
 
     def finish_weight_update(self) -> None:
-        """Once after all that came."""
+        """Complete an update, after its last tensor."""
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
@@ -89,5 +89,5 @@ class GlooTransferEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):  #
 
 
 def register() -> None:
-    """Make the backend known to vLLM in this process."""
+    """Register the backend with vLLM in this process."""
     WeightTransferEngineFactory.register_engine("gloo", GlooTransferEngine)

@@ -15,7 +15,7 @@ JSON = Mapping[str, Any]  # Any: what a server understands
 
 
 class Refused(EngineError):
-    """A server answered with an error, `status`."""
+    """A server answered with an HTTP error; `status` is its code."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -23,26 +23,26 @@ class Refused(EngineError):
 
 
 class Replicas:
-    """Servers of one model. Every call raises EngineError, which names the url.
+    """HTTP client for the servers of one model. Every call may raise EngineError, which names the URL.
 
-    The calls run on sandboxkit's background loop, so that any thread and any loop can wait.
+    The calls run on sandboxkit's background loop, so any thread or event loop can wait for them.
     """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self._client = httpx.AsyncClient(
-            timeout=None,  # there is a deadline for each call as a whole
-            # A connection each: servers end them when idle and after an error, without a word.
+            timeout=None,  # each call has a deadline as a whole
+            # One connection per call: servers silently close idle connections, and those after an error.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             trust_env=False,
         )
 
     def get(self, url: str, path: str, *, within: float | None = None) -> Operation[Any]:
-        """What a server answers, as JSON; `within` fewer seconds than others may take."""
+        """Send a GET; return the JSON answer. `within` is a time limit in seconds below the default."""
         return Operation(self._ask("GET", url, path, None, within or self.timeout))
 
     def post(self, url: str, path: str, body: JSON | None = None) -> Operation[Any]:
-        """What a server answers, as JSON; as text where it is none."""
+        """Send a POST; return the JSON answer, or the text if it is not JSON."""
         return Operation(self._ask("POST", url, path, body, self.timeout))
 
     def close(self) -> None:
@@ -70,4 +70,4 @@ class Replicas:
         try:
             return answer.json() if answer.content else None
         except ValueError:
-            return answer.text  # some calls are answered in words
+            return answer.text  # some calls are answered in plain text

@@ -1,4 +1,4 @@
-"""The engine that a configuration names."""
+"""Start of the configured engine."""
 
 from collections.abc import Callable, Collection
 
@@ -22,10 +22,11 @@ def start(
     ranks: int,
     waiting: Callable[[], None] = lambda: None,
 ) -> Engine:
-    """Ready to sample, with the weights of `model.name`. Raises ConfigurationError, EngineError.
+    """Return the engine, ready to sample, with the weights of `model.name`.
 
-    `stop` are the ids that end a completion, `vocabulary` is the model's number of tokens. `waiting` is
-    called again and again while it waits for a server; what it raises ends that.
+    `stop` are the ids that end a completion; `vocabulary` is the model's number of tokens. `waiting`
+    is called repeatedly while this waits for a server, and may raise to end the wait. Raises
+    ConfigurationError or EngineError.
     """
     settings, model = config.engine, config.model.name
     if settings.kind == "vllm_server":

@@ -1,12 +1,12 @@
-"""Weights to vLLM servers: broadcast over gloo or NCCL, or by way of a folder that all of them see.
+"""Weight transfer to vLLM servers: broadcast over gloo or NCCL, or files in a shared folder.
 
     join     a server's workers join a group of which this is rank 0   init_weight_transfer_engine
     send     for each bucket of tensors: what comes, and they receive  update_weights
              the server's workers put them in place                    finish_weight_update
 
-Each server has a group of its own, so that one that dies takes nothing from the others. The calls are
-those of vLLM's WeightTransfer API. `nccl` is vLLM's own; `gloo` is received by receive.py. With nccl
-nothing was ever run: no machine with two GPUs was at hand.
+Each server has its own process group, so a server that dies does not affect the others. The calls
+are vLLM's WeightTransfer API. `nccl` is vLLM's own backend; receive.py implements `gloo` in vLLM. The
+nccl backend has never been run, for lack of a machine with two GPUs.
 """
 
 import secrets
@@ -33,7 +33,7 @@ __all__ = [
     "Disk",
     "Each",
     "Step",
-    "Transfer",
+    "WeightTransfer",
     "broadcast",
     "buckets",
     "end_update",
@@ -42,37 +42,37 @@ __all__ = [
 
 Bucket = dict[str, torch.Tensor]
 Step = Callable[[str], object]
-"""What is done with a server, by its url."""
+"""An action on one server, given its URL."""
 Each = Callable[[Step], None]
-"""Does it with every server that is to have the weights, all at once."""
+"""Runs a step on every server that is to get the weights, concurrently."""
 _Begin = Callable[[torch.Tensor], Callable[[], bool]]
-"""Sends a tensor; what it returns says whether it is sent, or raises RuntimeError."""
+"""Starts to send a tensor; returns a function that says whether it is sent, or raises RuntimeError."""
 
 BUCKET = 256 * 2**20
-"""Bytes; so many, and one tensor more, are held here besides the model."""
+"""Size of a bucket in bytes; up to this plus one tensor is held in memory besides the model."""
 _LOOK_EVERY = 0.001
 _GROUP_TIMEOUT = 120.0
-"""Seconds to join, and to send one bucket: a server that falls silent holds up a hand-over so long."""
+"""Time limit in seconds to join, and to send one bucket; a silent server delays an update this long."""
 
 
-class Transfer(Protocol):
-    """A way for weights into servers that are paused. What fails with one is EngineError there."""
+class WeightTransfer(Protocol):
+    """Transfers weights to paused servers. A failure with one server raises EngineError in its step."""
 
     def join(self, url: str) -> None:
-        """Before weights are sent to a server, and again after it was lost."""
+        """Connect to a server, before weights are sent to it and again after it was lost."""
         ...
 
     def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
-        """All that is made, to every server that `each` calls."""
+        """Send all buckets to every server that `each` calls."""
         ...
 
     def close(self) -> None:
-        """Leave the servers."""
+        """Disconnect from the servers."""
         ...
 
 
 def buckets(weights: Weights, dtype: torch.dtype, size: int) -> Iterator[Bucket]:
-    """Tensors in their order, some at a time, until there are `size` bytes."""
+    """Group the tensors, in order, into buckets of at least `size` bytes."""
     bucket: Bucket = {}
     for name, value in weights:
         bucket[name] = value.detach().to(dtype).contiguous()
@@ -84,21 +84,21 @@ def buckets(weights: Weights, dtype: torch.dtype, size: int) -> Iterator[Bucket]
 
 
 def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupGloo:
-    """A process group beside torch's default one."""
+    """Return a process group that is independent of torch's default group."""
     return ProcessGroupGloo(PrefixStore("weights", store), rank, size, timeout)
 
 
 def broadcast(group: ProcessGroupGloo, tensor: torch.Tensor) -> Any:  # Any: torch's Work
-    """Begin to send from rank 0, or to receive in place on another one."""
+    """Start to send from rank 0, or on another rank to receive in place."""
     options = BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
     return group.broadcast([tensor], options)
 
 
 def end_update(replicas: Replicas, url: str, backend: str) -> None:
-    """End an update that a killed run left half done: until then its model cannot be used.
+    """Finish an update that a killed run left incomplete; the server's model is unusable until then.
 
-    Raises ConfigurationError where the server was not started for the backend.
+    Raises ConfigurationError if the server was not started with this backend.
     """
     try:
         replicas.post(url, "/finish_weight_update").result()
@@ -112,14 +112,14 @@ def end_update(replicas: Replicas, url: str, backend: str) -> None:
 
 
 class Broadcast:
-    """Rank 0 sends; the workers of a server, of every one of its GPUs, are the other ranks."""
+    """Broadcasts from rank 0; the other ranks are a server's workers, one per GPU."""
 
     def __init__(self, replicas: Replicas, backend: Literal["gloo", "nccl"], address: str) -> None:
         self._replicas, self._backend, self._address = replicas, backend, address
         self._groups: dict[str, _Begin] = {}
 
     def join(self, url: str) -> None:
-        """See Transfer. Raises ConfigurationError for an address that is not this machine's."""
+        """See Transfer. Raises ConfigurationError if the address does not belong to this machine."""
         replicas, address = self._replicas, self._address
         self._groups.pop(url, None)
         size = 1 + int(replicas.get(url, "/get_world_size").result()["world_size"])
@@ -131,7 +131,7 @@ class Broadcast:
                 f"engine.address={address!r} cannot be reached from here ({error}): give this "
                 "machine's, as the servers see it"
             ) from error
-        port = store.port  # which vLLM's nccl opens itself; another program could be faster
+        port = store.port  # vLLM's nccl opens it itself; another program could take it first
         if self._backend == "nccl":
             del store
         info = {
@@ -176,7 +176,7 @@ class Broadcast:
         begin = self._groups.get(url, _nobody)
         try:
             sent = [begin(tensor) for tensor in bucket.values()]
-            # An answer before everything is sent may be a refusal: nobody receives the rest.
+            # An early answer may be a refusal: then the rest is never received.
             while not (all(done() for done in sent) or receiving.done()):
                 time.sleep(_LOOK_EVERY)
             receiving.result()
@@ -193,7 +193,7 @@ class Broadcast:
 
 
 class Disk:
-    """Files, deleted once the servers have read them."""
+    """Transfers weights as files, which are deleted once the servers have read them."""
 
     def __init__(self, replicas: Replicas, files: OwnFolder) -> None:
         self._replicas, self._files = replicas, files
@@ -202,7 +202,7 @@ class Disk:
         """See Transfer."""
 
     def send(self, each: Each, made: Iterable[Bucket], version: int) -> None:
-        """See Transfer. Raises EngineError where there is no room for them."""
+        """See Transfer. Raises EngineError if the files cannot be written."""
         post, folder = self._replicas.post, self._files.path / secrets.token_hex(4)
         try:
             self._files.write(lambda: folder.mkdir(mode=0o755, exist_ok=True))
@@ -231,7 +231,7 @@ def _gloo_sender(group: ProcessGroupGloo) -> _Begin:
         work = broadcast(group, tensor.cpu())
 
         def done() -> bool:
-            return bool(work.is_completed() and work.wait())  # which raises what went wrong
+            return bool(work.is_completed() and work.wait())  # wait() raises a failure
 
         return done
 

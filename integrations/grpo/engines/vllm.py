@@ -1,4 +1,4 @@
-"""vLLM in this process: continuous batching on a thread of its own, weights handed over in memory."""
+"""vLLM in this process: continuous batching on its own thread, weights passed in memory."""
 
 import asyncio
 import itertools
@@ -20,16 +20,17 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
 
 __all__ = ["VLLMEngine"]
 
 
 class VLLMEngine:
-    """A request joins the batch as soon as it is there, and leaves it when it is done.
+    """Samples with vLLM; requests join the running batch at once and leave it when done.
 
-    `stop` are the ids that end a completion; `timeout` bounds the wait for a token to be sampled
-    through. One at a time in a process: vLLM keeps global state. Raises ConfigurationError.
+    `stop` are the ids that end a completion; `timeout` limits the time for one token in seconds. A
+    process can have only one such engine at a time, since vLLM keeps global state. Raises
+    ConfigurationError if vLLM cannot run the model.
     """
 
     def __init__(
@@ -46,13 +47,13 @@ class VLLMEngine:
         self._timeout = timeout
         self._stop = sorted(stop)
         self._changed = threading.Condition()
-        self._asked: list[tuple[Request, Future[Completion]]] = []
+        self._asked: list[tuple[SampleRequest, Future[Completion]]] = []
         self._flying: dict[str, Future[Completion]] = {}
         self._paused = self._stepping = self._closed = False
         self._ended = ""
-        """Why nothing is sampled any more."""
+        """Why sampling has ended; empty while it runs."""
         self._numbers = itertools.count()
-        # The engine itself in this process, too; read when it is made.
+        # Run vLLM's core in this process as well; vLLM reads these when it is created.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -67,7 +68,7 @@ class VLLMEngine:
                     max_model_len=max_model_tokens,
                     max_num_seqs=max_batch,
                     max_num_batched_tokens=max(2048, max_model_tokens),
-                    # On CPUs vLLM 0.32 cannot sample with a seed after a prompt in parts.
+                    # On CPUs vLLM 0.32 cannot sample with a seed after a chunked prefill.
                     enable_chunked_prefill=not current_platform.is_cpu(),
                     kv_cache_memory_bytes=int(cache_gb * 2**30),
                     logprobs_mode="processed_logprobs",  # at the request's temperature
@@ -80,11 +81,11 @@ class VLLMEngine:
         except (RuntimeError, ValueError, VLLMError) as error:
             raise ConfigurationError(f"vLLM cannot run model {model!r}: {error}") from error
         finally:
-            torch.set_num_threads = set_num_threads  # which vLLM turns off for good
+            torch.set_num_threads = set_num_threads  # vLLM disables it permanently
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: SampleRequest) -> Completion:
         """See Engine."""
         future: Future[Completion] = Future()
         with self._changed:
@@ -108,7 +109,7 @@ class VLLMEngine:
             self._changed.notify_all()
 
     def update_weights(self, weights: Weights, version: int) -> None:
-        """See Engine. What was computed from the old ones, in flight too, is computed again."""
+        """See Engine. Caches from the old weights are recomputed, also for requests in flight."""
         try:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
@@ -135,11 +136,11 @@ class VLLMEngine:
 
     def _run(self) -> None:
         failed = ""
-        torch.set_num_threads(self._threads)  # OpenMP's number is each thread's own
+        torch.set_num_threads(self._threads)  # OpenMP's setting is per thread
         try:
             while self._may_step():
                 self._step()
-        except Exception as error:  # noqa: BLE001 - everyone who waits gets it
+        except Exception as error:  # noqa: BLE001 - passed on to all waiting requests
             failed = f"vLLM stopped: {type(error).__name__}: {error}"
         with self._changed:
             self._ended = self._ended or failed
@@ -151,7 +152,7 @@ class VLLMEngine:
                 future.set_exception(EngineError(self._ended))
 
     def _may_step(self) -> bool:
-        """Wait until there is something to sample, and no pause; False once it is over."""
+        """Wait until there is a request and no pause; return False once the engine has ended."""
 
         def ready() -> bool:
             return bool(self._ended or (not self._paused and (self._asked or self._flying)))
@@ -164,7 +165,7 @@ class VLLMEngine:
             return self._stepping
 
     def _step(self) -> None:
-        """Take in what was asked, and sample a token for each request in flight."""
+        """Add new requests, drop cancelled ones, and sample a token for each request in flight."""
         while self._asked:
             request, future = self._asked.pop(0)
             name = str(next(self._numbers))
@@ -187,13 +188,13 @@ class VLLMEngine:
             if future.set_running_or_notify_cancel():
                 future.set_result(_completion(output.outputs[0]))
 
-    def _sampling(self, request: Request) -> SamplingParams:
+    def _sampling(self, request: SampleRequest) -> SamplingParams:
         return SamplingParams(
             temperature=request.temperature,
             seed=request.seed,
             max_tokens=request.max_tokens,
             stop_token_ids=self._stop,
-            ignore_eos=True,  # it is among them
+            ignore_eos=True,  # the stop ids include it
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,

@@ -1,12 +1,12 @@
-"""What a vLLM server is asked, how its answers are read, and whether it is as a run needs it."""
+"""Requests to a vLLM server, parsing of its answers, and a check that it is set up as needed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.config import Engine as Settings
-from sandboxkit.integrations.grpo.engines import Completion, Request
+from sandboxkit.integrations.grpo.config import EngineConfig as Settings
+from sandboxkit.integrations.grpo.engines import Completion, SampleRequest
 from sandboxkit.integrations.grpo.engines.replicas import JSON, Refused, Replicas
 from sandboxkit.integrations.grpo.engines.transfer import end_update
 
@@ -14,22 +14,22 @@ __all__ = ["ADAPTED", "GENERATE", "Asked", "check", "completion", "versions"]
 
 GENERATE = "/inference/v1/generate"
 ADAPTED = "adapter-"
-"""Before the version where an adapter has it, and the weights below are the model's own."""
+"""Prefix of a version that belongs to an adapter over the base model's weights."""
 _OWN = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is the same for all requests."""
+    """The parameters that all requests share."""
 
     model: str
-    """As the servers call it."""
+    """The model's name on the servers."""
     vocabulary: int
-    """Its number of tokens."""
+    """Size of the model's vocabulary."""
     stop: Collection[int]
 
-    def body(self, request: Request, **more: Any) -> JSON:  # Any: vLLM's sampling parameters
-        """Of the call `GENERATE`."""
+    def body(self, request: SampleRequest, **more: Any) -> JSON:  # Any: vLLM's sampling parameters
+        """Return the body of a `GENERATE` call."""
         return {
             "model": self.model,
             "token_ids": request.ids,
@@ -38,7 +38,7 @@ class Asked:
                 "seed": request.seed,
                 "max_tokens": request.max_tokens,
                 "stop_token_ids": sorted(self.stop),
-                "ignore_eos": True,  # it is among them
+                "ignore_eos": True,  # the stop ids include it
                 "logprobs": 0,
                 "detokenize": False,
                 **more,
@@ -47,7 +47,7 @@ class Asked:
 
 
 def completion(answer: Any, url: str) -> Completion:  # Any: a server gave it
-    """What `GENERATE` was answered. Raises ValueError, or as indexing does, where it is none."""
+    """Parse the answer to `GENERATE`. Raises ValueError, LookupError or TypeError if it is invalid."""
     (choice,) = answer["choices"]
     ids = tuple(choice["token_ids"])
     chosen = choice["logprobs"]["content"]
@@ -62,7 +62,7 @@ def completion(answer: Any, url: str) -> Completion:  # Any: a server gave it
 
 
 def versions(answer: Any) -> list[int | None]:  # Any: the same
-    """Of the weights that wrote it, in their order; None for those that the server began with."""
+    """Return the versions of the weights that wrote it, in order; None for the server's initial weights."""
     return [
         None if version == _OWN else int(version.removeprefix(ADAPTED))
         for version in _named(answer)
@@ -75,9 +75,9 @@ def _named(answer: Any) -> list[str]:  # Any: the same
 
 
 def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> None:
-    """Ready for weights and requests, if it returns; whatever was left half done is ended.
+    """Check that a server is ready for weights and requests, and finish an incomplete update.
 
-    Raises ConfigurationError where the server was not started as it is needed, and EngineError.
+    Raises ConfigurationError if the server was not started as needed, EngineError if it fails.
     """
     model, max_model_tokens = asked.model, settings.max_model_tokens
     models = replicas.get(url, "/v1/models").result()["data"]
@@ -95,7 +95,7 @@ def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> Non
     if settings.transfer in ("gloo", "nccl"):
         end_update(replicas, url, settings.transfer)
     try:
-        replicas.post(url, "/resume").result()  # a run that was killed had paused it
+        replicas.post(url, "/resume").result()  # a killed run may have paused it
     except Refused as error:
         raise ConfigurationError(
             f"vLLM at {url} has no control calls ({error}): start it with VLLM_SERVER_DEV_MODE=1"
@@ -120,8 +120,8 @@ def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> Non
 
 
 def _probe(replicas: Replicas, url: str, asked: Asked, token: int) -> Any:  # Any: the same
-    """The answer where a token alone is allowed; None if there is no such token."""
-    body = asked.body(Request((0,), 1, 1.0, 0), allowed_token_ids=[token])
+    """Return the answer to a request that allows only `token`; None if there is no such token."""
+    body = asked.body(SampleRequest((0,), 1, 1.0, 0), allowed_token_ids=[token])
     try:
         return replicas.post(url, GENERATE, body).result()
     except Refused as error:

@@ -1,8 +1,8 @@
-"""vLLM servers, on this machine or others: token ids in and out, each request to the least busy.
+"""Engine with vLLM servers on any machines: token ids in and out, each request to the least busy.
 
-A server that is lost is done without: what it was asked is asked of another one, from the turn's
-beginning, so that a completion is one server's and is had once. One that answers again gets the
-weights, of which a copy is kept for that, and is sampled from once it has them.
+If a server is lost, its requests restart on another one from the beginning of the turn, so that each
+completion comes from one server. A server that answers again first gets the current weights, of
+which a copy is kept for this purpose.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from functools import partial
 import torch
 
 from sandboxkit import Operation
-from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import EngineConfig as Settings
 from sandboxkit.integrations.grpo.config import Model
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request, Weights
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
 from sandboxkit.integrations.grpo.engines.adapter import Adapter
 from sandboxkit.integrations.grpo.engines.files import OwnFolder
-from sandboxkit.integrations.grpo.engines.fleet import Fleet, Server
+from sandboxkit.integrations.grpo.engines.fleet import Fleet, VllmServer
 from sandboxkit.integrations.grpo.engines.replicas import Refused, Replicas
 from sandboxkit.integrations.grpo.engines.transfer import (
     BUCKET,
@@ -27,7 +27,7 @@ from sandboxkit.integrations.grpo.engines.transfer import (
     Disk,
     Each,
     Step,
-    Transfer,
+    WeightTransfer,
     buckets,
 )
 from sandboxkit.integrations.grpo.engines.vllm_calls import (
@@ -41,20 +41,20 @@ from sandboxkit.integrations.grpo.engines.vllm_calls import (
 __all__ = ["VLLMServers"]
 
 _TRIES = 8
-"""For one completion: a request that no server survives is to end the run and not all of them."""
+"""Attempts per completion: a request that crashes every server must end the run, not all servers."""
 _HEALTH = 10.0
-"""Seconds for an answer that takes no work."""
+"""Time limit in seconds for a health check."""
 _LOOK_EVERY = 0.1
 
 
 class VLLMServers:
-    """Servers that somebody started, all of the same model, which they serve as `model`.
+    """An engine over running servers, which all serve the same model under the name `model`.
 
-    `vocabulary` is the model's number of tokens, `adapter` says what adapters are of where they are
-    sent alone: then `update_weights` takes theirs, named as peft does. Raises ConfigurationError when a server is not
-    as this needs it. The constructor waits for the first server, and `generate` for one that lives:
-    both raise EngineError when there was none for `engine.patience` seconds; what `waiting` raises,
-    which the former calls meanwhile, ends it. All else waits for nobody who is lost.
+    `vocabulary` is the model's number of tokens. `adapter` is given if only adapters are sent: then
+    `update_weights` takes the adapters' weights with peft's names. Raises ConfigurationError if a
+    server is not set up as needed. The constructor waits for the first server, and `generate` for a
+    living one; both raise EngineError after `engine.patience` seconds without any. While it waits
+    the constructor calls `waiting`, which may raise to end it. Other methods skip lost servers.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class VLLMServers:
         files = OwnFolder(settings.folder, settings.patience) if settings.by_files else None
         self._replicas = Replicas(settings.timeout)
         self._fleet = Fleet(settings.urls, settings.patience, self._take_back)
-        self._transfer: Transfer
+        self._transfer: WeightTransfer
         self._sampled = model
         if files is not None and settings.transfer == "adapter":
             assert adapter is not None
@@ -89,7 +89,7 @@ class VLLMServers:
         self._closed = False
         try:
             self._fleet.each(self._prepare)
-            first = Operation(self._fleet.choose())  # servers take longer to start than this
+            first = Operation(self._fleet.choose())  # servers may still be starting
             try:
                 while not first.done():
                     concurrent.futures.wait([first], timeout=_LOOK_EVERY)
@@ -101,7 +101,7 @@ class VLLMServers:
             self.close()
             raise
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: SampleRequest) -> Completion:
         """See Engine."""
         body, why = {**self._asked.body(request), "model": self._sampled}, ""
         for _ in range(_TRIES):
@@ -144,12 +144,12 @@ class VLLMServers:
             self._fleet.turn.release()
 
     def update_weights(self, weights: Weights, version: int) -> None:
-        """See Engine. What was computed from the old ones, in flight too, is computed again."""
+        """See Engine. Caches from the old weights are recomputed, also for requests in flight."""
         self._version, self._kept = version, []
         self._send(self._fleet.each, self._keeping(weights), version)
 
     def close(self) -> None:
-        """See Engine. The servers stay."""
+        """See Engine. The servers keep running."""
         if not self._closed:
             self._closed = True
             self._fleet.close()
@@ -158,7 +158,7 @@ class VLLMServers:
 
     def _keeping(self, weights: Weights) -> Iterator[Bucket]:
         for bucket in buckets(weights, self._dtype, BUCKET):
-            # Copies: on the CPU they would be the parameters themselves.
+            # Copy: on the CPU the bucket may hold the parameters themselves.
             self._kept.append({k: value.to("cpu", copy=True) for k, value in bucket.items()})
             yield bucket
 
@@ -182,7 +182,7 @@ class VLLMServers:
     def _resume(self, url: str) -> None:
         self._replicas.post(url, "/resume").result()
 
-    def _take_back(self, server: Server) -> None:
+    def _take_back(self, server: VllmServer) -> None:
         url = server.url
         self._replicas.get(url, "/v1/models", within=_HEALTH).result()
         self._prepare(url)
@@ -194,15 +194,15 @@ class VLLMServers:
             self._fleet.back(server)
 
     def _refuse_other_weights(self, url: str, found: list[int | None]) -> None:
-        """A server that was started anew, before anybody noticed, has those that it began with."""
+        """Raise EngineError if a server restarted unnoticed, and so sampled with its initial weights."""
         if self._version is not None and None in found:
             raise EngineError(f"vLLM at {url} was started anew and has not the run's weights")
 
     def _forgot(self, error: Refused) -> bool:
-        """The same, where adapters are sent: it does not know the one that it is asked for."""
+        """Whether a server restarted unnoticed and therefore does not know the adapter."""
         return error.status == 404 and self._sampled != self._asked.model
 
-    def _lose(self, server: Server, losses: int, why: Exception) -> None:
+    def _lose(self, server: VllmServer, losses: int, why: Exception) -> None:
         if server.losses == losses:
             self._fleet.lose(server, why)
 

@@ -1,4 +1,4 @@
-"""Where the time goes: each second of a rollout is in one part, and so is each that a step waits."""
+"""Timing of rollouts: each second of a rollout, and of a step, is attributed to one part."""
 
 import math
 import threading
@@ -6,17 +6,17 @@ import time
 from collections.abc import MutableMapping, Sequence
 from typing import Literal, Self
 
-__all__ = ["PARTS", "Clock", "Part", "Timer", "percentiles"]
+__all__ = ["PARTS", "Part", "StageTimes", "Timer", "percentiles"]
 
 Part = Literal["sampling", "queue", "start", "tools", "grading"]
 PARTS: tuple[Part, ...] = ("sampling", "queue", "start", "tools", "grading")
-"""The engine writes; waiting for one of `grading.max_concurrency`; then for the rollout's own sandbox
-to start; its tool calls, reading what they left and the sandbox's end; the grader, with sandboxes of
-its own."""
+"""`sampling`: the engine generates. `queue`: waiting for one of `grading.max_concurrency` slots.
+`start`: the rollout's sandbox starts. `tools`: tool calls, reading their results, and stopping the
+sandbox. `grading`: the grader, including its own sandboxes."""
 
 
 def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """`name`_p50 and `name`_p99; NaN of nothing."""
+    """Return {`name`_p50, `name`_p99}; NaN if `seconds` is empty."""
     ordered = sorted(seconds)
     return {
         f"{name}_p{percent}": ordered[len(ordered) * percent // 100] if ordered else math.nan
@@ -24,8 +24,8 @@ def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-class Clock:
-    """How many rollouts are in each part. Usable from any thread."""
+class StageTimes:
+    """Counts the rollouts in each part, and the time spent there. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,17 +34,17 @@ class Clock:
         self._since = time.monotonic()
 
     def spent(self) -> dict[Part, float]:
-        """Seconds since it was made in which some rollout was under way, by part.
+        """Return the seconds per part in which some rollout was in progress, since the clock was made.
 
-        A moment in which any of them samples counts as sampling. Any other is shared out by how
-        many are in each part: that of `queue` is what more sandboxes at a time could save.
+        A moment in which any rollout samples counts as sampling. Any other moment is divided in
+        proportion to the number of rollouts in each part; `queue` is what more sandboxes could save.
         """
         with self._lock:
             self._advance()
             return dict(self._spent)
 
     def move(self, before: Part | None, after: Part | None) -> None:
-        """One rollout is in another part; None is before its beginning and after its end."""
+        """Move one rollout to another part; None means before its start or after its end."""
         with self._lock:
             self._advance()
             if before is not None:
@@ -63,9 +63,9 @@ class Clock:
 
 
 class Timer:
-    """One rollout's time, added to `seconds` part by part until its context ends."""
+    """Adds one rollout's time to `seconds`, by part, until its context ends."""
 
-    def __init__(self, clock: Clock, seconds: MutableMapping[Part, float]) -> None:
+    def __init__(self, clock: StageTimes, seconds: MutableMapping[Part, float]) -> None:
         self._clock, self._seconds = clock, seconds
         self._part: Part | None = None
         self._since = 0.0
@@ -77,7 +77,7 @@ class Timer:
         self._to(None)
 
     def enter(self, part: Part) -> None:
-        """It is in this part from now on."""
+        """Attribute the time from now on to `part`."""
         self._to(part)
 
     def _to(self, part: Part | None) -> None:

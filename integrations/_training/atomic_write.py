@@ -1,18 +1,18 @@
-"""Files that are there whole or not at all."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["whole"]
+__all__ = ["atomic_write"]
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what takes `path`'s place when the context ends.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; the file written there replaces `path` when the context ends.
 
-    Where it raises, or has written nothing, `path` stays as it was and nothing is left beside it.
+    If the context raises or writes nothing, `path` is unchanged. The temporary file is removed.
     """
     new = path.with_name(f".{path.name}")
     try:

@@ -1,4 +1,4 @@
-"""The rollouts of a run on disk: a file of compressed JSON lines for each step, whole or not there."""
+"""The rollouts of a run on disk: one atomically written file of gzipped JSON lines per step."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sandboxkit.integrations.grpo.whole import whole
+from sandboxkit.integrations._training.atomic_write import atomic_write
 
 __all__ = ["cut", "read", "steps", "write"]
 
@@ -17,16 +17,16 @@ _LOG = logging.getLogger(__name__)
 _FOLDER = "rollouts"
 _NAME = re.compile(r"step-(\d+)\.jsonl\.gz")
 _LEVEL = 4
-"""Of compression, of 1 to 9: training waits for it."""
+"""Compression level, 1 to 9; low because training waits for the write."""
 
-Row = Mapping[str, Any]  # Any: JSON; record.py says what is in it
+Row = Mapping[str, Any]  # Any: JSON; rollout_record.py says what is in it
 
 
 def write(run: Path, step: int, rows: Iterable[Row]) -> None:
-    """Those of a step, in the place of what is there; of none there is no file. Raises OSError."""
+    """Atomically replace the step's file; write no file when there are no rollouts. Raises OSError."""
     path, count = _path(run, step), 0
     path.parent.mkdir(exist_ok=True)
-    with whole(path) as new:
+    with atomic_write(path) as new:
         with gzip.open(new, "wt", compresslevel=_LEVEL, encoding="utf-8") as file:
             for count, row in enumerate(rows, 1):  # noqa: B007 - for after the loop
                 file.write(json.dumps(row) + "\n")
@@ -35,9 +35,9 @@ def write(run: Path, step: int, rows: Iterable[Row]) -> None:
 
 
 def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON
-    """Those of a step; of a damaged file, which is logged, those before the damage.
+    """Yield a step's rollouts, none if there is no file.
 
-    None where there is no file.
+    For a damaged file, log a warning and yield the rollouts before the damage.
     """
     path = _path(run, step)
     try:
@@ -51,14 +51,14 @@ def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON
 
 
 def steps(run: Path) -> list[int]:
-    """Which steps have a file, in order."""
+    """Return the steps that have a file, in order."""
     folder = run / _FOLDER
     names = [_NAME.fullmatch(each.name) for each in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(name[1]) for name in names if name)
 
 
 def cut(run: Path, last: int) -> None:
-    """Take out the steps after `last`, and what a kill left of one."""
+    """Delete the files of the steps after `last`, and temporary files of an interrupted write."""
     for step in steps(run):
         if step > last:
             _path(run, step).unlink()

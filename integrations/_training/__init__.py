@@ -1,0 +1,1 @@
+"""Code shared by all trainers: timing of rollouts, and the files that record them."""
