@@ -1,4 +1,4 @@
-"""What TRL passes to a reward function, row by row, and what it is told afterwards."""
+"""Batches of TRL's reward functions: their rows, failures and logged metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -7,45 +7,46 @@ from typing import Any
 
 from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
-from sandboxkit.integrations.grpo.clock import PARTS, Part, percentiles
+from sandboxkit.integrations._training.clock import PARTS, Part, percentiles
 from sandboxkit.integrations.rewards import Outcome, Verdict
 
 LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
-# What TRL adds to the data set's own columns.
+# Arguments that TRL adds to the columns of the data set.
 _OF_TRL = frozenset({"completion_ids", "environments", "log_extra", "log_metric", "trainer_state"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A completion's verdict, and whether there was anything to grade."""
+class GradedSample:
+    """A completion's verdict, and how it came about."""
 
     verdict: Verdict
     graded: bool = True
+    """False for a completion that was refused without grading."""
     seconds: Mapping[Part, float] = field(default_factory=dict)
     remembered: bool = False
-    """Whether the verdict, and the time, is that of an equal one."""
+    """Whether verdict and times were copied from an equal completion."""
 
     @property
     def failed(self) -> bool:
-        """Whether the infrastructure did."""
+        """Whether the infrastructure failed."""
         return self.verdict.reward is None
 
     @property
     def needed_sandbox(self) -> bool:
-        """Whether it tells how the infrastructure is."""
+        """Whether the sample counts in the failure rate: it was graded, or failed in the infrastructure."""
         return self.graded or self.failed
 
 
 def rows(count: int, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The data set's row of each completion."""
+    """Return the data set's row for each completion."""
     own = {name: values for name, values in columns.items() if name not in _OF_TRL}
     return [{name: values[index] for name, values in own.items()} for index in range(count)]
 
 
 def text_of(completion: Any) -> str:
-    """A completion's text: as it is, or what the assistant said in its messages."""
+    """Return a completion's text; of messages, the assistant's content."""
     if isinstance(completion, str):
         return completion
     said = [m.get("content") for m in completion if m.get("role", "assistant") == "assistant"]
@@ -53,14 +54,14 @@ def text_of(completion: Any) -> str:
 
 
 def refuse_broken(
-    prompts: Sequence[Any], samples: Sequence[Sample], limit: float, what: str
+    prompts: Sequence[Any], samples: Sequence[GradedSample], limit: float, what: str
 ) -> float:
-    """The share of failures of the infrastructure among the samples that needed a sandbox.
+    """Return the share of infrastructure failures among the samples that needed a sandbox.
 
-    Raises ProviderUnavailableError when it is `limit` or more and not 0, or when all of one
-    prompt's failed, more than one: that prompt would silently teach nothing.
+    Raises ProviderUnavailableError if the share is above 0 and at least `limit`, or if all samples
+    of one prompt failed and there are two or more: training would silently skip that prompt.
     """
-    groups: dict[str, list[Sample]] = {}
+    groups: dict[str, list[GradedSample]] = {}
     for prompt, sample in zip(prompts, samples, strict=True):
         if sample.needed_sandbox:
             groups.setdefault(repr(prompt), []).append(sample)
@@ -82,12 +83,12 @@ def refuse_broken(
 
 
 def log(
-    samples: Sequence[Sample],
+    samples: Sequence[GradedSample],
     rate: float,
     log_metric: LogMetric | None,
     log_extra: LogExtra | None,
 ) -> None:
-    """Tell TRL outcomes and times: shares and percentiles as metrics, each sample's in its table."""
+    """Log outcomes and times to TRL: shares and percentiles as metrics, each sample's as table columns."""
     if log_metric is not None:
         log_metric("infra_failed_rate", rate)
         counts = Counter(sample.verdict.outcome for sample in samples)

@@ -1,4 +1,4 @@
-"""Environments for `environment_factory`: one sandbox a rollout, with tools to work in it."""
+"""Environments for `environment_factory`: one sandbox per rollout, with tools to work in it."""
 
 import asyncio
 import time
@@ -19,15 +19,15 @@ from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironmen
 from sandboxkit.provider import Provider
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
-"""Grades what a rollout left in its sandbox; gets the data set's row."""
+"""Grades a rollout: takes its sandbox and the data set's row."""
 _MAX_BYTES = 4 * 1024 * 1024
-"""Of a file that is read for the model, who sees far less of it."""
+"""Maximum size in bytes of a file to read; the model sees only `observation_limit` of it."""
 _FAILED = "error: the sandbox has failed; this rollout does not count"
 _GRACE = 30.0
-"""Seconds past its timeout in which a call must have an answer."""
+"""Seconds after its timeout by which a tool call must return."""
 _SHELL_GRACE = 600.0
-"""The same of a script. What a rollout did to its shell can slow each step up to that step's own
-limit, and is then its error; only what is later than all of them is the infrastructure's."""
+"""Seconds after its timeout by which a script must return. A rollout can slow its own shell, so that each
+step takes up to its own limit. Only a delay beyond the sum of these limits is an infrastructure failure."""
 
 
 class SandboxEnvironments(Environments):
@@ -38,15 +38,15 @@ class SandboxEnvironments(Environments):
                 environment_factory=environments, reward_funcs=EnvironmentReward(), ...
             ).train()
 
-    `timeout` bounds each tool call and `start_timeout` a sandbox's start, waiting for room in
-    the session included, in seconds; `observation_limit` is what a tool says at most, in
-    characters, its middle left out. A row's `files` (paths to contents) are there when a rollout
-    begins. A rollout's sandbox lives until the next one begins in the same environment: leave
-    `max_concurrency` above the number of rollouts in a batch.
+    `timeout` limits each tool call in seconds. `start_timeout` limits a sandbox's start, including
+    the session's queue. `observation_limit` is the maximum length of a tool's answer in characters;
+    a longer one is shortened in the middle. A row's `files` (path to content) are written before a
+    rollout begins. A rollout's sandbox lives until the next rollout begins in the same environment,
+    so keep `max_concurrency` above the number of rollouts in a batch.
 
-    With `get_reward` the environments have TRL's method of that name, and no reward function
-    is needed; but TRL calls it for one rollout after the other, and does not log the failures
-    of the infrastructure or stop when they are too many.
+    With `get_reward` the environments have TRL's method of that name, and no reward function is
+    needed. But TRL calls it for one rollout at a time, does not log infrastructure failures, and
+    does not stop if there are too many. Raises ConfigurationError for invalid limits.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class SandboxEnvironments(Environments):
         self._made = RewardedSandboxEnvironment if get_reward else SandboxEnvironment
 
     def __call__(self) -> "SandboxEnvironment":
-        """A new environment, without a sandbox until it is reset."""
+        """Return a new environment; `reset` starts its sandbox."""
         self._require_backend()
         return self._made(self)
 
 
 class SandboxEnvironment(RolloutEnvironment):
-    """One rollout's sandbox. Its public methods are what the model may call, and no others.
+    """One rollout's sandbox. The model can call exactly its public methods, besides `reset`.
 
-    TRL calls `reset` and the tools one after the other over all rollouts of a batch, so `reset`
-    only submits the sandbox's start and returns; the first tool call waits for it. A failure of
-    the infrastructure is told to the model as an error, and makes the rollout's reward None.
+    TRL calls `reset` and the tools of all rollouts of a batch sequentially. So `reset` only begins
+    to start the sandbox, and the first tool call waits for it. After an infrastructure failure the
+    model sees an error, and the rollout's reward is None.
     """
 
     def __init__(self, owner: SandboxEnvironments) -> None:
@@ -98,7 +98,7 @@ class SandboxEnvironment(RolloutEnvironment):
 
     # Any: a row of somebody's data set.
     def reset(self, **row: Any) -> None:
-        """Begin a rollout: the last one's sandbox is stopped, a new one starts. Does not wait."""
+        """Begin a rollout: stop the previous sandbox and start a new one, without waiting for either."""
         if self._sandbox is not None:
             self._sandbox.stop()
         self._row, self._failure, self._trace = row, None, Trace()
@@ -174,6 +174,9 @@ class SandboxEnvironment(RolloutEnvironment):
 
         return self._tool("edit", run, path=path, old=old, new=new)
 
+    def _quiet(self) -> float:
+        return self._owner.session.quiet
+
     async def _grade(self) -> tuple[Verdict, float | None]:
         verdict = await self._verdict()
         return verdict, verdict.reward
@@ -190,11 +193,11 @@ class SandboxEnvironment(RolloutEnvironment):
             phase = Phase.GRADED
             with self._trace.spend("grading"):
                 if self._bash is not None:
-                    # With what still runs, which could change what is graded.
+                    # End its processes, which could otherwise change files during grading.
                     await self._bash.close()
                 return await self._owner.judge(self._sandbox, self._row)
         except TROUBLE as error:
-            # The judge looked at the sandbox in which the rollout could do as it liked.
+            # "shared": the judge inspected the sandbox that the rollout controlled.
             return verdict_of(error, phase, trust="shared")
 
     async def _started(self, sandbox: Sandbox) -> None:
@@ -209,7 +212,7 @@ class SandboxEnvironment(RolloutEnvironment):
                 provider=sandbox.provider_name,
             ) from None
 
-    # Any: a model wrote the arguments, and TRL does not look at their types.
+    # Any: arguments written by a model; TRL does not check their types.
     def _tool(self, name: str, run: Callable[[Sandbox], Awaitable[str]], **arguments: Any) -> str:
         trace = self._trace
         seconds = self._owner.timeout + (_SHELL_GRACE if name == "bash" else _GRACE)
@@ -226,7 +229,7 @@ class SandboxEnvironment(RolloutEnvironment):
                     with trace.spend("tools"):
                         return await run(sandbox)
             except (SandboxFileError, UnicodeError, ConfigurationError) as error:
-                return f"error: {error}"  # such as a path that is not absolute: the model's
+                return f"error: {error}"  # a mistake of the model, such as a relative path
             except TROUBLE as error:
                 self._failure = verdict_of(error, Phase.WORKED_IN)
                 return _FAILED if self._failure.reward is None else f"error: {error}"
@@ -245,8 +248,8 @@ class SandboxEnvironment(RolloutEnvironment):
 
 
 class RewardedSandboxEnvironment(SandboxEnvironment):
-    """One that TRL asks for the reward."""
+    """An environment whose reward TRL reads through `get_reward`."""
 
     def get_reward(self) -> float | None:
-        """The judge's score of what is in the sandbox; None for a failure that is ours."""
+        """Grade the sandbox; return the score, or None after an infrastructure failure."""
         return self._reward()

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
+from sandboxkit.integrations._service import DeadlineError, service_time
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, Sample, log, refuse_broken
+from sandboxkit.integrations.trl._batch import GradedSample, LogExtra, LogMetric, log, refuse_broken
 from sandboxkit.integrations.trl._records import Records
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 
@@ -15,13 +16,14 @@ from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 class EnvironmentReward:
     """Grades the rollouts of `SandboxEnvironments`, `SweEnvironments` and `SandboxRollouts`.
 
-    As with `SandboxReward` a failure of the infrastructure is None, `infra_failed_rate` and the
-    outcomes are logged, and a batch raises ProviderUnavailableError in which a share of
-    `max_infra_failed_rate` or more failed, or a whole prompt; here each needed a sandbox, for
-    there the work is. A rollout that is not graded after `deadline` seconds has failed so, too.
-    Times and `records` are as with `SandboxReward`: `start` is what a rollout waited for its sandbox,
-    room in the session included, `tools` its calls, and `sampling`, which `SandboxRollouts` knows,
-    the turns of all that were sampled with it.
+    Infrastructure failures, metrics and `records` work as in `SandboxReward`: a failure is None, and a
+    batch raises ProviderUnavailableError if the failed share is `max_infra_failed_rate` or more, or
+    if all rollouts of a prompt failed. Every rollout counts as needing a sandbox. A rollout also
+    fails after `deadline` seconds in which no sandbox of the session started or ended.
+
+    Of the logged times, `start` is the wait for the rollout's sandbox, including the session's
+    queue, and `tools` the time of its calls. `sampling` is known only with `SandboxRollouts`: the
+    time of the turns that were generated together with the rollout's.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class EnvironmentReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Rewards of a batch in its order, None where the infrastructure failed. Blocks."""
+        """Return the rewards of a batch in its order; None after an infrastructure failure. Blocks."""
         if len(environments) != len(completions):
             raise ConfigurationError(
                 f"{len(completions)} completions and {len(environments)} environments: "
@@ -66,7 +68,7 @@ class EnvironmentReward:
         graded = Operation(self._all(environments)).result()
         traces = [each._trace for each in environments]
         samples = [
-            Sample(verdict, seconds=trace.seconds)
+            GradedSample(verdict, seconds=trace.seconds)
             for (verdict, _), trace in zip(graded, traces, strict=True)
         ]
         rewards = [reward for _, reward in graded]
@@ -81,12 +83,9 @@ class EnvironmentReward:
         return await asyncio.gather(*[self._one(each) for each in environments])
 
     async def _one(self, environment: RolloutEnvironment) -> tuple[Verdict, float | None]:
-        limit = asyncio.timeout(self._deadline)
         try:
-            async with limit:
+            async with service_time(self._deadline, environment._quiet):
                 return await environment._grade()
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the judge's own
+        except DeadlineError:
             detail = f"not graded within deadline={self._deadline:g} s"
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), None

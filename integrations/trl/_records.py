@@ -1,4 +1,4 @@
-"""What is kept of the rollouts of TRL's trainer: the files that `sandboxkit grpo show` reads."""
+"""Records of TRL's rollouts on disk, for `sandboxkit grpo show`."""
 
 import itertools
 import json
@@ -10,23 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._kept import Kept, Turn
-from sandboxkit.integrations.grpo import records
-from sandboxkit.integrations.trl._batch import Sample
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
+from sandboxkit.integrations.trl._batch import GradedSample
 from sandboxkit.integrations.trl._rollout import Trace
 
 _log = logging.getLogger("sandboxkit.trl")
 
 
 class Records:
-    """Writes every batch into `folder`, as grpo's own trainer does: rollouts/ and metrics.jsonl.
+    """Writes every batch to `folder`, in the format of our grpo trainer: rollouts/ and metrics.jsonl.
 
-    Of several processes each but the first has a folder `rank-N` of its own in it. A disk without
-    room is said once for each batch, and stops nobody. Without a folder nothing is written.
+    Each process but rank 0 writes to a subfolder `rank-N`. A failed write, for example on a full
+    disk, logs one warning per batch and does not stop the training. Without a folder this does
+    nothing.
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        """Raises ConfigurationError for a folder that cannot be made."""
+        """Create the folder. Raises ConfigurationError if that fails."""
         self._groups = self._steps = 0
         self._folder: Path | None = None
         if folder is None:
@@ -38,24 +39,24 @@ class Records:
         except OSError as error:
             raise ConfigurationError(f"records={str(folder)!r} cannot be made: {error}") from error
 
-    # Any: what TRL hands over.
+    # Any: TRL's arguments.
     def write(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
-        samples: Sequence[Sample],
+        samples: Sequence[GradedSample],
         rewards: Sequence[float | None],
         columns: Mapping[str, Any],
         traces: Sequence[Trace] | None = None,
     ) -> None:
-        """A batch, as that of the step that the trainer makes next."""
+        """Write a batch under the number of the trainer's next step."""
         if self._folder is None:
             return
         state = columns.get("trainer_state")
         step = self._steps = self._steps + 1 if state is None else int(state.global_step) + 1
         places = self._places(prompts)
         kept = [
-            Kept(
+            RolloutRecord(
                 group=group,
                 member=member,
                 task_id=_cell(columns, "task_id", number),
@@ -70,7 +71,7 @@ class Records:
                     "tools": trace.tool_tokens,
                 },
                 seconds=sample.seconds,
-                prompt=_said(prompts[number]),
+                prompt=_prompt_text(prompts[number]),
                 turns=trace.turns or _turns(completions[number]),
                 calls=trace.numbered(_calls_of(completions[number])),
             ).json()
@@ -94,7 +95,7 @@ class Records:
             _log.warning("the rollouts of step %d cannot be written: %s", step, error)
 
     def _places(self, prompts: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        """Each rollout's group, which has a number of its own in this process, and place in it."""
+        """Yield each rollout's group, numbered uniquely in this process, and its place in the group."""
         groups: dict[str, int] = {}
         members: Counter[str] = Counter()
         for key in map(repr, prompts):
@@ -118,8 +119,8 @@ def _tokens(trace: Trace, columns: Mapping[str, Any], number: int) -> int | None
     return None if ids is None or trace.calls else len(ids[number])
 
 
-def _said(prompt: Any) -> str:
-    """A prompt's text: as it is, or its messages under their roles."""
+def _prompt_text(prompt: Any) -> str:
+    """Return a prompt's text; of messages, one line "role: content" for each."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message['role']}: {_content(message)}" for message in prompt)
@@ -134,7 +135,7 @@ def _turns(completion: Any) -> Iterator[Turn]:
 
 
 def _calls_of(completion: Any) -> Iterator[int]:
-    """For each tool call in it the place of its turn."""
+    """Yield the index of its turn for each tool call of a completion."""
     if isinstance(completion, str):
         return
     for turn, (_, messages) in enumerate(itertools.groupby(completion, lambda each: each["role"])):

@@ -1,30 +1,33 @@
-"""Reward functions for `reward_funcs`: completions graded in sandboxes, a batch at a time."""
+"""Reward functions for `reward_funcs`, which grade a batch of completions in sandboxes."""
 
 import asyncio
 import dataclasses
 import inspect
+import logging
 import os
 import pickle
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations._outages import require_working
-from sandboxkit.integrations.grpo.clock import Clock, Part, Timer
+from sandboxkit.integrations._service import DeadlineError, service_time, within
+from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
 from sandboxkit.integrations.rewards import (
     Grader,
+    Limits,
     Outcome,
     Verdict,
     banned_patterns,
     extract_code,
     grading_session,
 )
+from sandboxkit.integrations.rewards.doctor import CheckTasks, check_beforehand, line_about
 from sandboxkit.integrations.trl._batch import (
+    GradedSample,
     LogExtra,
     LogMetric,
-    Sample,
     log,
     refuse_broken,
     rows,
@@ -37,38 +40,47 @@ __all__ = ["CombinedReward", "SandboxReward"]
 
 Rewards = list[float | None]
 RewardFunction = Callable[..., Any]
-"""Any, as TRL has it: a list of numbers and None, or a coroutine of one."""
+"""Any, as in TRL: returns a list of numbers and None, or a coroutine of such a list."""
+_LOG = logging.getLogger(__name__)
 _BEGUN = 2
-"""Completions that are being graded at a time, for each sandbox."""
+"""Number of completions graded at a time, per sandbox of the pool."""
 
 
 class SandboxReward:
-    """Grades the code in each completion, all of a batch at once, in a session of its own.
+    """Grades the code in the completions of a batch concurrently, in its own session.
 
         GRPOTrainer(reward_funcs=SandboxReward(HostCompare(), provider="docker"), ...)
 
-    The data set's columns are the grader's task; a column `banned_patterns`, a list of names,
-    refuses a completion that uses one. Equal completions of equal rows are graded once, and again
-    where the infrastructure failed, which then counts for one of them. A completion without code,
-    or with a banned name, has the reward 0.
+    A row's columns are the grader's task. The column `banned_patterns` is a list of names that a
+    completion must not use. A completion without code, or with a banned name, gets the reward 0.
+    Equal completions of equal rows are graded once. If that fails in the infrastructure, the
+    failure counts for one of them and the next one is graded again.
 
-    A failure of the infrastructure is None, which TRL (1.16) leaves out of the group's baseline
-    and gives the advantage 0, provided that every reward function says None: use
-    `CombinedReward` to have several. Such failures are counted among the samples that needed a
-    sandbox: not those without code or with a banned name. A batch raises ProviderUnavailableError where their share is `max_infra_failed_rate` or more (0:
-    at the first failure; 1: only where all failed), or where all of one prompt's failed, of two
-    at least. `deadline` bounds one sample with all its waiting and retries, in seconds; past it
-    the sample has failed so, too. A process's first call starts a sandbox before anything
-    else, and raises what the provider raises if it cannot. `pool` is how many sandboxes serve all
-    completions in turn, and with which defaults, see `grading_session`; 0: each run has a fresh one.
+    An infrastructure failure is None. TRL (1.16) leaves None out of the group's baseline and gives
+    it the advantage 0, provided that every reward function returns None: use `CombinedReward` for
+    several. The failure rate is failures / samples that needed a sandbox; completions without code
+    or with a banned name do not count. A batch raises ProviderUnavailableError if the rate is
+    `max_infra_failed_rate` or more (0: at the first failure; 1: only if all failed), or if all of
+    two or more samples of one prompt failed.
 
-    Logged: the metrics `infra_failed_rate` as counted above, `outcome/...` and `trust/shared`, the
-    share of graded samples whose verdict's trust is "shared"; the columns `outcome` and `detail`.
-    Of the times in which `rollout/PART_seconds_p50` and `_p99` are logged, and each sample's in the
-    columns `PART_seconds`, `queue` is that for its turn and `grading` the rest. `records` is a folder
-    for all rollouts, which `sandboxkit grpo show FOLDER` reads; those of a pass over the evaluation
-    set are there until the next step's take their place.
-    It can be pickled if its grader can; each process opens its own session.
+    A sample fails after `deadline` seconds in which no sandbox of the session started or ended, so
+    slow completions delay others but do not fail them. `deadline` is also an upper limit for the
+    grader's `limits.deadline`; `limits.longest_batch` computes how long a batch can take. A
+    process's first call starts a sandbox first, and raises the provider's error if that fails.
+    `pool` is the number of sandboxes that serve all completions, with the defaults of
+    `grading_session`; with 0 each run gets a fresh sandbox.
+
+    Before the first batch of a process, up to 8 of its rows with a reference solution (in
+    `reference`, `canonical_solution` or `code`) are checked for at most 60 s: does the grader
+    accept the reference, and does it accept cheats? `check_tasks`: "warn" logs a line, "raise"
+    raises ConfigurationError if a task is bought or refused, "off" skips the check.
+
+    Logged metrics: `infra_failed_rate`; `outcome/...`; `trust/shared`, the share of graded samples
+    with that trust; and `rollout/PART_seconds_p50` and `_p99`, where PART is `queue` (waiting to be
+    graded) or `grading`. Logged columns: `outcome`, `detail` and `PART_seconds`. `records` is a
+    folder for all rollouts, to be read by `sandboxkit grpo show FOLDER`; rollouts of an evaluation
+    pass are overwritten by the next training step. The object can be pickled if its grader can;
+    each process opens its own session.
     """
 
     def __init__(
@@ -80,6 +92,7 @@ class SandboxReward:
         deadline: float = 600.0,
         max_infra_failed_rate: float = 0.5,
         records: str | Path | None = None,
+        check_tasks: CheckTasks = "warn",
         provider: str | Provider | None = None,
         max_concurrency: int | None = None,
         pool: int | None = None,
@@ -91,11 +104,16 @@ class SandboxReward:
                 "give seconds above 0 and a share from 0 to 1"
             )
         self.__name__ = name  # what TRL logs it as
-        self._grader = grader
+        self._grader = within(grader, deadline)
         self._extract = extract
         self._deadline = deadline
         self._limit = max_infra_failed_rate
         self._records = Records(records)
+        if check_tasks not in get_args(CheckTasks):
+            raise ConfigurationError(
+                f"check_tasks={check_tasks!r}: give one of {', '.join(get_args(CheckTasks))}"
+            )
+        self._check_tasks = check_tasks
         self._options = {
             "provider": provider,
             "max_concurrency": max_concurrency,
@@ -114,7 +132,7 @@ class SandboxReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> Rewards:
-        """Rewards of a batch in its order, None where the infrastructure failed. Blocks."""
+        """Return the rewards of a batch in its order; None after an infrastructure failure. Blocks."""
         return Operation(
             self.score(prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns)
         ).result()
@@ -128,9 +146,9 @@ class SandboxReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> Rewards:
-        """The same as a coroutine: `reward_funcs=[reward.score]` runs beside other async ones."""
+        """Return the rewards of a batch; `reward_funcs=[reward.score]` runs concurrently with other coroutines."""
         tasks = rows(len(completions), columns)
-        samples = await self._samples(await self._opened(), completions, tasks)
+        samples = await self._samples(await self._opened(tasks), completions, tasks)
         rewards = [sample.verdict.reward for sample in samples]
         await asyncio.to_thread(
             self._records.write, prompts, completions, samples, rewards, columns
@@ -140,14 +158,14 @@ class SandboxReward:
         return rewards
 
     def close(self) -> None:
-        """Stop what runs; the next call opens a new session. Also done at the interpreter's end."""
+        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
         if self._session is not None and self._pid == os.getpid():
             self._session.close().result()
         self._session = None
 
     async def _samples(
         self, session: Session, completions: Sequence[Any], tasks: Sequence[Mapping[str, Any]]
-    ) -> list[Sample]:
+    ) -> list[GradedSample]:
         keys = [
             (text_of(completion), repr(sorted(task.items())))
             for completion, task in zip(completions, tasks, strict=True)
@@ -155,8 +173,8 @@ class SandboxReward:
         twins: dict[tuple[str, str], list[int]] = {}
         for index, key in enumerate(keys):
             twins.setdefault(key, []).append(index)
-        # Few at a time where sandboxes are few: the others would take turns with their cases, and
-        # all be graded last.
+        # Limit concurrency to the pool: otherwise the cases of all completions would interleave,
+        # and all completions would finish only at the end.
         room = asyncio.Semaphore(_BEGUN * session.pool or len(keys))
         graded = await asyncio.gather(
             *[
@@ -164,7 +182,7 @@ class SandboxReward:
                 for (text, _), same in twins.items()
             ]
         )
-        known: dict[int, Sample] = {}
+        known: dict[int, GradedSample] = {}
         for same, samples in zip(twins.values(), graded, strict=True):
             known |= zip(same, samples, strict=True)
         return [known[index] for index in range(len(keys))]
@@ -176,15 +194,15 @@ class SandboxReward:
         text: str,
         task: Mapping[str, Any],
         count: int,
-    ) -> list[Sample]:
-        """Those of `count` equal completions: one for all, unless the infrastructure fails.
+    ) -> list[GradedSample]:
+        """Grade `count` equal completions: once for all, unless the infrastructure fails.
 
-        A failure is of one of them alone, and the next one is graded again. Together they may be
-        most of a group, whose baseline would be that of the others.
+        A failure counts for one of them only, and the next one is graded again. Equal completions
+        may be most of a group; masking all of them would distort the group's baseline.
         """
-        begun, samples = time.monotonic(), [await self._grade(session, room, text, task)]
+        samples = [await self._grade(session, room, text, task)]
         while samples[-1].failed and len(samples) < count:
-            if time.monotonic() - begun > self._deadline:
+            if sum(sample.seconds.get("grading", 0.0) for sample in samples) > self._deadline:
                 break
             samples.append(await self._grade(session, room, text, task))
         equal = dataclasses.replace(samples[-1], remembered=True)
@@ -192,7 +210,7 @@ class SandboxReward:
 
     async def _grade(
         self, session: Session, room: asyncio.Semaphore, text: str, task: Mapping[str, Any]
-    ) -> Sample:
+    ) -> GradedSample:
         code = self._extract(text)
         if code is None:
             return _refused("no code in the completion")
@@ -200,23 +218,34 @@ class SandboxReward:
         if banned:
             where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
             return _refused(f"banned: {where}")
-        with Timer(Clock(), seconds := dict[Part, float]()) as timer:
+        with Timer(StageTimes(), seconds := dict[Part, float]()) as timer:
             timer.enter("queue")
             try:
-                async with asyncio.timeout(self._deadline), room:
+                async with room, service_time(self._deadline, lambda: session.quiet):
                     timer.enter("grading")
                     verdict = await self._grader.grade(session, code, task)
-            except TimeoutError:
+            except DeadlineError:
                 detail = f"not graded within deadline={self._deadline:g} s"
                 verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
-        return Sample(verdict, seconds=seconds)
+        return GradedSample(verdict, seconds=seconds)
 
-    async def _opened(self) -> Session:
+    async def _opened(self, tasks: Sequence[Mapping[str, Any]]) -> Session:
         if self._session is None or self._pid != os.getpid():
             session = self._session = grading_session(self._grader, **self._options)
             self._pid = os.getpid()
             try:
                 await require_working(session, self._deadline)
+                limits = getattr(self._grader, "limits", None)
+                if isinstance(limits, Limits) and session.pool:
+                    _LOG.info(
+                        "a batch of %d completions that all sleep takes %.0f s at most",
+                        len(tasks),
+                        limits.longest_batch(len(tasks), session.pool),
+                    )
+                checked = await check_beforehand(session, self._grader, tasks, self._check_tasks)
+                if checked:
+                    fine = all(report.status == "fine" for report in checked)
+                    _LOG.log(logging.INFO if fine else logging.WARNING, line_about(checked))
             except BaseException:
                 self._session = None
                 await session.close()
@@ -237,16 +266,17 @@ class SandboxReward:
         return state
 
 
-def _refused(detail: str) -> Sample:
-    return Sample(Verdict(Outcome.FAILED, 0.0, "policy", detail), graded=False)
+def _refused(detail: str) -> GradedSample:
+    return GradedSample(Verdict(Outcome.FAILED, 0.0, "policy", detail), graded=False)
 
 
 class CombinedReward:
-    """Several reward functions as one: their weighted sum, None where any of them is None.
+    """Combines reward functions into their weighted sum, which is None if any of them is None.
 
-    TRL adds up what it gets and takes a None among numbers for 0. For a sample that one function
-    could not score for reasons of ours that would be a false reward; so these are added up here.
-    Each function's mean is logged as `reward/NAME`. Functions may be async; all run at once.
+    TRL's own sum counts a None next to numbers as 0, which would be a wrong reward for a sample
+    that one function could not score. Each function's mean is logged as `reward/NAME`. Functions
+    may be async; all run concurrently. Raises ConfigurationError for a wrong number of weights or
+    rewards.
     """
 
     def __init__(
@@ -268,13 +298,13 @@ class CombinedReward:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
     ) -> Rewards:
-        """Weighted sums in the batch's order. Blocks."""
+        """Return the weighted sums in the batch's order. Blocks."""
         return Operation(self.score(prompts, completions, **kwargs)).result()
 
     async def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
     ) -> Rewards:
-        """The same as a coroutine."""
+        """Return the weighted sums in the batch's order."""
 
         async def one(function: RewardFunction) -> Rewards:
             call = getattr(function, "score", function)

@@ -1,4 +1,4 @@
-"""What the environments of every kind have in common, whichever way TRL drives them."""
+"""The base classes of all TRL environments."""
 
 import contextlib
 import dataclasses
@@ -12,17 +12,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from sandboxkit import Operation, ProviderUnavailableError, Session
-from sandboxkit.integrations._kept import Call, Turn
-from sandboxkit.integrations.grpo.clock import Part
+from sandboxkit.integrations._training.clock import Part
+from sandboxkit.integrations._training.rollout_record import Call, Turn
 from sandboxkit.integrations.rewards import Verdict
 
 
 @dataclass(slots=True)
 class Trace:
-    """What a rollout did and how long it took; None and nothing is what TRL does not say."""
+    """The calls, tokens and times of a rollout. None or empty means that TRL does not report it."""
 
     seconds: dict[Part, float] = field(default_factory=dict)
-    """`start` is what its first tool call, or its grade, waited for the sandbox, room included."""
+    """`start` is the wait of the first tool call, or of grading, for the sandbox, including the queue."""
     turns: list[Turn] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     prompt_tokens: int | None = None
@@ -32,32 +32,32 @@ class Trace:
 
     @contextlib.contextmanager
     def spend(self, part: Part) -> Iterator[None]:
-        """The context's time is in this part."""
+        """Add the context's time to `part`."""
         begun = time.monotonic()
         try:
             yield
         finally:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - begun
 
-    # Any: what a model wrote.
+    # Any: arguments written by a model.
     def called(
         self, name: str, arguments: Mapping[str, Any], answer: str, error: bool, begun: float
     ) -> None:
-        """A tool call that has ended."""
+        """Record a finished tool call."""
         took = time.monotonic() - begun
         turn = max(len(self.turns) - 1, 0)
         written = _written(name, arguments)
         self.calls.append(Call(turn, written, answer, error, name == "submit", took))
 
     def numbered(self, turns: Iterable[int]) -> list[Call]:
-        """The calls; where nobody told the turns while they were made they are of these."""
+        """Return the calls; if no turns were recorded, take the turn of each call from `turns`."""
         if self.turns:
             return self.calls
         places = iter(turns)
         return [dataclasses.replace(each, turn=next(places, each.turn)) for each in self.calls]
 
 
-# Any: what a model wrote.
+# Any: arguments written by a model.
 def _written(name: str, arguments: Mapping[str, Any]) -> str:
     try:
         return json.dumps({"name": name, "arguments": arguments}, default=str, skipkeys=True)
@@ -66,30 +66,34 @@ def _written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 class RolloutEnvironment(ABC):
-    """One rollout at a time, again and again. Public methods are what the model may call."""
+    """An environment, reused for one rollout after another. The model can call its public methods."""
 
     def __init__(self) -> None:
         self._trace = Trace()
-        """Of the rollout that was begun last; each `reset` makes another."""
+        """The trace of the current rollout; each `reset` makes a new one."""
 
-    # Any: a row of somebody's data set.
+    # Any: a row of a user's data set.
     @abstractmethod
     def reset(self, **row: Any) -> None:
-        """Begin a rollout and drop the one before. Does not wait for a sandbox."""
+        """Begin a rollout and drop the previous one, without waiting for a sandbox."""
 
     @abstractmethod
     async def _grade(self) -> tuple[Verdict, float | None]:
-        """Grade what the rollout left, and its reward: None for a failure that is ours."""
+        """Grade the rollout; return the verdict and the reward, None after an infrastructure failure."""
+
+    def _quiet(self) -> float | None:
+        """Return the seconds since a sandbox of the session started or ended; None without a session."""
+        return None
 
     def _reward(self) -> float | None:
         return Operation(self._grade()).result()[1]
 
 
 class Environments(ABC):
-    """Makes a rollout's environment when asked for one, and closes them all in the end.
+    """A factory of environments that owns their session and closes it at the end.
 
-    TRL makes as many as a batch has rollouts, reuses them for the next and never closes one; so
-    this owns the session and what runs in it.
+    TRL makes one environment per rollout of a batch, reuses them for the next batch, and never
+    closes them.
     """
 
     session: Session
@@ -97,10 +101,10 @@ class Environments(ABC):
 
     @abstractmethod
     def __call__(self) -> RolloutEnvironment:
-        """A new environment, without a sandbox until it is reset.
+        """Return a new environment; `reset` starts its sandbox.
 
-        Raises ProviderUnavailableError where the backend cannot work: TRL makes its environments
-        before the first batch.
+        Raises ProviderUnavailableError if the backend is not available. TRL makes its environments
+        before the first batch, so the error is early.
         """
 
     def _require_backend(self) -> None:
@@ -132,7 +136,7 @@ class Environments(ABC):
 
 
 def tools_of(environment: RolloutEnvironment) -> list[Callable[..., str]]:
-    """What TRL takes for an environment's tools: its public methods but the two of its own."""
+    """Return the methods that TRL uses as tools: the public ones except `reset` and `get_reward`."""
     return [
         getattr(environment, name)
         for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)

@@ -1,4 +1,4 @@
-"""A `rollout_func` whose rollouts use their tools at the same time."""
+"""A `rollout_func` that runs the tool calls of its rollouts concurrently."""
 
 import copy
 import json
@@ -16,19 +16,19 @@ from trl.chat_template_utils import (
 )
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._kept import Turn
 from sandboxkit.integrations._tools import ToolError, truncate_middle
+from sandboxkit.integrations._training.rollout_record import Turn
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment, Trace, tools_of
 from sandboxkit.integrations.trl._rows import RowsByPrompt
 
-# Any: messages as TRL has them.
+# Any: TRL's messages.
 Message = dict[str, Any]
 _MAX_ERROR = 1000
 
 
 @dataclass
 class _Rollout:
-    """One rollout: its tokens, and which of them the model wrote."""
+    """One rollout: its tokens, and a mask of those that the model generated."""
 
     environment: RolloutEnvironment
     prompt_ids: list[int]
@@ -45,19 +45,19 @@ class _Rollout:
 
 
 class SandboxRollouts:
-    """Rollouts in environments, a turn of all at a time: generated together, then acted on at once.
+    """Runs all rollouts of a batch turn by turn: one batched generation, then concurrent tool calls.
 
         with SandboxEnvironments(judge, provider="docker") as environments:
             GRPOTrainer(
                 rollout_func=SandboxRollouts(environments), reward_funcs=EnvironmentReward(), ...
             ).train()
 
-    With `environment_factory` TRL makes the tool calls of a batch one after the other; here a
-    turn lasts as long as its slowest call. All else is the same: the chat template and its
-    tools, `max_completion_length` for a completion with all that the tools say (which is not
-    trained on), `max_tool_calling_iterations`. TRL hands over the prompts alone, so the row of
-    each is looked up in the trainer's data sets; where prompts are not unique there, `row` finds
-    the row of a prompt. Prompts must be messages, without images.
+    With `environment_factory` TRL makes the tool calls of a batch sequentially; here a turn takes as
+    long as its slowest rollout. The rest is as in TRL: the chat template and its tools,
+    `max_completion_length` for the completion including the tools' answers (which are not trained
+    on), and `max_tool_calling_iterations`. TRL passes only prompts, so each row is looked up in the
+    trainer's data sets. If prompts are not unique there, give a function `row` from a prompt to its
+    row. Prompts must be messages, without images; text raises ConfigurationError.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class SandboxRollouts:
         self._pool: list[RolloutEnvironment] = []
         self._dialogue: _Dialogue | None = None
 
-    # Any: TRL's trainer, whose types are incomplete, and what it takes.
+    # Any: TRL's trainer, whose types are incomplete, and its arguments.
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Roll out every prompt once, as TRL repeats them itself."""
+        """Run one rollout per prompt; TRL has already repeated the prompts of a group."""
         dialogue = self._dialogue = self._dialogue or _Dialogue(trainer)
         self._row = self._row or RowsByPrompt(trainer)
         while len(self._pool) < len(prompts):
@@ -92,7 +92,7 @@ class SandboxRollouts:
         }
 
     def _run(self, rollouts: list[_Rollout], dialogue: "_Dialogue") -> bool:
-        """All turns of all rollouts; whether the model told its log probabilities."""
+        """Run all turns of all rollouts; return whether the engine reports log probabilities."""
         has_logprobs = dialogue.turn(rollouts)
         active = [each for each in rollouts if each.calls]
         turns = 0
@@ -112,7 +112,7 @@ class SandboxRollouts:
 
 
 def _act(rollout: _Rollout) -> list[Message]:
-    """Make the calls of a rollout's last turn, one after the other."""
+    """Run the tool calls of a rollout's last turn sequentially."""
     tools = {tool.__name__: tool for tool in tools_of(rollout.environment)}
     return [_answer(tools, call, rollout.environment._trace) for call in rollout.calls]
 
@@ -149,7 +149,7 @@ class _Dialogue:
         self._words = words
 
     def opening(self, prompt: Any, environment: RolloutEnvironment) -> list[int]:
-        """A prompt's tokens, the tools of its environment told to the model."""
+        """Return a prompt's tokens, with the environment's tools in the chat template."""
         if isinstance(prompt, str):
             raise ConfigurationError(
                 "SandboxRollouts needs prompts that are messages, such as "
@@ -158,9 +158,9 @@ class _Dialogue:
         return self._render(prompt, tools_of(environment))
 
     def turn(self, rollouts: list[_Rollout]) -> bool:
-        """Let the model go on with each; whether it told the log probabilities."""
-        # The one way to generate, with whichever engine TRL has been told to use. It is not
-        # public; TRL's examples of rollout_func reach for the engine itself, which is neither.
+        """Generate the next turn of each rollout; return whether there are log probabilities."""
+        # The only way to generate with whichever engine TRL is configured to use. It is private,
+        # but so is the engine that TRL's examples of rollout_func use.
         begun = time.monotonic()
         said, logprobs = self._trainer._generate_single_turn(
             [each.prompt_ids + each.ids for each in rollouts], None, {}, num_generations=1
@@ -181,14 +181,14 @@ class _Dialogue:
         return logprobs is not None
 
     def hear(self, rollout: _Rollout, answers: list[Message]) -> bool:
-        """Add what the tools said; False, and nothing is added, where there is no room for it."""
+        """Append the tools' answers; return False, without appending, if they do not fit."""
         called: list[Message] = [
             {"role": "user", "content": "-"},
             {"role": "assistant", "content": "", "tool_calls": rollout.calls},
         ]
         before = self._render(called, None, more=False)
         after = self._render([*called, *answers], None)
-        # Templates write a line break after the token that ends a turn; the model did not.
+        # Templates add a line break after the token that ends a turn; the model does not.
         ends = [at + 1 for at, token in enumerate(before) if token == self._words.eos_token_id]
         end = ends[-1] if ends else len(before)
         if after[:end] != before[:end]:

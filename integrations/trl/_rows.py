@@ -1,4 +1,4 @@
-"""The data set's row of a prompt, for TRL's `rollout_func`, which is told prompts alone."""
+"""Lookup of a data set's row by its prompt, since TRL passes only prompts to a `rollout_func`."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Any
 from sandboxkit import ConfigurationError
 
 
-# Any: TRL's trainer, and rows of somebody's data set.
+# Any: TRL's trainer, and rows of a user's data set.
 class RowsByPrompt:
-    """Looks rows up in a trainer's data sets. Remembers where they are, not what they hold."""
+    """Finds rows in a trainer's data sets by their prompt. Keeps a digest and index of each row, not the row."""
 
     def __init__(self, trainer: Any) -> None:
         evaluated = trainer.eval_dataset
@@ -20,7 +20,7 @@ class RowsByPrompt:
                 self._add(dataset)
 
     def __call__(self, prompt: Any) -> dict[str, Any]:
-        """The row with this prompt. Raises ConfigurationError if there is none."""
+        """Return the row with this prompt. Raises ConfigurationError if there is none."""
         place = self._places.get(_key(prompt))
         if place is None:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ _OVER = "error: the episode is over"
 
 
 class SweEnvironments(Environments):
-    """The `environment_factory` of a run on SWE tasks, such as `bundled_tasks()` gives.
+    """The `environment_factory` of a run on SWE tasks, such as those of `bundled_tasks()`.
 
         with SweEnvironments(tasks, provider="docker") as environments:
             GRPOTrainer(
@@ -23,8 +23,9 @@ class SweEnvironments(Environments):
                 reward_funcs=EnvironmentReward(), ...
             ).train()
 
-    A row's `task_id` says what an environment is reset to. `config` has the budgets and
-    penalties, `metrics` the counts of all episodes. `get_reward` is as in `SandboxEnvironments`.
+    A row's `task_id` selects the task of a rollout. `config` has the budgets and penalties; `metrics`
+    counts over all episodes. `get_reward` works as in `SandboxEnvironments`. Raises
+    ConfigurationError if there are no tasks.
     """
 
     def __init__(
@@ -46,13 +47,13 @@ class SweEnvironments(Environments):
         self._made = RewardedSweEnvironment if get_reward else SweEnvironment
 
     def __call__(self) -> "SweEnvironment":
-        """A new environment, without a sandbox until it is reset."""
+        """Return a new environment; `reset` starts its sandbox."""
         self._require_backend()
         return self._made(self)
 
     # Any: rows of a data set.
     def rows(self) -> list[dict[str, Any]]:
-        """A data set's rows: each task's instruction as the prompt, and its id."""
+        """Return rows for a data set: each task's instruction as the prompt, and its `task_id`."""
         return [
             {"prompt": [{"role": "user", "content": task.instruction}], "task_id": name}
             for name, task in self.tasks.items()
@@ -70,9 +71,12 @@ class SweEnvironment(RolloutEnvironment):
         self._last: Step | None = None
         self._submitted = False
 
-    # Any: a row of somebody's data set.
+    # Any: a row of a user's data set.
     def reset(self, *, task_id: str = "", **row: Any) -> None:
-        """Begin a task; the sandbox of the one before is stopped."""
+        """Begin a task and stop the previous one's sandbox.
+
+        Raises ConfigurationError for an unknown `task_id`.
+        """
         if task_id not in self._owner.tasks:
             raise ConfigurationError(
                 f"a row's task_id={task_id!r} is no task; there are {', '.join(self._owner.tasks)}"
@@ -127,7 +131,7 @@ class SweEnvironment(RolloutEnvironment):
         """
         Declare that the task is done. Nothing can be changed afterwards.
         """
-        # Graded with all others of the batch, not here, where they would wait for it.
+        # EnvironmentReward grades the whole batch concurrently; grading here would delay the others.
         if self._last is not None or self._submitted:
             return _OVER
         self._submitted = True
@@ -162,6 +166,9 @@ class SweEnvironment(RolloutEnvironment):
             return step.observation, step.error
         return _OVER, True
 
+    def _quiet(self) -> float:
+        return self._owner.session.quiet
+
     async def _grade(self) -> tuple[Verdict, float | None]:
         if self._first is None:
             raise ConfigurationError("the environment was not reset before it was graded")
@@ -180,8 +187,8 @@ class SweEnvironment(RolloutEnvironment):
 
 
 class RewardedSweEnvironment(SweEnvironment):
-    """One that TRL asks for the reward."""
+    """An environment whose reward TRL reads through `get_reward`."""
 
     def get_reward(self) -> float | None:
-        """The task's grade less its penalties; None for a failure that is ours."""
+        """Grade the task; return the score minus penalties, or None after an infrastructure failure."""
         return self._reward()

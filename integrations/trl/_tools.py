@@ -1,35 +1,36 @@
-"""Functions for `tools=`: each call in a sandbox of its own."""
+"""Functions for `tools=`: each call gets its own sandbox."""
 
-import time
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from sandboxkit import (
     CommandTimeoutError,
     ConfigurationError,
+    Operation,
     SandboxError,
     SandboxStartError,
     Session,
 )
+from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations.trl._told import told, told_killed
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
-_FIRST_PAUSE = 0.2
 
 
 class SandboxTools:
-    """Tools without memory, for models that only compute something with them.
+    """Stateless tools, for models that use them only to compute something.
 
         with SandboxTools(provider="docker") as tools:
             GRPOTrainer(tools=[tools.python, tools.bash], reward_funcs=..., ...).train()
 
-    TRL does not say which rollout calls a function of `tools=`. So every call has a pristine
-    sandbox, nothing lasts from one to the next, and a failure of the infrastructure cannot be
-    charged to its rollout: it raises, and TRL tells the model of an error and counts it in
-    `tools/failure_frequency`. Where that matters use `SandboxEnvironments`; the limits are
-    the same as there.
+    TRL does not pass the rollout to a function of `tools=`. So every call gets a pristine sandbox
+    and no state is kept between calls. An infrastructure failure cannot be attributed to its
+    rollout: the call raises, TRL shows the model an error and counts it in
+    `tools/failure_frequency`. Use `SandboxEnvironments` where that matters. The limits have the
+    same meaning as there.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SandboxTools:
 
     @property
     def functions(self) -> list[Callable[[str], str]]:
-        """All of them, as TRL takes them."""
+        """All tools, for the `tools=` of a trainer."""
         return [self.python, self.bash]
 
     def python(self, code: str) -> str:
@@ -77,7 +78,7 @@ class SandboxTools:
         return self._run(["bash", "-c", command])
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Close the session and stop its sandboxes."""
         self.session.close().result()
 
     def __enter__(self) -> "SandboxTools":
@@ -87,23 +88,20 @@ class SandboxTools:
         self.close()
 
     def _run(self, argv: list[str]) -> str:
-        for attempt in range(_RETRIES + 1):
-            try:
-                return truncate_middle(self._once(argv), self._limit)
-            except SandboxError as error:
-                if not error.retryable or attempt == _RETRIES:
-                    raise
-                time.sleep(_FIRST_PAUSE * 2**attempt)
-        raise AssertionError("unreachable")
+        def again(error: Exception, failures: int) -> bool:
+            return isinstance(error, SandboxError) and error.retryable and failures <= _RETRIES
 
-    def _once(self, argv: list[str]) -> str:
-        process = self.session.run(argv, timeout=self._timeout)
+        return truncate_middle(
+            Operation(retry(lambda: self._once(argv), again)).result(), self._limit
+        )
+
+    async def _once(self, argv: list[str]) -> str:
         try:
-            return told(process.result(self._timeout + self._start_timeout))
+            async with asyncio.timeout(self._timeout + self._start_timeout):
+                return told(await self.session.run(argv, timeout=self._timeout))
         except CommandTimeoutError as error:
             return told_killed(error, self._timeout)
         except TimeoutError:
-            process.cancel()
             raise SandboxStartError(
                 f"no sandbox and no answer within {self._start_timeout:g} s and the timeout",
                 provider=self.session.provider_name,
