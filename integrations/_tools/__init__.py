@@ -6,7 +6,7 @@ from sandboxkit.integrations._tools._editor import Editor
 from sandboxkit.integrations._tools._result import ToolError, ToolResult
 from sandboxkit.integrations._tools._schemas import BASH, EDITOR, SCHEMAS, SUBMIT
 from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox, told
-from sandboxkit.integrations._tools._truncate import truncate_middle
+from sandboxkit.integrations._tools._truncate import stderr_of, truncate_middle
 
 __all__ = [
     "BASH",
@@ -21,6 +21,7 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "stderr_of",
     "told",
     "truncate_middle",
 ]

@@ -1,4 +1,4 @@
-"""The bash tool: scripts one after another in one terminal, where what they leave lasts."""
+"""The bash tool: runs scripts in one persistent terminal."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from sandboxkit.integrations._tools._truncate import truncate_middle
 from sandboxkit.terminal import Terminal, TerminalResult
 
 INTERRUPT, END_OF_INPUT = "C-c", "C-d"
-"""What a model writes instead of a script, to stop what runs or to end its input."""
+"""Special commands of the model: interrupt the running script, or end its input."""
 
 _OUTPUT_LIMIT = 1024 * 1024
 _INTERRUPT_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-"""Without output, after which an answer to some input is taken for whole."""
+"""Seconds without output after which the response to an input is considered complete."""
 _LEAST_WAIT = 0.02
 _BUSY = (
     "not run: the script before this one still runs. Wait for it with an empty command, stop it "
@@ -33,29 +33,29 @@ _BUSY = (
 
 @dataclass(frozen=True, slots=True)
 class BashResult:
-    """What a script printed and how it stands."""
+    """The output and the state of a script."""
 
     output: str
-    """Standard output and standard error, in the order they came, without colours and the like."""
+    """Standard output and standard error as they arrived, without escape sequences."""
     returncode: int | None
-    """None: it still runs."""
+    """Exit status; None while the script runs."""
     ended: bool = False
-    """Whether the script ended the shell as well; the next one has a new shell."""
+    """Whether the script ended the shell too. The next script gets a new shell."""
     restarted: bool = False
-    """Whether the shell had ended since the script before, so that this one had a new shell."""
+    """Whether the old shell had ended before this script, which therefore ran in a new one."""
 
     @property
     def running(self) -> bool:
-        """Whether its time was over first. It goes on; the next call is about it."""
+        """Whether the call timed out first. The script runs on, and the next call continues with it."""
         return self.returncode is None
 
 
 class Bash:
-    """A terminal of one sandbox; directory, variables, functions and jobs last.
+    """A persistent bash session in one sandbox: directory, variables, functions and jobs last.
 
-    A script that runs past its time goes on. While it does, `run` takes the empty script, which
-    waits for more, and "C-c", which stops it: by Ctrl-C, then by a kill, then with the shell.
-    A shell that ends, which only what ran in it can bring about, is replaced by a new one.
+    A script that exceeds `timeout` seconds keeps running. Meanwhile `run` accepts the empty script,
+    which waits for more output, and "C-c", which stops the script: with Ctrl-C, then with SIGKILL,
+    then by ending the shell. A shell that has ended is replaced by a new one.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Bash:
         self._running = False
 
     async def run(self, script: str, *, as_input: bool = False) -> BashResult:
-        """Run a script, or type it into the one that runs.
+        """Run a script or, with `as_input`, type it into the running script.
 
-        Raises ToolError where that cannot be done, else the infrastructure's errors.
+        Raises ToolError for the model's mistakes, and infrastructure errors as they are.
         """
         if "\0" in script:
             raise ToolError("the command contains a NUL character")
@@ -86,21 +86,21 @@ class Bash:
             script.encode()
         except UnicodeEncodeError as error:
             raise ToolError(str(error)) from None
-        await self._sandbox.start()  # its own time, not the script's
+        await self._sandbox.start()  # outside the script's timeout
         try:
             return await self._run(script, as_input)
         except asyncio.CancelledError:
             self._drop()
             raise
         except (CommandStartError, CommandTimeoutError) as error:
-            # Its directory or its bash is gone, or its processes leave no room: its own doing.
+            # The model removed the directory or bash, or its processes use up a limit.
             raise ToolError(f"the command was not started: {error}") from None
         except TerminalError as error:
             self._drop()
             raise ToolError(f"the command was not started: {error}") from None
 
     async def close(self) -> None:
-        """End the shell and what runs in it."""
+        """End the shell and every process in it."""
         terminal, self._terminal, self._running = self._terminal, None, False
         if terminal is not None:
             await terminal.close()
@@ -139,7 +139,7 @@ class Bash:
         return self._sandbox.terminal(cwd=self._cwd, env=self._env, output_limit=_OUTPUT_LIMIT)
 
     async def _first(self, terminal: Terminal, script: str) -> list[TerminalResult]:
-        await terminal.start()  # its own time too
+        await terminal.start()  # outside the script's timeout as well
         return await self._until(terminal, terminal.run(script, timeout=self._timeout))
 
     async def _follow(
@@ -155,7 +155,7 @@ class Bash:
         *,
         quiet: float | None = None,
     ) -> list[TerminalResult]:
-        """Its results until it ends, is quiet, or its time on the clock is over."""
+        """Collect results until the script ends, is quiet for `quiet` seconds, or the timeout is over."""
         deadline = self._clock.time() + self._timeout
         results = [await operation]
         while results[-1].running and (left := deadline - self._clock.time()) > 0:
@@ -182,7 +182,7 @@ class Bash:
         return BashResult(_joined(results), last.returncode, last.ended, restarted)
 
     def _drop(self) -> None:
-        """Without waiting; a sandbox that stops meanwhile takes it along."""
+        """Close the terminal without waiting; a sandbox that stops ends it anyway."""
         terminal, self._terminal, self._running = self._terminal, None, False
         if terminal is not None:
             terminal.close()

@@ -1,4 +1,4 @@
-"""The str_replace_editor tool: view and change text files, and take changes back."""
+"""The str_replace_editor tool: view, edit and restore text files."""
 
 import posixpath
 from collections.abc import Callable
@@ -25,10 +25,10 @@ _CONTEXT = 4
 
 
 class Editor:
-    """Edits the files of one sandbox. Changes can be undone, the newest first, file by file.
+    """Edits the files of one sandbox. Changes can be undone per file, newest first.
 
-    The methods return what the model is to see. They raise ToolError for the model's mistakes,
-    a call that lasts longer than `timeout` seconds included, else the infrastructure's errors.
+    The methods return the text for the model. They raise ToolError for the model's mistakes and for
+    a call that takes longer than `timeout` seconds, and infrastructure errors as they are.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Editor:
         return f"{path}, lines {first} to {last} of {len(lines)}:\n" + _numbered(lines, first, last)
 
     async def create(self, path: str, file_text: str) -> str:
-        """Write a file, whether it exists or not."""
+        """Create a file or replace its contents."""
         info = await self._stat(path)
         if info is not None and info.type is FileType.DIRECTORY:
             raise ToolError(f"{path} is a folder")
@@ -94,7 +94,7 @@ class Editor:
         return _excerpt(path, changed, insert_line, added.count("\n"))
 
     async def undo_edit(self, path: str) -> str:
-        """Take back the newest change that this editor made to the file."""
+        """Undo the newest change that this editor made to the file."""
         key = posixpath.normpath(path)
         if not self._before.get(key):
             raise ToolError(f"there is no edit of {path} to undo")
@@ -162,8 +162,8 @@ class Editor:
         del history[:-_MAX_UNDO]
 
     async def _call(self, call: Callable[[], Operation[T]]) -> T:
-        """One file call within the deadline; its mistakes are the model's."""
-        await self._sandbox.start()  # its own time, not the call's
+        """Make one file call within the timeout; turn its file errors into ToolError."""
+        await self._sandbox.start()  # outside the call's timeout
         try:
             operation = call()
         except ConfigurationError as error:

@@ -1,10 +1,10 @@
-"""What a tool call comes to, for the model to read."""
+"""The result of a tool call, as the model reads it."""
 
 from dataclasses import dataclass
 
 
 class ToolError(Exception):
-    """The model's own mistake: its text is shown to the model, which can try again."""
+    """A mistake of the model. The message is shown to the model, which can try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +12,8 @@ class ToolResult:
     """The answer to one tool call."""
 
     text: str
-    """What the model sees."""
+    """The text that the model sees."""
     error: bool = False
     """Whether the call was refused, still runs or exited with a non-zero status."""
     submitted: bool = False
-    """Whether the model declared that it is done."""
+    """Whether the model submitted its work."""

@@ -1,4 +1,4 @@
-"""The tools as OpenAI's chat completions API describes functions."""
+"""Schemas of the tools, in the format of OpenAI's chat completions API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tool calls by name, as a model makes them: checked, bounded, and answered with text."""
+"""Tool calls by name, as a model makes them: validated, limited in time, and answered with text."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sandboxkit.integrations._tools._schemas import SCHEMAS
 from sandboxkit.integrations._tools._truncate import truncate_middle
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""A script whose first line of output is this, and that succeeds, submits."""
+"""A script that succeeds and prints this as its first line submits the task."""
 
 _LARGE = 1 << 63
 # Any: isinstance() with a plain type would make the elements of a list unknown.
@@ -35,8 +35,8 @@ _COMMANDS: Mapping[str, tuple[str, ...]] = {
 class Toolbox:
     """bash, str_replace_editor and submit in one sandbox.
 
-    `timeout` bounds each call, in seconds on `clock`; a script goes on past it. `observation_limit`
-    is in characters.
+    `timeout` limits each call, in seconds on `clock`; a script keeps running after it.
+    `observation_limit` is the maximum length of an answer in characters.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Toolbox:
         self._timeout, self._limit = timeout, observation_limit
 
     async def close(self) -> None:
-        """End the shell and what runs in it."""
+        """End the shell and every process in it."""
         await self.bash.close()
 
-    # Any: what a model wrote.
+    # Any: arguments written by a model.
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
-        """Make a call; `arguments` are a JSON object as text, or one read already.
+        """Make a call; `arguments` is a JSON object, as text or parsed.
 
-        The model's mistakes are answers with `error` set. The infrastructure's errors raise.
+        A mistake of the model is returned as a result with `error` set. Raises infrastructure errors.
         """
         try:
             checked = _checked(name, arguments)
@@ -110,7 +110,7 @@ class Toolbox:
 
 
 def told(result: BashResult, timeout: float, limit: int) -> ToolResult:
-    """A script's output in `limit` characters, and how it stands unless it succeeded."""
+    """Return a script's output in `limit` characters, with a note on its state unless it succeeded."""
     notes: list[str] = []
     if result.running:
         notes.append(
@@ -131,7 +131,7 @@ def told(result: BashResult, timeout: float, limit: int) -> ToolResult:
 
 
 def _checked(name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without nulls, of the types that the schema asks for."""
+    """Parse and validate the arguments against the schema; drop nulls. Raises ToolError."""
     tools = {schema["function"]["name"]: schema["function"] for schema in SCHEMAS}
     if not isinstance(name, str) or name not in tools:
         raise ToolError(f"there is no tool {str(name)[:80]!r}; there are {', '.join(tools)}")

@@ -1,15 +1,15 @@
-"""Observations: text that every tokenizer takes, cut in the middle, where least is lost."""
+"""Observations: valid Unicode text, shortened in the middle."""
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, ProcessResult
 
 _MARK = "\n[... {} characters left out ...]\n"
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """Return `text`, or its beginning and end around a note of what is missing.
+    """Return `text`; if it is too long, its beginning and end around a note of what is missing.
 
-    The result is at most `limit` characters long, unless the note alone is longer. What is no
-    Unicode, such as half of a surrogate pair, is "?" in it.
+    The result has at most `limit` characters, unless the note alone is longer. Invalid Unicode,
+    such as half of a surrogate pair, becomes "?". Raises ConfigurationError unless limit > 0.
     """
     if limit <= 0:
         raise ConfigurationError(f"limit={limit!r} is not a positive number of characters")
@@ -19,6 +19,13 @@ def truncate_middle(text: str, limit: int) -> str:
     head, tail = kept - kept // 2, kept // 2
     mark = _MARK.format(len(text) - kept)
     return _valid(text[:head]) + mark + _valid(text[len(text) - tail :])
+
+
+def stderr_of(result: ProcessResult, limit: int) -> str:
+    """Return a command's standard error, with a note if output beyond `limit` bytes was dropped."""
+    if not result.truncated:
+        return result.stderr
+    return f"{result.stderr}\n[of more than {limit} bytes the middle was dropped]"
 
 
 def _valid(text: str) -> str:

@@ -1,4 +1,4 @@
-"""SWE tasks: a model works in a sandbox with a shell and an editor, and what it leaves is graded."""
+"""SWE tasks: a model works in a sandbox with a shell and an editor, and its work is graded."""
 
 from sandboxkit.integrations.swe._env import Step, SweConfig, SweEnv
 from sandboxkit.integrations.swe._episode import Episode, Policy, run_episode

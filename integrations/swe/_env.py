@@ -1,4 +1,4 @@
-"""SweEnv: one task at a time, step by step, from a seeded sandbox to a reward."""
+"""SweEnv: an environment that runs one SWE task at a time, from a seeded sandbox to a reward."""
 
 import asyncio
 import time
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxkit import ConfigurationError, Sandbox, SandboxError, Session
+from sandboxkit import ConfigurationError, Sandbox, Session
+from sandboxkit.integrations._outages import stop_broken
+from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
 from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
@@ -18,22 +20,23 @@ _LAST = "\n\n[This was the last step but one: the next call is the last. Submit 
 
 @dataclass(frozen=True, slots=True)
 class SweConfig:
-    """Budgets of one episode, and what is taken off its score."""
+    """Budgets of one episode, and the penalties on its score."""
 
     max_steps: int = 50
     max_tokens: int | None = None
-    """Tokens that the caller reports with its steps; None for no limit."""
+    """Maximum number of tokens, as the caller reports them with each step; None: no limit."""
     tool_timeout: float = 120.0
-    """Seconds for each call, on the environment's clock."""
+    """Time limit of each call in seconds, on the environment's clock."""
     observation_limit: int = 16_000
-    """Characters of each observation; the middle goes first."""
+    """Maximum characters of an observation; a longer one is shortened in the middle."""
     start_timeout: float = 600.0
-    """Seconds for a sandbox to start, waiting for room in the session included."""
+    """Time limit in seconds for a sandbox to start, including the session's queue."""
     setup_retries: int = 2
+    """Maximum number of retries of the start and setup."""
     error_penalty: float = 0.0
-    """Off the score for each call that was an error."""
+    """Subtracted from the score for each call that is an error."""
     unsubmitted_penalty: float = 0.0
-    """Off the score where the budget ended the episode."""
+    """Subtracted from the score if the episode ends without a submission."""
 
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.setup_retries < 0:
@@ -42,16 +45,16 @@ class SweConfig:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the environment answers."""
+    """The environment's response to `reset`, `step` or `finish`."""
 
     observation: str
     done: bool = False
     reward: float | None = None
-    """None before the end, and at the end where the infrastructure failed: mask that sample."""
+    """None before the end. None at the end means an infrastructure failure: mask the sample."""
     verdict: Verdict | None = None
-    """Set once it is done."""
+    """Set when the episode is done."""
     error: bool = False
-    """Whether the call was an error of the model's."""
+    """Whether the call was a mistake of the model."""
 
 
 @dataclass(slots=True)
@@ -67,11 +70,11 @@ class _Episode:
 
 @dataclass
 class SweEnv:
-    """An environment for one rollout at a time. `reset`, then `step` until it is done.
+    """An environment for one rollout at a time: call `reset`, then `step` until it is done.
 
-    It never raises for what a policy calls or leaves, which is graded, nor for the failures of
-    the infrastructure: such an episode is done without a reward.
-    `clock` may be paused with the trainer. A context manager; `close` stops the sandbox.
+    Raises neither for the policy's calls and results, which are graded, nor for infrastructure
+    failures: such an episode ends with the reward None. `clock` may be paused with the trainer.
+    This is a context manager; `close` stops the sandbox.
     """
 
     session: Session
@@ -82,45 +85,53 @@ class SweEnv:
     _episode: _Episode | None = field(default=None, init=False, repr=False)
 
     schemas = SCHEMAS
-    """The tools, as OpenAI describes functions."""
+    """The tools, in the format of OpenAI's chat completions API."""
 
     async def reset(self, task_id: str) -> Step:
-        """Start a task; the observation is its instruction. An episode under way is dropped."""
+        """Drop the current episode and start a task; the observation is its instruction.
+
+        Raises ConfigurationError for an unknown task.
+        """
         await self.close()
         if task_id not in self.tasks:
             raise ConfigurationError(f"no task {task_id!r}; there are {', '.join(self.tasks)}")
         task, started = self.tasks[task_id], time.monotonic()
         self.metrics.episodes += 1
-        for attempt in range(self.config.setup_retries + 1):
+
+        async def once() -> Sandbox:
             sandbox = make_sandbox(self.session, task)
             try:
                 await _prepare(sandbox, task, self.config.start_timeout)
-            except ConfigurationError:
-                await sandbox.stop()
-                raise
-            except TROUBLE as error:
-                self.metrics.setup_failures += 1
-                await _stop(sandbox)
-                if attempt == self.config.setup_retries:
-                    return self._masked(verdict_of(error, Phase.STARTED), started)
             except BaseException:
-                await sandbox.stop()
+                await stop_broken(sandbox)
                 raise
-            else:
-                tools = Toolbox(
-                    sandbox,
-                    cwd=task.workdir,
-                    timeout=self.config.tool_timeout,
-                    observation_limit=self.config.observation_limit,
-                    clock=self.clock,
-                )
-                self._episode = _Episode(task, sandbox, tools, started)
-                return Step(task.instruction)
-        raise AssertionError("unreachable")
+            return sandbox
 
-    # Any: a JSON object that a model wrote.
+        def again(error: Exception, failures: int) -> bool:
+            trouble = isinstance(error, TROUBLE) and not isinstance(error, ConfigurationError)
+            self.metrics.setup_failures += trouble
+            return trouble and failures <= self.config.setup_retries
+
+        try:
+            sandbox = await retry(once, again)
+        except TROUBLE as error:
+            return self._masked(verdict_of(error, Phase.STARTED), started)
+        tools = Toolbox(
+            sandbox,
+            cwd=task.workdir,
+            timeout=self.config.tool_timeout,
+            observation_limit=self.config.observation_limit,
+            clock=self.clock,
+        )
+        self._episode = _Episode(task, sandbox, tools, started)
+        return Step(task.instruction)
+
+    # Any: a JSON object written by a model.
     async def step(self, name: str, arguments: str | Mapping[str, Any], *, tokens: int = 0) -> Step:
-        """Make one tool call; `tokens` are those that the model spent on it."""
+        """Make one tool call. `tokens` is the number of tokens that the model spent on it.
+
+        Raises ConfigurationError if no episode is in progress.
+        """
         episode = self._episode
         if episode is None:
             raise ConfigurationError("the episode is over, or none has begun: call reset() first")
@@ -131,7 +142,7 @@ class SweEnv:
             result = await episode.tools.call(name, arguments)
         except TROUBLE as error:
             self._episode = None
-            await _stop(episode.sandbox)
+            await stop_broken(episode.sandbox)
             ended = ToolResult("the sandbox ended", error=True)
             return self._over(episode, verdict_of(error, Phase.WORKED_IN), ended)
         episode.errors += result.error
@@ -144,16 +155,19 @@ class SweEnv:
         return Step(text, error=result.error)
 
     async def finish(self) -> Step:
-        """End the episode as it is, for a model that stops calling tools, and grade it."""
+        """Grade the episode as it is, for a model that stops calling tools.
+
+        Raises ConfigurationError if no episode is in progress.
+        """
         if self._episode is None:
             raise ConfigurationError("the episode is over, or none has begun: call reset() first")
         return await self._finish(self._episode, ToolResult("the episode is over"))
 
     async def close(self) -> None:
-        """Drop the episode under way, if any, and stop its sandbox."""
+        """Drop the current episode, if any, and stop its sandbox."""
         episode, self._episode = self._episode, None
         if episode is not None:
-            await _stop(episode.sandbox)
+            await stop_broken(episode.sandbox)
 
     async def __aenter__(self) -> "SweEnv":
         return self
@@ -174,7 +188,7 @@ class SweEnv:
             verdict = verdict_of(error, Phase.GRADED)
         finally:
             self._episode = None
-            await _stop(episode.sandbox)
+            await stop_broken(episode.sandbox)
         return self._over(episode, verdict, result)
 
     def _over(self, episode: _Episode, verdict: Verdict, result: ToolResult) -> Step:
@@ -208,11 +222,3 @@ async def _prepare(sandbox: Sandbox, task: Task, start_timeout: float) -> None:
         await sandbox.exec(
             ["bash", "-c", task.setup], cwd=task.workdir, timeout=task.setup_timeout, check=True
         )
-
-
-async def _stop(sandbox: Sandbox) -> None:
-    """Stop one that may be broken; the session tries again when it closes."""
-    try:
-        await sandbox.stop()
-    except SandboxError:
-        pass

@@ -1,4 +1,4 @@
-"""The plain loop: a policy calls tools until the episode is done."""
+"""The basic agent loop: a policy calls tools until the episode is done."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Any
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.swe._env import Step, SweEnv
 
-# Any: messages as OpenAI's chat completions API has them.
+# Any: messages of OpenAI's chat completions API.
 Message = dict[str, Any]
 Policy = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Message]]
-"""Given the messages and the tools, the assistant's next message."""
+"""Takes the messages and the tools; returns the assistant's next message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One rollout: what was said and what it earned."""
+    """One rollout: its messages and its reward."""
 
     messages: list[Message]
     reward: float | None
-    """None where the infrastructure failed: leave the sample out."""
+    """None if the infrastructure failed: mask the sample."""
     verdict: Verdict
 
 
 async def run_episode(env: SweEnv, first: Step, policy: Policy) -> Episode:
-    """Let a policy work from the first step to the end. A message without a call ends it."""
+    """Run a policy from the first step to the end. A message without a tool call ends the episode."""
     messages: list[Message] = [{"role": "user", "content": first.observation}]
     step = first
     while not step.done:

@@ -1,7 +1,8 @@
-"""Grading a task: tests reach a sandbox only now, and by default one that the agent never saw."""
+"""Grading of a task, by default in a sandbox that the agent never had access to."""
 
 from sandboxkit import (
     CommandError,
+    CommandFailedError,
     ProviderUnavailableError,
     Sandbox,
     SandboxError,
@@ -21,15 +22,15 @@ from sandboxkit.integrations.rewards import (
 from sandboxkit.integrations.swe._shared import NoReward, kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 
-_FILES_SECONDS = 900  # for the sandboxes, and for what is copied from one to the other
+_FILES_SECONDS = 900  # to start the sandboxes and to copy artefacts between them
 
 
 async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 2) -> Verdict:
-    """Grade what the agent left in its sandbox, which is stopped then.
+    """Grade the agent's work and stop its sandbox.
 
-    The task's artefacts are copied to a pristine sandbox of the task's image; `setup.sh` does not
-    run there. With `in_place` what the agent left is graded where it is. Tests are in a sandbox
-    of their own, or for a `test.sh` beside the code: see `Verdict.trust`.
+    The task's artefacts are copied to a pristine sandbox of the task's image, where `setup.sh` does
+    not run. With `task.in_place` the agent's own sandbox is graded. A `judge.py` runs in a separate
+    sandbox, a `test.sh` next to the code: see `Verdict.trust`.
     """
 
     before: list[NoReward] = []
@@ -52,7 +53,7 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
 
 
 def make_sandbox(session: Session, task: Task, *, tests: bool = False) -> Sandbox:
-    """A sandbox of the task's image, not started yet: the agent's, or that of the tests."""
+    """Return a sandbox of the task's image, not yet started: for the agent or, with `tests`, for grading."""
     limits = {
         "workdir": task.workdir,
         "memory_mb": task.memory_mb,
@@ -67,7 +68,7 @@ def make_sandbox(session: Session, task: Task, *, tests: bool = False) -> Sandbo
 
 
 async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
-    """Grade by `tests/judge.py`, which runs in a sandbox of its own."""
+    """Grade with `tests/judge.py`, which runs in a separate sandbox."""
     limits = Limits(timeout=task.test_timeout, deadline=_FILES_SECONDS + 2 * task.test_timeout)
     return await judge_folder(session, subject, task.tests, limits)
 
@@ -75,11 +76,15 @@ async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
 async def _shared(
     session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
 ) -> Verdict:
-    """Grade by `tests/test.sh`, in a sandbox with what the agent left and nothing that it ran."""
+    """Grade with `tests/test.sh`, in a sandbox with the agent's artefacts but none of its processes."""
     try:
-        await lay_out(sandbox, task.tests)
+        try:
+            await lay_out(sandbox, task.tests)
+        except CommandFailedError:
+            # A busy machine may fail it once; where the artefacts take the room, it fails again.
+            await lay_out(sandbox, task.tests)
     except (SandboxFileError, CommandError) as error:
-        await sandbox.stop()  # its room in the session is the next one's
+        await sandbox.stop()  # frees its slot for the control sandbox
         return await _whose(session, task, error)
     return await _tested(session, sandbox, task, before)
 
@@ -87,10 +92,11 @@ async def _shared(
 async def _tested(
     session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
 ) -> Verdict:
-    """Tests that leave a reward where nothing was submitted were kept from it by what was.
+    """Run the tests; if they write no reward, decide whether the submission is to blame.
 
-    A network may have failed them in one sandbox alone. So with one they have to be kept from it
-    twice, before and after they were not: raises ProviderUnavailableError for the first time.
+    It is to blame (TAMPERED) if the same tests do write a reward in a control sandbox without the
+    submission. With internet access the cause may also be a network failure in one sandbox, so
+    the first time raises ProviderUnavailableError for a retry, and the second time counts.
     """
     try:
         return await run_tests(sandbox, task)
@@ -107,7 +113,7 @@ async def _tested(
 
 
 async def _without_submission(session: Session, task: Task, detail: str) -> Verdict | None:
-    """None where the tests leave a reward there, else why there is no verdict."""
+    """Run the tests in a control sandbox; return None if they write a reward, else a masked verdict."""
     control = make_sandbox(session, task, tests=True)
     try:
         if task.seeds is not None:
@@ -130,7 +136,7 @@ def _masked(detail: str) -> Verdict:
 
 
 async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
-    """Tests that fit into an empty sandbox were in want of what the policy took, such as room."""
+    """Blame the policy if the tests can be laid out in a control sandbox without its artefacts."""
     control = make_sandbox(session, task, tests=True)
     try:
         await lay_out(control, task.tests)

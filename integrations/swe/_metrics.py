@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Metrics:
-    """Counts since the start; `seconds` are those between reset and the verdict."""
+    """Counts since the start. `seconds` is the total time from reset to verdict."""
 
     episodes: int = 0
     passed: int = 0
     masked: int = 0
-    """Episodes without a reward: the infrastructure's failures."""
+    """Episodes without a reward, because the infrastructure failed."""
     shared: int = 0
-    """Verdicts of tests that ran beside the code: `trust="shared"`."""
+    """Verdicts with `trust="shared"`: the tests ran next to the submission."""
     submitted: int = 0
     steps: int = 0
     tool_errors: int = 0
     setup_failures: int = 0
-    """Setups that failed, those that a retry then saved included."""
+    """Failed setups, including those whose retry succeeded."""
     reward_sum: float = 0.0
     seconds: float = 0.0

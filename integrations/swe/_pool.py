@@ -1,4 +1,4 @@
-"""Many environments at once, with a bound on how many live and how many are being set up."""
+"""Many concurrent environments, with limits on live episodes and on setups."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -14,9 +14,9 @@ from sandboxkit.integrations.swe._task import Task
 
 @dataclass
 class SwePool:
-    """At most `size` episodes live, at most `starts` of them are being set up.
+    """Runs at most `size` episodes at a time, of which at most `starts` are being set up.
 
-    All share one clock, which the trainer pauses and resumes, and one count of metrics.
+    All episodes share one clock, which the trainer may pause and resume, and one set of metrics.
     """
 
     session: Session
@@ -35,7 +35,7 @@ class SwePool:
 
     @asynccontextmanager
     async def episode(self, task_id: str) -> AsyncIterator[tuple[SweEnv, Step]]:
-        """Wait for room, start a task and give the environment and its first step."""
+        """Wait for a free slot, start a task, and yield the environment and its first step."""
         async with (
             self._live,
             SweEnv(self.session, self.tasks, self.config, self.clock, self.metrics) as env,

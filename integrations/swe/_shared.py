@@ -1,11 +1,11 @@
-"""Tests that run beside the code: a `test.sh`, in a sandbox where the submission runs as well.
+"""Grading by a `test.sh` that runs in the same sandbox as the submission.
 
-Whoever shares a user with the tests reaches what they reach, so a verdict from here says
-`trust="shared"`. What is done about it: /tests and /logs are made anew before anything of the
-submission can run there; the shell of `test.sh` is an execute-only copy, whose memory and
-descriptors are closed to its own user; all that the tests left alive is dead before the reward is
-read; no link is followed to it; and a reward counts only with exit status 0, but for a task whose
-reward decides. What cannot be promised is written in SHARED.md; `tests/judge.py` has none of it.
+The submission may run as the same user as the tests and has the same access, so verdicts from here
+have `trust="shared"`. Countermeasures: /tests and /logs are created anew before any code of the
+submission runs; the shell of `test.sh` is an execute-only copy, so its own user cannot read its
+memory or descriptors; every process of the tests is killed before the reward is read; links to the
+reward are refused; and a reward counts only with exit status 0, unless the task sets
+`reward_decides`. SHARED.md lists the remaining risks, none of which applies to `tests/judge.py`.
 """
 
 import json
@@ -32,15 +32,15 @@ _SHELL = "/logs/shell"
 _MAX_REWARD = 100
 _MAX_REWARDS = 64 * 1024
 _KILLED = 128
-_KILL_ALL = "kill -KILL -1; exit 0"  # the status says only whether there was another process
+_KILL_ALL = "kill -KILL -1; exit 0"  # kill fails if there was no other process
 _SECONDS = 60.0
 _OWN_PROCESSES = ("local", "docker")
-"""Backends whose sandbox is a process namespace, with the agent as its unkillable process 1."""
+"""Backends whose sandbox is a PID namespace with the agent as process 1, which it cannot kill."""
 
-# A program that its user cannot read is one that the kernel lets no process of that user trace.
+# The kernel does not let a user trace a program that the user cannot read.
 _CLOSE = f'cp "$BASH" {_SHELL} && chmod 0111 {_SHELL}'
-# `source` reads the whole script before its first line runs. The shell then waits to be killed,
-# and with it whatever descends from it.
+# `source` reads the whole script before its first line runs. The shell then waits until it is
+# killed together with its descendants.
 _RUN = f"""
 read -r nonce
 "$BASH" -c '. "$0"' {_TESTS}/test.sh </dev/null >&2
@@ -50,13 +50,13 @@ while :; do kill -STOP $$; done
 
 
 class NoReward(Exception):
-    """The tests of a task whose reward decides came to their end, and left none in [0, 1]."""
+    """The tests of a task with `reward_decides` ended without writing a reward in [0, 1]."""
 
 
 async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
-    """Run `test.sh`, laid out before, and read its reward, or else its exit status.
+    """Run `test.sh`, after `lay_out`, and return the verdict from its reward or its exit status.
 
-    Raises NoReward where there is none and the task says that the exit status is not it.
+    Raises NoReward if a task with `reward_decides` gets no reward.
     """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
@@ -84,15 +84,15 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
 
 
 async def kill_all(sandbox: Sandbox) -> None:
-    """Kill what the agent left running. Other backends have only its commands' own ends."""
+    """Kill every process that the agent left running, on backends with a PID namespace per sandbox."""
     if sandbox.provider_name in _OWN_PROCESSES:
         await sandbox.exec(["bash", "-c", _KILL_ALL], check=True, timeout=_SECONDS)
 
 
 async def lay_out(sandbox: Sandbox, tests: Path) -> None:
-    """Put the tests, an empty log folder and a shell for them in place of what is there.
+    """Replace /tests and /logs by the tests, an empty log folder and a shell for the tests.
 
-    Raises SandboxFileError or CommandError where what is there cannot be removed or is in the way.
+    Raises SandboxFileError or CommandError if existing files cannot be removed or are in the way.
     """
     owner = await _other_user(sandbox)
     for folder in (_TESTS, "/logs"):
@@ -112,7 +112,7 @@ async def lay_out(sandbox: Sandbox, tests: Path) -> None:
 
 
 async def _other_user(sandbox: Sandbox) -> str | None:
-    """A user out of whose reach the sandbox's own is: Docker's root, where that is another one."""
+    """Return a user that the sandbox's own user cannot affect: root on Docker, unless it is root itself."""
     if sandbox.provider_name != "docker":
         return None
     own = await sandbox.exec(["id", "-u"], check=True, timeout=_SECONDS)
@@ -120,7 +120,7 @@ async def _other_user(sandbox: Sandbox) -> str | None:
 
 
 async def _lay_out_as(sandbox: Sandbox, tests: Path, owner: str) -> None:
-    """Tests that their own user can only read, and a log folder that it can only write into."""
+    """Lay out /tests as read-only for the sandbox's user, and a log folder that the user can write to."""
     upload = f"{_TESTS}/{secrets.token_hex(8)}"
 
     async def run(script: str) -> None:
@@ -134,7 +134,7 @@ async def _lay_out_as(sandbox: Sandbox, tests: Path, owner: str) -> None:
 
 
 async def _folder(sandbox: Sandbox, path: str) -> None:
-    """Raise SandboxFileError unless every part of the path is a folder, and no link to one."""
+    """Raise SandboxFileError unless every part of the path is a folder and not a link."""
     parts = path.strip("/").split("/")
     for end in range(1, len(parts) + 1):
         part = "/" + "/".join(parts[:end])
@@ -144,7 +144,7 @@ async def _folder(sandbox: Sandbox, path: str) -> None:
 
 
 async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verdict:
-    """The verdict. No process of the tests lives any more, so what is looked at does not change."""
+    """Return the verdict from the reward and exit status; call it when no process of the tests is left."""
     if status > _KILLED:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"tests killed: {detail}")
     try:
@@ -166,9 +166,9 @@ async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verd
 
 
 async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
-    """The verdict by the reward alone: of `reward.json`, or else of `reward.txt`.
+    """Return the verdict from the reward alone, in `reward.json` or else `reward.txt`.
 
-    Raises NoReward for none, and for what is none: tests may write that of themselves.
+    Raises NoReward if it is missing or invalid: the tests themselves may be the cause.
     """
     try:
         await _folder(sandbox, _LOGS)
@@ -186,7 +186,7 @@ async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
 
 
 async def _content(sandbox: Sandbox, path: str, most: int) -> bytes:
-    """Raises SandboxFileError for a link as well."""
+    """Read a regular file. Raises SandboxFileError for anything else, links included."""
     kind = (await sandbox.stat(path)).type
     if kind is not FileType.FILE:
         raise SandboxFileError(f"{path!r} is a {kind}, not a file", path=path)
@@ -194,7 +194,7 @@ async def _content(sandbox: Sandbox, path: str, most: int) -> bytes:
 
 
 def _named_score(text: bytes) -> float:
-    """Of an object's numbers the one named "reward", or else the only one."""
+    """Parse a JSON number, or an object's "reward" or only value; NaN if it is not in [-1, 1]."""
     try:
         found: Any = json.loads(text)  # Any: whatever the tests wrote
     except (ValueError, RecursionError):
@@ -216,7 +216,7 @@ def _score(text: bytes) -> float:
 
 
 def _writes_reward(tests: Path) -> bool:
-    """Whether the tests are meant to leave a reward file: one of them names it."""
+    """Whether any file of the tests mentions reward.txt, so that they are expected to write it."""
     files = [path for path in tests.rglob("*") if path.is_file()]
     return any(b"reward.txt" in path.read_bytes() for path in files)
 

@@ -1,4 +1,4 @@
-"""Where tasks come from: a folder, a .tar.gz, or a data set repository on Hugging Face."""
+"""Sources of tasks: a folder, a .tar.gz, or a data set repository on Hugging Face."""
 
 import functools
 import hashlib
@@ -19,9 +19,9 @@ _HF = "hf:"
 def load_tasks(source: str | os.PathLike[str]) -> dict[str, Task]:
     """Read all tasks of a source, by id.
 
-    A source is a folder of task folders (or one task), a `.tar.gz` of one, or
-    `hf:owner/name[@revision]`, a data set repository that holds either. A repository is resolved
-    once in a process, so that a whole run sees one revision, and is cached by huggingface_hub.
+    A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, or
+    `hf:owner/name[@revision]`, a data set repository with either. A repository is resolved once per
+    process, so a whole run uses one revision; huggingface_hub caches it.
     Raises ConfigurationError for a source that is missing or has no task.
     """
     text = os.fspath(source)
@@ -72,7 +72,7 @@ def _repository(name: str) -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    """The archive's contents, in a cache folder named after what is in it."""
+    """Unpack an archive into a cache folder named after its SHA-256; return the folder."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     cache = Path(os.environ.get("SANDBOXKIT_CACHE_DIR") or Path.home() / ".cache" / "sandboxkit")
@@ -86,7 +86,7 @@ def _unpacked(archive: Path) -> Path:
         try:
             fresh.rename(target)
         except OSError:
-            if not target.is_dir():  # else another process was faster
+            if not target.is_dir():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One task, read from its folder: what to do, where to do it, how it is tested."""
+"""One task, read from its folder: instruction, environment and tests."""
 
 import posixpath
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ _MOST_SECONDS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task on disk. `tests` reach a sandbox only after the agent's work has ended."""
+    """A task on disk. `tests` are uploaded to a sandbox only after the agent has finished."""
 
     id: str
     instruction: str
     tests: Path
     image: str | None = None
-    """None: the provider's own."""
+    """Image of the sandboxes; None: the provider's default."""
     setup: str | None = None
     """A bash script that runs once in the agent's sandbox, after the seeds are there."""
     seeds: Path | None = None
-    """A folder whose contents are in `workdir` at the start."""
+    """A folder whose contents are copied to `workdir` before the agent starts."""
     workdir: str = "/workspace"
     artefacts: tuple[str, ...] = ("/workspace",)
-    """What is graded: absolute paths that are copied to the sandbox with the tests."""
+    """Absolute paths to grade. They are copied to the sandbox in which the tests run."""
     judged: bool = False
-    """Graded by `judge.py` in a sandbox of its own, and not by `test.sh` beside the code."""
+    """Whether `judge.py` grades in a separate sandbox, instead of `test.sh` next to the code."""
     in_place: bool = False
     """Grade in the agent's own sandbox, where the agent may have tampered with anything."""
     setup_timeout: float = 300.0
@@ -38,19 +38,19 @@ class Task:
     memory_mb: int | None = None
     cpus: float | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables of the agent's sandbox and of the tests'."""
+    """Environment variables of the agent's sandbox and of the tests' sandbox."""
     network: Network | None = None
-    """Of the agent's sandbox; None: the session's."""
+    """Network of the agent's sandbox; None: the session's setting."""
     test_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables of `test.sh`."""
+    """Additional environment variables for `test.sh`."""
     test_network: Network | None = None
-    """Of the sandbox in which `test.sh` runs, where that is another one."""
+    """Network of the tests' sandbox, unless `in_place`; None: the session's setting."""
     reward_decides: bool = False
-    """`test.sh` is Harbor's: a reward that it writes counts whatever its exit status, and without
-    one there is no verdict on the submission, unless it is the submission that hinders it."""
+    """Whether `test.sh` follows Harbor: the reward that it writes counts whatever its exit status.
+    Without a reward the sample is masked, unless the submission prevented the reward."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for what could only be seen once the agent's work has ended."""
+        """Raise ConfigurationError now for errors that would otherwise show only after the agent's work."""
         for name in ("setup_timeout", "test_timeout"):
             seconds = getattr(self, name)
             if not 0 < seconds <= _MOST_SECONDS:
@@ -66,17 +66,19 @@ class Task:
 
 
 def load_task(folder: Path) -> Task:
-    """Read a task. Raises ConfigurationError that names the file where something is missing.
+    """Read a task from its folder. Raises ConfigurationError, which names the file at fault.
 
     The layout is `instruction.md`, `tests/judge.py` or `tests/test.sh` (`judge.py` wins) and,
     optionally, `image.txt`, `setup.sh`, `environment/seeds/`. Each top-level `test_...()` of
-    judge.py is a check, which fails by raising; it runs in a sandbox without the submission and
-    reaches that by `import subject`. test.sh runs beside the submission, in /tests; it ends with
-    exit status 0 for a success and may write a score of 0 to 1 to /logs/verifier/reward.txt. A
-    score above 0 with another exit status is tampering. A `task.toml` may have a table `[sandboxkit]` with `in_place` and
-    `artefacts`, and of Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus`,
-    `verifier.timeout_sec`. Harbor's `environment/Dockerfile` is not built: its image must
-    exist, as `docker_image` or as the FROM of a Dockerfile that adds at most a WORKDIR.
+    judge.py is a check, which fails by raising. It runs in a sandbox without the submission and
+    reaches the submission through `import subject`. test.sh is in /tests, in the sandbox of the
+    submission; it exits with status 0 on success and may write a score from 0 to 1 to
+    /logs/verifier/reward.txt. A score above 0 with another exit status counts as tampering.
+
+    `task.toml` may have a table `[sandboxkit]` with `in_place`, `artefacts` and `setup_timeout`, and
+    Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
+    `environment/Dockerfile` is not built: the image must exist, as `docker_image` or as the FROM of
+    a Dockerfile that adds at most a WORKDIR.
     """
     if not (folder / "instruction.md").is_file():
         raise ConfigurationError(f"task {folder.name!r}: there is no {folder / 'instruction.md'}")
@@ -112,9 +114,9 @@ def load_task(folder: Path) -> Task:
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
-# Any: what TOML holds, here and below.
+# Any: TOML values, here and below.
 def _artefacts(paths: Any) -> tuple[str, ...]:
-    """Raises ValueError for one that is where the tests will be."""
+    """Return the artefacts. Raises ValueError for a path inside /tests or /logs."""
     for path in paths:
         if posixpath.normpath(path).split("/")[1:2] in (["tests"], ["logs"]):
             raise ValueError(f"artefact {path!r} is in the way of the tests, in /tests and /logs")
@@ -126,7 +128,7 @@ def _text(path: Path) -> str | None:
 
 
 def _image(folder: Path, environment: dict[str, Any]) -> tuple[str | None, str]:
-    """The image and the directory in which the agent works."""
+    """Return the image and the agent's working directory."""
     written = _text(folder / "environment" / "Dockerfile")
     base, given, more = dockerfile(written or "")
     workdir = given or "/workspace"

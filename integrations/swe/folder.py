@@ -1,4 +1,4 @@
-"""What the files in a task's folder say: its settings and its Dockerfile."""
+"""Parsers for the files of a task's folder: task.toml and Dockerfile."""
 
 import posixpath
 import re
@@ -9,9 +9,9 @@ from typing import Any
 from sandboxkit import ConfigurationError
 
 
-# Any: what TOML holds, here and below.
+# Any: TOML values, here and below.
 def read_settings(path: Path) -> dict[str, Any]:
-    """A `task.toml`; empty where there is none. Raises ConfigurationError for what is no TOML."""
+    """Parse a `task.toml`; empty if there is none. Raises ConfigurationError for invalid TOML."""
     if not path.is_file():
         return {}
     try:
@@ -21,7 +21,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """A table of a task's settings; empty where it is missing."""
+    """Return a table of a task's settings, empty if missing. Raises ConfigurationError if it is no table."""
     table = settings.get(name, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"{folder / 'task.toml'}: [{name}] is not a table")
@@ -29,7 +29,7 @@ def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, A
 
 
 def dockerfile(text: str) -> tuple[str | None, str | None, set[str]]:
-    """Its last image, its last working directory, and the instructions that need a build."""
+    """Parse a Dockerfile: last FROM image, last working directory, and instructions that need a build."""
     base: str | None = None
     workdir: str | None = None
     more = set[str]()

@@ -2,10 +2,11 @@
 
     python -m sandboxkit.integrations.swe.serve TASKS [--port 8000] [--provider docker]
 
-`/reset` takes `{"task_id": ...}` and answers `{"episode_id", "observation", "reward", "done"}`;
-`/step` takes `{"episode_id": ..., "action": {"tool": ..., "arguments": {...}}}` and answers alike.
-A reward of null at the end means that the infrastructure failed: leave that sample out. Whoever
-reaches the port can use the sandboxes; it listens on this machine only unless told otherwise.
+`/reset` takes `{"task_id": ...}` and returns `{"episode_id", "observation", "reward", "done"}`.
+`/step` takes `{"episode_id": ..., "action": {"tool": ..., "arguments": {...}}}` and returns the same
+keys. A final reward of null means that the infrastructure failed: mask the sample. The server has no
+authentication: everyone who reaches the port can use the sandboxes. It listens on 127.0.0.1 unless
+`--host` says otherwise.
 """
 
 import argparse
@@ -27,7 +28,7 @@ _MAX_BODY = 4 * 1024 * 1024
 
 
 class SweServer(ThreadingHTTPServer):
-    """Serves episodes, at most `max_episodes` at a time; one that is done is forgotten."""
+    """Serves at most `max_episodes` episodes at a time, and forgets each one when it is done."""
 
     daemon_threads = True
 
@@ -47,7 +48,7 @@ class SweServer(ThreadingHTTPServer):
 
     # Any: JSON.
     def reset(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Start an episode. Raises ConfigurationError for an unknown task or when it is full."""
+        """Start an episode. Raises ConfigurationError for an unknown task or if the server is full."""
         env = SweEnv(self._session, self._tasks, self._config)
         episode_id = secrets.token_hex(8)
         with self._lock:
@@ -62,7 +63,7 @@ class SweServer(ThreadingHTTPServer):
         return self._answer(episode_id, step)
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Make one call. Raises ConfigurationError for an episode that is over or unknown."""
+        """Make one tool call. Raises ConfigurationError for an episode that is over or unknown."""
         episode_id, action = str(body.get("episode_id")), body.get("action")
         with self._lock:
             found = self._episodes.get(episode_id)
@@ -77,12 +78,12 @@ class SweServer(ThreadingHTTPServer):
         return self._answer(episode_id, step)
 
     def state(self) -> dict[str, Any]:
-        """Return the ids of the episodes under way and of the tasks."""
+        """Return the ids of the running episodes and of the tasks."""
         with self._lock:
             return {"episodes": sorted(self._episodes), "tasks": sorted(self._tasks)}
 
     def server_close(self) -> None:
-        """Stop listening, and the sandboxes of what is under way."""
+        """Stop listening, and stop the sandboxes of the running episodes."""
         super().server_close()
         with self._lock:
             left, self._episodes = list(self._episodes.values()), {}
@@ -139,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of each request."""
+        """Do not log requests."""
 
     def _send(self, status: int, value: dict[str, Any]) -> None:
         data = json.dumps(value).encode()
@@ -152,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(server: SweServer) -> Iterator[str]:
-    """Serve on a thread; the value is the URL."""
+    """Serve on a background thread; yield the URL."""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
