@@ -1,1 +1,1 @@
-"""What sandboxkit plugs into: reward functions, trainers and task environments."""
+"""Integrations of sandboxkit: reward functions, trainers and task environments."""

@@ -1,4 +1,4 @@
-"""A package that an integration needs and that is not installed, as an error with a remedy."""
+"""Turns a missing package of an integration into an error that names the extra to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _DISTRIBUTION = "sandboxkit-sdk"
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Around imports: raises `MissingExtraError`, naming the extra, where a package is missing."""
+    """Wrap imports: raise MissingExtraError with the name of the extra if a package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

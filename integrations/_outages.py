@@ -1,26 +1,26 @@
-"""How an outage of the backend is told from the few failures that every long run has."""
+"""Detects an outage of the backend, as opposed to the few failures of every long run."""
 
 import asyncio
 
-from sandboxkit import CapacityError, ProviderUnavailableError, Session
+from sandboxkit import CapacityError, ProviderUnavailableError, Sandbox, SandboxError, Session
 
-__all__ = ["is_outage", "require_working"]
+__all__ = ["is_outage", "require_working", "stop_broken"]
 
 
 def is_outage(failed: int, needed: int, limit: float) -> bool:
-    """Whether so many failures, of the samples that needed a sandbox, are to stop a run.
+    """Whether `failed` of the `needed` samples that used a sandbox are enough to stop a run.
 
-    They are where there is one and their share is `limit` or more: with 0 the first of them is,
-    with 1 only the failure of all. Of samples that needed no sandbox nothing can be learned.
+    True if failed > 0 and failed / needed >= limit: with a limit of 0 the first failure is enough,
+    with 1 all must fail. Samples that needed no sandbox say nothing about the backend.
     """
     return failed > 0 and failed / needed >= limit
 
 
 async def require_working(session: Session, deadline: float) -> None:
-    """Start a sandbox and stop it, so that a backend that cannot work says so before a batch.
+    """Start and stop a sandbox, so that a broken backend raises before a batch begins.
 
-    Raises what the provider raises, and ProviderUnavailableError past `deadline` seconds. One
-    that is full does work: what waits for it has deadlines of its own.
+    Raises any error of the provider, and ProviderUnavailableError after `deadline` seconds. A
+    CapacityError is ignored: a full backend works, and waiting samples have their own deadlines.
     """
     sandbox = session.sandbox()
     try:
@@ -36,3 +36,11 @@ async def require_working(session: Session, deadline: float) -> None:
         ) from None
     finally:
         await sandbox.stop()
+
+
+async def stop_broken(sandbox: Sandbox) -> None:
+    """Stop a sandbox that may be broken. If that fails, the session tries again when it closes."""
+    try:
+        await sandbox.stop()
+    except SandboxError:
+        pass

@@ -1,4 +1,4 @@
-"""Who writes the replies: an OpenAI-compatible endpoint, or a script."""
+"""Policies that write the replies: an OpenAI-compatible endpoint, or a script."""
 
 import asyncio
 import json
@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._retries import retry
+
+_UNUSABLE = (urllib.error.URLError, OSError, ValueError, KeyError, IndexError)
 
 Message = Mapping[str, Any]
-"""A chat message as the OpenAI API has it. Any: its JSON."""
+"""A chat message of the OpenAI API. Any: its JSON."""
 
 Choice = dict[str, Any]
-"""A choice of a chat completion, of which `message` is the assistant's. Any: its JSON."""
+"""A choice of a chat completion; `message` is the assistant's message. Any: its JSON."""
 
 
 class PolicyError(Exception):
-    """The endpoint gave no usable reply; the rollout is masked, never scored."""
+    """The endpoint gave no usable reply. The rollout is masked, not scored."""
 
 
 class Policy(Protocol):
@@ -31,32 +34,34 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndpointPolicy:
-    """A model behind `POST {base_url}/chat/completions`, retried where that may help."""
+    """A model at `POST {base_url}/chat/completions`, with retries after transient errors."""
 
     base_url: str
-    """Such as "http://localhost:8000/v1"."""
+    """Base URL, such as "http://localhost:8000/v1"."""
     model: str
     api_key: str = field(default="none", repr=False)
     timeout: float = 300.0
     retries: int = 2
     options: Mapping[str, Any] = field(default_factory=lambda: {"logprobs": True})
-    """Further fields of the request, such as temperature or max_tokens. Any: their JSON."""
+    """Additional fields of the request, such as temperature or max_tokens. Any: their JSON."""
 
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise ConfigurationError(f"base_url={self.base_url!r} is not an http address")
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Ask the endpoint. Raises PolicyError."""
-        for attempt in range(self.retries + 1):
-            try:
-                return await asyncio.to_thread(self._ask, list(messages))
-            except (urllib.error.URLError, OSError, ValueError, KeyError, IndexError) as error:
-                final = isinstance(error, urllib.error.HTTPError) and error.code in range(400, 429)
-                if final or attempt == self.retries:
-                    raise PolicyError(f"{self.base_url}: {error}") from error
-                await asyncio.sleep(2**attempt)
-        raise AssertionError("unreachable")
+        """Request the next choice. Raises PolicyError after the retries."""
+
+        def again(error: Exception, failures: int) -> bool:
+            final = isinstance(error, urllib.error.HTTPError) and error.code in range(400, 429)
+            return isinstance(error, _UNUSABLE) and failures <= self.retries and not final
+
+        try:
+            return await retry(
+                lambda: asyncio.to_thread(self._ask, list(messages)), again, first=1.0
+            )
+        except _UNUSABLE as error:
+            raise PolicyError(f"{self.base_url}: {error}") from error
 
     def _ask(self, messages: list[Message]) -> Choice:
         body = {**self.options, "model": self.model, "messages": messages}
@@ -77,11 +82,11 @@ class EndpointPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """Replies that a function makes of the conversation so far; needs no network."""
+    """A policy whose replies come from a function of the conversation; needs no network."""
 
     reply: Callable[[Sequence[Message]], str]
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Ask the function."""
+        """Return the function's reply as a choice."""
         message = {"role": "assistant", "content": self.reply(messages)}
         return {"index": 0, "finish_reason": "stop", "message": message, "logprobs": None}

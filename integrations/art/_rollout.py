@@ -1,4 +1,4 @@
-"""Multi-step rollouts on MBPP: write a solution, run it, see the error, edit, try again."""
+"""Multi-step rollouts on MBPP: write a solution, run it, read the error, and try again."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from sandboxkit import (
     SandboxError,
     Session,
 )
+from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations.art._policy import Message, Policy, PolicyError
 from sandboxkit.integrations.art._trajectory import Trajectory
 from sandboxkit.integrations.rewards import Grader, HostCompare, extract_code
@@ -27,16 +28,16 @@ _SOLUTION = "/workspace/solution.py"
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """How rollouts are made. The reward is the grader's, on all tests, for the last solution."""
+    """Makes rollouts. The reward is the grader's score of the last solution on all tests."""
 
     grader: Grader = field(default_factory=HostCompare)
     attempts: int = 3
     shown_tests: int = 1
-    """So many tests are in the prompt and run in the sandbox; the others are kept back."""
+    """Number of tests that are in the prompt and run in the sandbox; the others are hidden."""
     timeout: float = 10.0
-    """Seconds for each run of a solution in its sandbox."""
+    """Time limit in seconds for each run of a solution in its sandbox."""
     observation_limit: int = 2000
-    """Characters of output that the model sees; of more, the middle is left out."""
+    """Maximum characters of output for the model; a longer one is shortened in the middle."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.shown_tests < 0 or self.observation_limit < 100:
@@ -46,7 +47,7 @@ class Rollouts:
 
     # Any: a task is a row of MBPP with text, test_list and perhaps test_setup_code.
     async def run(self, session: Session, policy: Policy, task: Mapping[str, Any]) -> Trajectory:
-        """Make one rollout. A failure of sandboxes or of the endpoint masks it."""
+        """Make one rollout; a failure of a sandbox or of the endpoint masks it."""
         tests = list(task["test_list"])[: self.shown_tests]
         setup = str(task.get("test_setup_code", ""))
         prompt = "\n".join([str(task["text"]), "", "It must pass tests such as:", *tests])
@@ -73,7 +74,7 @@ class Rollouts:
     async def run_all(
         self, session: Session, policy: Policy, tasks: Sequence[Mapping[str, Any]], group: int = 1
     ) -> list[list[Trajectory]]:
-        """Make `group` rollouts of each task, all at once; the session's cap bounds sandboxes."""
+        """Make `group` concurrent rollouts of each task; the session's max_concurrency limits sandboxes."""
         async with asyncio.TaskGroup() as running:
             groups = [
                 [running.create_task(self.run(session, policy, task)) for _ in range(group)]
@@ -89,7 +90,7 @@ class Rollouts:
         setup: str,
         tests: Sequence[str],
     ) -> tuple[str | None, int]:
-        """Talk until the shown tests pass or the attempts are used: the last code, and how many."""
+        """Run attempts until the shown tests pass or none is left; return the last code and their number."""
         code = None
         for attempt in range(1, self.attempts + 1):
             choice = await policy.complete([_message(turn) for turn in turns])
@@ -113,7 +114,7 @@ class Rollouts:
         )
         try:
             result = await sandbox.exec(
-                # -B: a cached module is taken for current if it changes within a second.
+                # -B: Python would reuse a cached module that changes within a second.
                 ["python3", "-B", "check.py"],
                 cwd="/workspace",
                 timeout=self.timeout,
@@ -127,13 +128,10 @@ class Rollouts:
         return result.returncode == 0, f"exit status {result.returncode}\n{output}"
 
     def _cut(self, text: str) -> str:
-        if len(text) <= self.observation_limit:
-            return text
-        half = self.observation_limit // 2
-        return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+        return truncate_middle(text, self.observation_limit)
 
 
 def _message(turn: Mapping[str, Any]) -> Message:
-    """A message as the endpoint takes it back: of a choice, who spoke and what."""
+    """Return a turn as a message for the endpoint; of a choice, its role and content."""
     message = turn.get("message", turn)
     return {"role": message["role"], "content": message["content"]}

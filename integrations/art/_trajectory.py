@@ -1,4 +1,4 @@
-"""What a rollout leaves behind, in the shape that ART trains on."""
+"""The result of a rollout, in the format that ART trains on."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The messages of a rollout, with the model's own turns as choices, and its reward."""
+    """The messages and the reward of a rollout; the model's own turns are choices."""
 
     messages_and_choices: list[dict[str, Any]]
-    """Any: JSON of the OpenAI API; a choice has "finish_reason", a message has "role"."""
+    """JSON of the OpenAI API (Any): a choice has "finish_reason", a message has "role"."""
     reward: float | None
-    """None: the infrastructure failed; leave the trajectory out of its group."""
+    """The reward; None if the infrastructure failed: leave the trajectory out of its group."""
     metrics: dict[str, float] = field(default_factory=dict)
     metadata: dict[str, str | int] = field(default_factory=dict)
     detail: str = ""
 
     def art(self) -> dict[str, Any]:
-        """The keywords of `art.Trajectory`. Raises ValueError for a masked one."""
+        """Return the keywords of `art.Trajectory`. Raises ValueError if the trajectory is masked."""
         if self.reward is None:
             raise ValueError(f"a masked trajectory has no reward: {self.detail}")
         return {

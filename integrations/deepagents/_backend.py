@@ -1,4 +1,4 @@
-"""The sandbox backend of deepagents: its commands and file transfers, from which it makes the rest."""
+"""The sandbox backend of deepagents: commands and file transfers, on which deepagents builds the rest."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -30,12 +30,13 @@ _NOT_STARTED, _TIMED_OUT = 126, 124
 
 
 class SandboxkitBackend(BaseSandbox):
-    """A sandbox as the backend of a deep agent, which starts it; the caller's session deletes it.
+    """Uses a sandbox as the backend of a deep agent.
 
-    Commands run in bash, or sh where there is none, and have `timeout` seconds unless a call says
-    otherwise; with 0 they have no limit. At most 1 MiB of a command's output is kept, its beginning
-    and end. What is wrong with a call is an answer to the model. An error of the infrastructure
-    is raised from the agent's run, and so is the end of the sandbox: neither is the model's doing.
+    The agent's first call starts the sandbox; the caller's session deletes it. Commands run in bash,
+    or in sh if there is no bash, with a limit of `timeout` seconds unless a call gives its own; 0
+    means no limit. At most 1 MiB of a command's output is kept, its beginning and end. The model
+    sees its own mistakes as answers. Infrastructure errors, including the end of the sandbox, are
+    raised from the agent's run.
     """
 
     def __init__(self, sandbox: Sandbox, *, timeout: float = 120.0) -> None:
@@ -46,12 +47,12 @@ class SandboxkitBackend(BaseSandbox):
     @property
     @override
     def id(self) -> str:
-        """The sandbox's id, by which `sandboxkit exec` finds it; starts it if nobody has."""
+        """The sandbox's id, as `sandboxkit exec` takes it. Starts the sandbox if necessary."""
         return self._sandbox.start().result().id or ""
 
     @override
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a shell command; its output is stdout and stderr as they came."""
+        """Run a shell command; its output is stdout and stderr interleaved."""
         return Operation(self.aexecute(command, timeout=timeout)).result()
 
     @override
@@ -78,12 +79,12 @@ class SandboxkitBackend(BaseSandbox):
             if error.retryable:
                 raise
             return ExecuteResponse(str(error), _NOT_STARTED)
-        # What the shell itself says, such as of a syntax error, comes on stderr.
+        # Messages of the shell itself, such as syntax errors, arrive on stderr.
         return ExecuteResponse(result.stdout + result.stderr, result.returncode, result.truncated)
 
     @override
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write files, making their folders; each answer has the error of its file."""
+        """Write files and create their folders; each response has its file's error, if any."""
         return Operation(self.aupload_files(files)).result()
 
     @override
@@ -92,7 +93,7 @@ class SandboxkitBackend(BaseSandbox):
 
     @override
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files; each answer has the content of its file or the error."""
+        """Read files; each response has its file's content or error."""
         return Operation(self.adownload_files(paths)).result()
 
     @override
@@ -108,7 +109,7 @@ class SandboxkitBackend(BaseSandbox):
     async def _file_call(
         self, path: str, call: Callable[[], Awaitable[T]]
     ) -> tuple[T | None, str | None]:
-        """What a file call returns, or what hinders it in deepagents' words."""
+        """Return a file call's result, or deepagents' code for its error."""
         try:
             return await call(), None
         except SandboxFileNotFoundError:

@@ -1,7 +1,7 @@
-"""Harbor, both ways: its trials in our sandboxes, and its task folders as our SWE tasks.
+"""Harbor integration: run Harbor's trials in our sandboxes, and load its task folders as SWE tasks.
 
 `harbor run -e sandboxkit.integrations.harbor.environment:SandboxkitEnvironment --ek provider=docker`
-runs Harbor's own trials, which takes Harbor and so Python 3.12; `load_task(folder)` takes neither.
+runs Harbor's trials and needs Harbor, hence Python 3.12; `load_task(folder)` needs neither.
 """
 
 from sandboxkit.integrations.harbor._task import load_task

@@ -1,4 +1,4 @@
-"""What a Harbor folder says about its sandbox: the image and the directory in which commands start."""
+"""Image and working directory of the sandbox that a Harbor folder defines."""
 
 from pathlib import Path
 
@@ -6,16 +6,16 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.swe.folder import dockerfile
 
 OWN = "default"
-"""As an image: the provider's own, whatever the folder says."""
+"""Value of `image` that selects the provider's default image, whatever the folder says."""
 
 
 def image_and_workdir(
     folder: Path, docker_image: str | None, override: str | None
 ) -> tuple[str | None, str | None]:
-    """Of a folder with a Dockerfile, or with nothing where `docker_image` names what was built.
+    """Return image and working directory of a folder; None for what the provider decides.
 
-    None for what the provider decides. Nothing is built: raises ConfigurationError for a folder
-    that needs it and has no image named, and for one of Docker Compose.
+    The folder has a Dockerfile, or `docker_image` names a prebuilt image. Nothing is built: raises
+    ConfigurationError for a folder that needs a build and names no image, and for Docker Compose.
     """
     composed = sorted(folder.glob("docker-compose.y*ml"))
     if composed:
@@ -40,7 +40,7 @@ def image_and_workdir(
 
 
 def loose_files(folder: Path, docker_image: str | None) -> Path | None:
-    """The folder, where its files belong into the working directory of a prebuilt image."""
+    """Return the folder if its files belong in the working directory of a prebuilt image, else None."""
     if docker_image is None or (folder / "Dockerfile").exists() or not folder.is_dir():
         return None
     return folder if any(folder.iterdir()) else None

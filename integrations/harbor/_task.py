@@ -1,4 +1,4 @@
-"""A Harbor task folder as a task of `integrations.swe`, whose tests a policy never meets."""
+"""Loads a Harbor task folder as a task of `integrations.swe`, with its tests hidden from the policy."""
 
 import os
 import posixpath
@@ -26,20 +26,22 @@ _REFUSED = {
     "agent": ("user",),
     "verifier": ("user", "environment", "collect"),
 }
-"""What an episode of ours does not have, so that a task with it would be another task."""
+"""Settings without equivalent in our episodes; ignoring them would change the task."""
 
 
 def load_task(folder: Path, *, image: str | None = None, in_place: bool = False) -> Task:
-    """Read a Harbor task. Raises ConfigurationError that names what is missing or has no equivalent.
+    """Read a Harbor task. Raises ConfigurationError, which names what is missing or unsupported.
 
-    The agent works in the image of task.toml's `docker_image` or of a Dockerfile that adds at most a
-    WORKDIR; `image` takes its place, "default" for the provider's own. Afterwards the working
-    directory, or in the verifier mode "separate" the task's artifacts, is copied to a pristine
-    sandbox, where `tests/test.sh` runs; with `in_place` it runs where the agent has worked, as in
-    Harbor's mode "shared". The reward is Harbor's: reward.json (its "reward", or the only number in
-    it) or else reward.txt, whatever the exit status of test.sh. Tests that leave none in [0, 1] are
-    the infrastructure's failure; but where they leave one without the submission, it is at fault,
-    with a network only if they leave none a second time.
+    The agent works in the image of task.toml's `docker_image`, or of a Dockerfile that adds at most a
+    WORKDIR. `image` overrides it; "default" is the provider's own. Afterwards the working directory
+    is copied to a pristine sandbox, where `tests/test.sh` runs; in the verifier mode "separate" the
+    task's artifacts are copied instead. With `in_place` the tests run in the agent's sandbox, as in
+    Harbor's mode "shared".
+
+    The reward is Harbor's: reward.json (its "reward", or its only number), else reward.txt, whatever
+    the exit status of test.sh. Without a reward in [0, 1] the infrastructure failed, unless the tests
+    do write one without the submission: then the submission is to blame; with a network only if it
+    happens twice.
     """
     settings = read_settings(folder / "task.toml")
     instruction, tests = folder / "instruction.md", folder / "tests"
@@ -79,7 +81,7 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
-# Any: what TOML holds, here and below.
+# Any: TOML values, here and below.
 def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, Any]]) -> None:
     for name, keys in _REFUSED.items():
         table = tables.get(name, settings)
@@ -109,7 +111,7 @@ def _network(folder: Path, table: dict[str, Any], base: Network | None) -> Netwo
 
 
 def _artefacts(settings: dict[str, Any], verifier: dict[str, Any], workdir: str) -> tuple[str, ...]:
-    """What the tests get to see. Raises ValueError for what is in the tests' way."""
+    """Return the paths to grade. Raises ValueError for one that collides with the tests or logs."""
     if verifier.get("environment_mode", "shared") != "separate":
         return (_unreserved(workdir),)
     declared = settings.get("artifacts", [])
@@ -127,7 +129,7 @@ def _unreserved(path: str) -> str:
 
 
 def _memory_mb(environment: dict[str, Any]) -> int | None:
-    """`memory_mb`, or what Harbor's older `memory` says. Raises ValueError for what is no size."""
+    """Return `memory_mb`, or Harbor's older `memory` in MiB. Raises ValueError for an invalid size."""
     written = environment.get("memory")
     if written is None or environment.get("memory_mb") is not None:
         return environment.get("memory_mb")
@@ -138,7 +140,7 @@ def _memory_mb(environment: dict[str, Any]) -> int | None:
 
 
 def _variables(table: dict[str, Any]) -> dict[str, str]:
-    """With `${NAME}` and `${NAME:-default}` taken from this process. Raises ValueError for none."""
+    """Expand `${NAME}` and `${NAME:-default}` from this process's environment. Raises ValueError if unset."""
     found = dict[str, str]()
     for name, value in table.items():
         template = _VARIABLE.fullmatch(value)

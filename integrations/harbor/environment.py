@@ -1,4 +1,4 @@
-"""Harbor's contract of an environment, kept by a sandbox of any backend."""
+"""Harbor's environment interface, implemented by a sandbox of any backend."""
 
 import posixpath
 from pathlib import Path
@@ -10,12 +10,12 @@ from sandboxkit import (
     CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
-    ProcessResult,
     Sandbox,
     SandboxStartError,
     Session,
 )
 from sandboxkit.integrations._extras import needs
+from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.harbor._definition import image_and_workdir
 from sandboxkit.types import Network, Profile
 
@@ -37,14 +37,15 @@ _LOGS = "/logs/"
 class SandboxkitEnvironment(BaseEnvironment):
     """A trial's sandbox, for `harbor run -e` or a config's `environment.import_path`.
 
-    Beside Harbor's own settings it takes, as `kwargs` or `--ek`: `provider`, `image` (in place of the
-    task's; "default" for the provider's own), `workdir`, `user`, `profile`, `pids` and `lifetime` in
-    seconds, as a Session takes them. The folder's Dockerfile is not built: see `load_task`.
+    Besides Harbor's own settings it accepts these options of a Session, as `kwargs` or `--ek`:
+    `provider`, `image` (overrides the task's; "default" is the provider's own), `workdir`, `user`,
+    `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. The folder's Dockerfile is not
+    built: see `load_task`.
 
-    A command that runs past its time has the status 124 and what it printed by then; one that cannot
-    be started has 127. Every other error is sandboxkit's own and the infrastructure's, which Harbor
-    records as the trial's exception, without a reward. Where the sandbox has one user only, what
-    Harbor does as root is done as that one; another user is refused. `storage_mb` is not enforced.
+    A command that times out has the status 124 and its output so far; one that cannot be started has
+    127. Other errors are raised as sandboxkit's; Harbor records them as the trial's exception,
+    without a reward. If the sandbox has only one user, Harbor's root commands run as that user, and
+    any other user is refused. `storage_mb` is not enforced.
     """
 
     def __init__(
@@ -57,12 +58,15 @@ class SandboxkitEnvironment(BaseEnvironment):
         profile: Profile = "standard",
         pids: int | None = None,
         lifetime: float = _LIFETIME,
+        start_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         self._provider, self._image, self._workdir = provider, image, workdir
         self._user, self._profile = None if user is None else str(user), profile
-        self._pids, self._lifetime = pids, lifetime
+        self._pids, self._lifetime, self._start_timeout = pids, lifetime, start_timeout
         self._one_user = False
+        self._starts_in = "/"
+        """Directory in which the sandbox's commands start; known after the start."""
         self._session: Session | None = None
         self._sandbox: Sandbox | None = None
         super().__init__(*args, **kwargs)
@@ -84,7 +88,7 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     def _validate_definition(self) -> None:
-        """Raises ConfigurationError for what would have to be built, and for folders of this machine."""
+        """Raise ConfigurationError for images that need a build, and for mounts of host folders."""
         settings = self.task_env_config
         self._image, found = image_and_workdir(
             self.environment_dir, settings.docker_image, self._image
@@ -96,7 +100,7 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     async def start(self, force_build: bool) -> None:
-        """Start the sandbox. Nothing is left of one whose start fails or is cancelled."""
+        """Start the sandbox. If that fails or is cancelled, the sandbox is deleted."""
         await self.stop(True)
         network: Network = "none" if self._network_disabled else "internet"
         self._session = Session(
@@ -108,6 +112,7 @@ class SandboxkitEnvironment(BaseEnvironment):
             profile=self._profile,
             pids=self._pids,
             lifetime=self._lifetime,
+            start_timeout=self._start_timeout,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
             network=network,
@@ -115,19 +120,20 @@ class SandboxkitEnvironment(BaseEnvironment):
         )
         try:
             self._sandbox = await self._session.sandbox().start()
+            self._starts_in = await self._sandbox.workdir()
             made = await self.ensure_dirs(self._mount_targets(writable_only=True))
             if made is not None and made.return_code:
                 raise SandboxStartError(f"the log folders cannot be made: {made.stderr}")
             await self._upload_environment_dir_after_start()
         except BaseException:
-            self._session.close()  # not awaited, as this task may be cancelled; it goes on by itself
+            self._session.close()  # not awaited: this task may be cancelled; the close continues
             raise
 
     @override
     async def stop(self, delete: bool) -> None:
         """Delete the sandbox, whatever `delete` says: it does not outlive its trial.
 
-        Where that fails or is cancelled, the next call tries it again.
+        If that fails or is cancelled, the next call retries.
         """
         self._sandbox = None
         if self._session is not None:
@@ -175,7 +181,7 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy the folder's contents; links and special files are left out."""
+        """Copy the folder's contents, without links and special files."""
         Path(target_dir).mkdir(parents=True, exist_ok=True)
         await self._running().download(self._path(source_dir), target_dir)
 
@@ -204,7 +210,9 @@ class SandboxkitEnvironment(BaseEnvironment):
                 raise
             return ExecResult(stdout="", stderr=str(error), return_code=_NOT_STARTED)
         return ExecResult(
-            stdout=result.stdout, stderr=_stderr(result), return_code=result.returncode
+            stdout=result.stdout,
+            stderr=stderr_of(result, _OUTPUT_LIMIT),
+            return_code=result.returncode,
         )
 
     def _running(self) -> Sandbox:
@@ -213,10 +221,4 @@ class SandboxkitEnvironment(BaseEnvironment):
         return self._sandbox
 
     def _path(self, path: str) -> str:
-        return posixpath.normpath(posixpath.join(self._workdir or "/workspace", str(path)))
-
-
-def _stderr(result: ProcessResult) -> str:
-    if not result.truncated:
-        return result.stderr
-    return f"{result.stderr}\n[of more than {_OUTPUT_LIMIT} bytes the middle was dropped]"
+        return posixpath.normpath(posixpath.join(self._starts_in, str(path)))

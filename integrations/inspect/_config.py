@@ -1,4 +1,4 @@
-"""What an Inspect task may say about its sandboxes."""
+"""The sandbox configuration of an Inspect task."""
 
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,22 @@ from sandboxkit import ConfigurationError
 from sandboxkit.types import Network, Profile
 
 FILES = ("sandboxkit.yaml", "sandboxkit.yml")
-"""A task's folder may have one of these; then it need not be named."""
+"""Configuration files that are found automatically in a task's folder."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class SandboxkitConfig(BaseModel, frozen=True):
-    """Options of a sample's sandbox; each field but `provider` is that of `SandboxSpec`.
+    """Options of a sample's sandbox; each field but `provider` is a field of `SandboxSpec`.
 
-    Used as `SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(provider="docker"))`, or written
-    to a YAML file that is named instead: `("sandboxkit", "sandbox.yaml")`. A field left out has
-    sandboxkit's own default, and an unknown one is refused.
+    Use it as `SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(provider="docker"))`, or write the
+    fields to a YAML file and name that: `("sandboxkit", "sandbox.yaml")`. Missing fields have
+    sandboxkit's defaults; unknown fields are refused.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     provider: str | None = None
-    """The backend's name. None: SANDBOXKIT_PROVIDER, else the machine's default."""
+    """Name of the backend. None: SANDBOXKIT_PROVIDER, else the machine's default."""
     image: str | None = None
     env: dict[str, str] | None = None
     workdir: str | None = None
@@ -37,17 +37,17 @@ class SandboxkitConfig(BaseModel, frozen=True):
     network: Network | None = None
     profile: Profile | None = None
     lifetime: float | None = None
+    start_timeout: float | None = None
 
     def options(self) -> dict[str, Any]:  # Any: the keywords of Session, which checks them
-        """The keywords for a Session."""
+        """Return the keywords for a Session."""
         return self.model_dump(exclude_none=True, exclude={"provider"})
 
 
 def read(config: BaseModel | str | None) -> SandboxkitConfig:
-    """What a task or `--sandbox sandboxkit:...` gave: a provider's name, a YAML file, or options.
+    """Read the value of a task or of `--sandbox sandboxkit:...`: a provider, a YAML file, or options.
 
-    Raises ConfigurationError for what is neither of these, and for a file that is not there or
-    does not say what it should.
+    Raises ConfigurationError for any other value, and for a missing or invalid file.
     """
     if config is None:
         return SandboxkitConfig()
@@ -59,7 +59,7 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
             'use SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(...))'
         )
     if not config.endswith(_SUFFIXES):
-        # Inspect takes every string for a file's name, and puts the task's folder before it.
+        # Inspect treats every string as a file name and prepends the task's folder.
         return SandboxkitConfig(provider=Path(config).name)
     remedy = "it holds the fields of SandboxkitConfig, such as 'provider: docker'"
     try:

@@ -1,4 +1,4 @@
-"""The `sandboxenv` that Inspect finds under the name "sandboxkit"."""
+"""The `sandboxenv` that is registered with Inspect under the name "sandboxkit"."""
 
 import errno
 import posixpath
@@ -33,7 +33,6 @@ from sandboxkit import (
 from sandboxkit.integrations.inspect._config import FILES, SandboxkitConfig, read
 
 T = TypeVar("T")
-_WORKDIR = "/workspace"
 _IS_DIRECTORY, _NOT_ALLOWED, _READABLE = 21, 13, 27
 _WHY_NOT_READ = (
     f'[ -d "$1" ] && exit {_IS_DIRECTORY}; [ -e "$1" ] || exit 0; '
@@ -45,23 +44,23 @@ _MAY_WRITE = (
 _NOT_FOUND = 127
 _PROBE_SECONDS = 60.0
 _MAX_ARGV = 1024 * 1024
-"""Bytes that sandboxkit takes as one command; Linux itself takes about twice that."""
+"""Maximum size in bytes of a command in sandboxkit; Linux allows about twice that."""
 
 
 @sandboxenv(name="sandboxkit")
-class SandboxkitEnvironment(SandboxEnvironment):
-    """One sandbox for each sample, stopped when the sample ends.
+class SandboxkitSandboxEnvironment(SandboxEnvironment):
+    """One sandbox per sample, stopped when the sample ends.
 
-    Errors that are neither the command's nor the file's stay errors of sandboxkit, so that
-    Inspect fails the sample (and retries it where it is told to) rather than show them to the
-    model as what its command printed.
+    Infrastructure errors are raised as sandboxkit's own, so Inspect fails the sample (and retries it
+    if configured) instead of showing them to the model as the output of its command.
     """
 
-    def __init__(self, session: Session, sandbox: Sandbox) -> None:
+    def __init__(self, session: Session, sandbox: Sandbox, workdir: str) -> None:
+        """`workdir` is the directory in which the sandbox's commands start."""
         super().__init__()
         self._session = session
         self._sandbox = sandbox
-        self._workdir = sandbox.spec.workdir or _WORKDIR
+        self._workdir = workdir
 
     @classmethod
     @override
@@ -85,10 +84,11 @@ class SandboxkitEnvironment(SandboxEnvironment):
         session = Session(given.provider, tags="inspect", **given.options())
         try:
             sandbox = await session.sandbox().start()
+            workdir = await sandbox.workdir()
         except BaseException:
-            session.close()  # not awaited, as this task may be cancelled; it goes on by itself
+            session.close()  # not awaited: this task may be cancelled; the close continues
             raise
-        return {"default": cls(session, sandbox)}
+        return {"default": cls(session, sandbox, workdir)}
 
     @classmethod
     @override
@@ -100,7 +100,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
         interrupted: bool,
     ) -> None:
         for environment in environments.values():
-            await environment.as_type(SandboxkitEnvironment)._session.close()
+            await environment.as_type(SandboxkitSandboxEnvironment)._session.close()
 
     @override
     async def exec(
@@ -116,8 +116,8 @@ class SandboxkitEnvironment(SandboxEnvironment):
     ) -> ExecResult[str]:
         """Run a command; see `SandboxEnvironment.exec`.
 
-        `timeout_retry` does nothing: a timeout here is the command's own, never that of the
-        way to it, and running a command again that had its time could do its work twice.
+        `timeout_retry` has no effect: a timeout is always the command's own and never the transport's,
+        and a retry could repeat the command's side effects.
         """
         process = self._sandbox.exec(
             await self._short(cmd),
@@ -151,7 +151,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
     @override
     async def write_file(self, file: str, contents: str | bytes) -> None:
         path = self._path(file)
-        # sandboxkit replaces a file as a whole, which its own permissions would not prevent.
+        # sandboxkit replaces files atomically, which the file's permissions would not prevent.
         await self._probe(_MAY_WRITE, path)
         await self._file_call(path, lambda: self._sandbox.write_file(path, contents))
 
@@ -183,7 +183,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
         return posixpath.normpath(posixpath.join(self._workdir, file))
 
     async def _short(self, cmd: list[str]) -> list[str]:
-        """The command, or one that reads it from a file where it is too long to be sent."""
+        """Return the command; if it is too long to send, write it to a file and return a command that runs it."""
         if sum(len(part.encode()) + 1 for part in cmd) <= _MAX_ARGV:
             return cmd
         path = f"/tmp/command-{secrets.token_hex(8)}"
@@ -192,7 +192,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
         return ["/bin/sh", path]
 
     async def _file_call(self, path: str, call: Callable[[], Operation[T]]) -> T:
-        """Make a file call; what fails raises what `open` would."""
+        """Make a file call; a failure raises the error that `open` would."""
         try:
             return await call()
         except SandboxFileNotFoundError:
@@ -204,7 +204,7 @@ class SandboxkitEnvironment(SandboxEnvironment):
             raise
 
     async def _probe(self, script: str, path: str) -> int:
-        """Ask the sandbox, as its own user, what hinders a file call."""
+        """Run `script` as the sandbox's user to find out why a file call fails; raise the matching error."""
         argv = ["/bin/sh", "-c", script, "sh", path]
         result = await self._sandbox.exec(argv, timeout=_PROBE_SECONDS)
         if result.returncode == _IS_DIRECTORY:

@@ -1,6 +1,6 @@
-"""A sandbox as tools of the Model Context Protocol: `sandboxkit mcp`, to be started by a client.
+"""An MCP (Model Context Protocol) server with a sandbox's tools: `sandboxkit mcp`, started by a client.
 
-`build(session)` makes the same server for a transport of one's own.
+`build(session)` makes the same server for a custom transport.
 """
 
 from sandboxkit.integrations._extras import needs

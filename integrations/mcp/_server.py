@@ -1,4 +1,4 @@
-"""The tools of the server, each of them a call in its sandbox with an answer of bounded size."""
+"""The MCP server's tools; each is a call in its sandbox with an answer of limited size."""
 
 import posixpath
 from collections.abc import Callable, Sequence
@@ -21,9 +21,8 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.mcp._workplace import Workplace
+from sandboxkit.integrations.mcp._workplace import ServedSandbox
 
-_WORKDIR = "/workspace"
 _SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
 _EXEC = (
     "Run a shell command in the sandbox and return its output and exit status. Each command runs in "
@@ -32,9 +31,9 @@ _EXEC = (
 )
 _TIMEOUT = 120.0
 _KEPT = 1024 * 1024
-"""Bytes of a stream that are kept at all."""
+"""Maximum bytes of a stream that are kept."""
 _SHOWN = 30_000
-"""Characters of a stream, or of a file, that an answer holds."""
+"""Maximum characters of a stream or of a file in an answer."""
 _MAX_READ = 16 * 1024 * 1024
 _MAX_IMAGE = 1024 * 1024
 _MAX_ENTRIES = 1000
@@ -59,23 +58,23 @@ Lifespan = Callable[[MCPServer[None]], AbstractAsyncContextManager[None]]
 def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[None]:
     """Make a server with the tools exec, read_file, write_file and list_files.
 
-    They share one sandbox with the session's options, which the first call starts and closing the
-    session deletes. One that has ended is replaced at the next call, whose answer says so.
-    `lifespan` is the server's own, around the calls of a client.
+    The tools share one sandbox with the session's options. The first call starts it, and closing the
+    session deletes it. If it ends, the next call gets a new one, and its answer says so. `lifespan` is
+    a context manager around the calls of a client.
     """
-    place = Workplace(session)
-    spec = place.sandbox.spec
-    workdir = spec.workdir or _WORKDIR
+    place = ServedSandbox(session)
     server: MCPServer[None] = MCPServer(
         "sandboxkit",
         version=sandboxkit.__version__,
-        instructions=_instructions(session.provider_name, place.sandbox, workdir),
+        instructions=_instructions(session.provider_name, place.sandbox),
         lifespan=lifespan,
         log_level="WARNING",
     )
 
-    def absolute(path: str) -> str:
-        return posixpath.normpath(posixpath.join(workdir, path))
+    async def absolute(path: str) -> str:
+        if not posixpath.isabs(path):
+            path = posixpath.join(await place.call(lambda sandbox: sandbox.workdir()), path)
+        return posixpath.normpath(path)
 
     @server.tool(description=_EXEC)
     async def exec(
@@ -86,10 +85,12 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
         cwd: Annotated[str | None, Field(description="where it starts")] = None,
         stdin: Annotated[str | None, Field(description="what it reads; else nothing")] = None,
     ) -> Annotated[CallToolResult, Ran]:
+        starts_in = None if cwd is None else await absolute(cwd)
+
         async def run(sandbox: Sandbox) -> tuple[ProcessResult, bool]:
             process = sandbox.exec(
                 ["sh", "-c", _SHELL, "sh", command],
-                cwd=None if cwd is None else absolute(cwd),
+                cwd=starts_in,
                 timeout=timeout,
                 stdin=stdin,
                 output_limit=_KEPT,
@@ -107,7 +108,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
             "timed_out": timed_out,
             "truncated": result.truncated or max(map(len, (result.stdout, result.stderr))) > _SHOWN,
         }
-        text = place.news() + _told(ran, result, timeout)
+        text = place.news() + _format_result(ran, result, timeout)
         return CallToolResult(
             content=[TextContent(type="text", text=text)], structured_content={**ran}
         )
@@ -119,7 +120,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
         lines: Annotated[int, Field(ge=1, description="how many at most")] = 2000,
     ) -> list[str | Image]:
         """Read a text file of the sandbox, or look at a PNG, JPEG, GIF or WebP image."""
-        where = absolute(path)
+        where = await absolute(path)
         data = await place.call(lambda sandbox: sandbox.read_file(where, max_bytes=_MAX_READ))
         if form := _image(data):
             if len(data) > _MAX_IMAGE:
@@ -136,22 +137,23 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
     @server.tool(structured_output=False)
     async def write_file(path: Path, content: str) -> str:
         """Write a text file in the sandbox, replacing what was there and making its folders."""
-        where, data = absolute(path), content.encode(errors="replace")
+        where, data = await absolute(path), content.encode(errors="replace")
         await place.call(lambda sandbox: sandbox.write_file(where, data))
         return f"{place.news()}wrote {len(data)} bytes to {where}"
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def list_files(path: Path = ".") -> str:
         """List a folder of the sandbox, each entry with its size in bytes."""
-        where = absolute(path)
+        where = await absolute(path)
         found = await place.call(lambda sandbox: sandbox.list_dir(where))
         return place.news() + _listing(where, found)
 
     return server
 
 
-def _instructions(provider: str, sandbox: Sandbox, workdir: str) -> str:
+def _instructions(provider: str, sandbox: Sandbox) -> str:
     spec = sandbox.spec
+    workdir = spec.workdir or "/workspace, or where the image's user may write"
     ends = "" if spec.lifetime is None else f" It ends {spec.lifetime:g} s after its first use."
     network = "with" if spec.network == "internet" else "without"
     return (
@@ -161,7 +163,7 @@ def _instructions(provider: str, sandbox: Sandbox, workdir: str) -> str:
     )
 
 
-def _told(ran: Ran, result: ProcessResult, timeout: float) -> str:
+def _format_result(ran: Ran, result: ProcessResult, timeout: float) -> str:
     parts = [ran["stdout"], f"[stderr]\n{ran['stderr']}" if ran["stderr"] else ""]
     if result.truncated:
         parts.append(f"[of a stream of more than {_KEPT} bytes the middle was dropped]")

@@ -1,4 +1,4 @@
-"""The server on standard input and output, and its end: with its client, or by a signal."""
+"""The MCP server on stdin and stdout, which ends with its client or by a signal."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ _FAILED = 125
 
 
 def serve(session: Session) -> int:
-    """Serve one client, close the session, and return an exit code. It is the whole program.
+    """Serve one client, close the session, and return an exit code. This is the whole program.
 
-    The client is gone when it has closed our input, which its death does, too; SIGTERM, SIGINT and
-    SIGHUP end the server as well, with 128 and their number. Where the sandbox could not be deleted
-    it is 125; it then ends with this process, or with its lifetime.
+    The server ends when its stdin is closed, as also happens when the client dies. SIGTERM, SIGINT and
+    SIGHUP end it with 128 + the signal's number. The code is 125 if the sandbox could not be deleted;
+    the sandbox then ends with this process or at the end of its lifetime.
     """
     return anyio.run(_Service(session).run)
 
@@ -36,7 +36,7 @@ class _Service:
 
     async def run(self) -> int:
         server = build(self._session, lifespan=self._lifespan)
-        # To the end: a client that finds our end too slow sends SIGTERM while the sandbox is deleted.
+        # Handle signals to the end: an impatient client sends SIGTERM while the sandbox is deleted.
         with anyio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
             async with anyio.create_task_group() as group:
 
@@ -54,7 +54,7 @@ class _Service:
 
     @asynccontextmanager
     async def _lifespan(self, server: MCPServer[None]) -> AsyncIterator[None]:
-        """What the calls of the client happen in; when it ends no more come."""
+        """The context of the client's calls. Its end closes the session."""
         try:
             yield
         finally:
@@ -62,9 +62,9 @@ class _Service:
             with anyio.CancelScope(shield=True):
                 await self._close()
             if signalled:
-                # A thread may be reading our input, which is open: nothing else would end that.
+                # A thread may be blocked on the open stdin; only an exit ends it.
                 os._exit(self._code)
-            # Nor a write to a client that does not read.
+            # A write to a client that does not read may block as well.
             self._last = threading.Timer(_FLUSH_SECONDS, os._exit, (self._code,))
             self._last.daemon = True
             self._last.start()

@@ -1,4 +1,4 @@
-"""The sandbox that a server's calls share, and what becomes of it when it ends."""
+"""The sandbox that a server's calls share, and its replacement when it ends."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -25,10 +25,10 @@ NEW = (
 )
 
 
-class Workplace:
-    """One sandbox of a session, started by the first call; after its end the next call gets a new one.
+class ServedSandbox:
+    """One sandbox of a session, started by the first call and replaced by a new one after its end.
 
-    That it is a new one is said to whoever gets it: what ends is never replaced silently.
+    The next answer reports the replacement, so a sandbox is never replaced silently.
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,7 +42,7 @@ class Workplace:
         return self._sandbox
 
     async def call(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
-        """Do `work` in the sandbox. Every error of sandboxkit is a ToolError, which the model reads."""
+        """Do `work` in the sandbox. Raises every error of sandboxkit as a ToolError, for the model to read."""
         sandbox = self._sandbox
         try:
             return await work(sandbox)
@@ -61,11 +61,11 @@ class Workplace:
             raise ToolError(f"the sandbox's backend failed: {error}.{again}") from error
 
     def news(self) -> str:
-        """What the next answer begins with: that the sandbox is a new one, once; else nothing."""
+        """Return the prefix of the next answer: once after a replacement a note about it, else ""."""
         replaced, self._replaced = self._replaced, False
         return NEW if replaced else ""
 
     def _replace(self, ended: Sandbox) -> None:
-        if self._sandbox is ended:  # else another call saw the same end before
-            ended.stop()  # closing the session tries again, and reports
+        if self._sandbox is ended:  # otherwise another call has replaced it
+            ended.stop()  # session.close() retries a failure, and reports it
             self._sandbox, self._replaced = self._session.sandbox(), True

@@ -1,8 +1,8 @@
 """The OpenAI Agents SDK on any backend: `SandboxRunConfig(client=SandboxkitClient(session))`.
 
-The client makes, resumes and deletes the SDK's sandbox sessions; shell, terminals, files,
-manifests, snapshots, persist and hydrate go through it. Mounts, paths of this machine and
-exposed ports are refused with the SDK's own errors: no sandbox of ours has them.
+The client creates, resumes and deletes the SDK's sandbox sessions. It supports shell, terminals,
+files, manifests, snapshots, persist and hydrate. Mounts, host paths and exposed ports are not
+supported and raise the SDK's own errors.
 """
 
 from sandboxkit.integrations._extras import needs

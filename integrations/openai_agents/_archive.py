@@ -1,4 +1,4 @@
-"""A workspace as one tar stream, packed and unpacked by the sandbox's own tar."""
+"""Archives of a workspace as one tar stream, packed and unpacked by tar in the sandbox."""
 
 import asyncio
 import io
@@ -24,9 +24,9 @@ _UNPACK = 'mkdir -p -- "$1" && exec tar -C "$1" -xf -'
 
 
 async def pack(sandbox: Sandbox, root: Path, skip: Iterable[Path], limit: int) -> io.IOBase:
-    """The folder `root` without what is in `skip`, as a file to be closed by the caller.
+    """Pack the folder `root` without the paths in `skip`; the caller must close the returned file.
 
-    Raises WorkspaceArchiveReadError, also for more than `limit` bytes.
+    Raises WorkspaceArchiveReadError, also if the archive has more than `limit` bytes.
     """
     without = [f"--exclude=./{_escaped(path)}" for path in sorted(skip)]
     argv = ["tar", *without, "-C", root.as_posix(), "-cf", "-", "."]
@@ -59,8 +59,8 @@ async def pack(sandbox: Sandbox, root: Path, skip: Iterable[Path], limit: int) -
 async def unpack(sandbox: Sandbox, root: Path, data: io.IOBase) -> None:
     """Put the files of a tar stream into the folder `root`. Raises WorkspaceArchiveWriteError.
 
-    It is unpacked in the sandbox, so an archive can do nothing there that a command could not,
-    and nothing here.
+    The archive is unpacked inside the sandbox, so a malicious one can do no more than a command there,
+    and nothing on the host.
     """
     argv = ["sh", "-c", _UNPACK, "sh", root.as_posix()]
     process: Process | None = None
@@ -87,7 +87,7 @@ async def _send(process: Process, data: io.IOBase, root: Path) -> None:
             await process.stdin.write(bytes(chunk))
         await process.stdin.close()
     except BrokenPipeError:
-        pass  # tar has ended; its status and its words say why
+        pass  # tar has ended; its status and stderr say why
 
 
 def _escaped(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The client that a run is given: it makes, resumes and deletes sessions."""
+"""The sandbox client of a run, which creates, resumes and deletes sessions."""
 
 import uuid
 from weakref import WeakValueDictionary
@@ -31,15 +31,15 @@ _MAX_ARCHIVE = 1 << 30
 
 
 class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
-    """Sandboxes of a sandboxkit Session for the Agents SDK.
+    """Provides the sandboxes of a sandboxkit Session to the Agents SDK.
 
         async with Session("docker", image="python:3.11") as session:
             sandbox = SandboxRunConfig(client=SandboxkitClient(session))
             await Runner.run(agent, "...", run_config=RunConfig(sandbox=sandbox))
 
-    The SDK deletes each sandbox at the end of its run. One whose workspace could not be persisted
-    as its session was closed is the only copy of that: it stays until `delete()`, or until the
-    Session is closed. `max_archive_bytes` bounds a workspace that is persisted.
+    The SDK deletes each sandbox at the end of its run. If the workspace cannot be persisted then, the
+    sandbox is its only copy and stays until `delete()` or until the Session is closed.
+    `max_archive_bytes` limits the size of a persisted workspace.
     """
 
     backend_id = "sandboxkit"
@@ -67,18 +67,18 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
         manifest: Manifest | None = None,
         options: SandboxkitClientOptions | None = None,
     ) -> SandboxSession:
-        """Start a sandbox. Raises WorkspaceStartError or ConfigurationError, both of the SDK.
+        """Start a sandbox. Raises the SDK's WorkspaceStartError or ConfigurationError.
 
-        The manifest's root is where commands start; without a manifest it is the Session's workdir.
+        Commands start in the manifest's root; without a manifest in the Session's workdir.
         """
         options = options or SandboxkitClientOptions()
         if manifest is not None:
             self._validate_manifest_for_create(manifest)
-        sandbox = await self._start(options, None if manifest is None else manifest.root)
+        sandbox, starts_in = await self._start(options, None if manifest is None else manifest.root)
         session_id = uuid.uuid4()
         state = SandboxkitSessionState(
             session_id=session_id,
-            manifest=manifest or Manifest(root=sandbox.spec.workdir or _WORKDIR),
+            manifest=manifest or Manifest(root=starts_in),
             snapshot=resolve_snapshot(snapshot, str(session_id)),
             provider=self._session.provider_name,
             sandbox_id=sandbox.id or "",
@@ -88,9 +88,10 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
 
     @override
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """Reach the state's sandbox where it still lives, else make another like it.
+        """Reconnect to the state's sandbox, or make another like it if it has ended.
 
-        The session's start fills another one from the snapshot.
+        The start of the returned session restores the snapshot in a new sandbox. Raises TypeError for
+        a state of another client, and the SDK's WorkspaceStartError.
         """
         if not isinstance(state, SandboxkitSessionState):
             raise TypeError(f"{type(state).__name__} is not a SandboxkitSessionState")
@@ -99,14 +100,14 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
         sandbox = await self._living(state)
         if sandbox is not None:
             return self._wrapped(state, sandbox, preserved=True)
-        sandbox = await self._start(state.options, state.manifest.root)
+        sandbox, _ = await self._start(state.options, state.manifest.root)
         state.provider, state.sandbox_id = self._session.provider_name, sandbox.id or ""
         state.workspace_root_ready = False
         return self._wrapped(state, sandbox, preserved=False)
 
     @override
     async def delete(self, session: SandboxSession) -> SandboxSession:
-        """Delete the session's sandbox; again and again without harm."""
+        """Delete the session's sandbox. Safe to call repeatedly."""
         inner = session._inner
         if not isinstance(inner, SandboxkitSession):
             raise TypeError(f"{type(inner).__name__} is not a session of sandboxkit")
@@ -122,18 +123,22 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
         check_manifest(manifest)
         return super()._validate_manifest_for_create(manifest)
 
-    async def _start(self, options: SandboxkitClientOptions, root: str | None) -> Sandbox:
+    async def _start(
+        self, options: SandboxkitClientOptions, root: str | None
+    ) -> tuple[Sandbox, str]:
+        """Start a sandbox; return it and the directory in which its commands start."""
         try:
             overrides = options.overrides()
             sandbox = self._session.sandbox(**overrides)
-            if root not in (None, sandbox.spec.workdir or _WORKDIR):
+            if root not in (None, sandbox.spec.workdir):
                 overrides["workdir"] = root
                 sandbox = self._session.sandbox(**overrides)
             await sandbox.start()
+            starts_in = await sandbox.workdir()
         except SandboxError as error:
             raise _errors.started(root or _WORKDIR, error) from error
         self._made[sandbox.id or ""] = sandbox
-        return sandbox
+        return sandbox, starts_in
 
     async def _living(self, state: SandboxkitSessionState) -> Sandbox | None:
         if state.provider != self._session.provider_name:

@@ -1,4 +1,4 @@
-"""Errors of sandboxkit as those of the SDK; `cause` is always the original."""
+"""Translation of sandboxkit's errors to the SDK's; `cause` is always the original error."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from sandboxkit import SandboxError, SandboxFileNotFoundError, SandboxTerminated
 
 
 def transport(command: Sequence[str | Path], error: SandboxError) -> ExecTransportError:
-    """A command of which nobody can say how it ended: never an exit status, never a timeout."""
+    """Return the error for a command with an unknown outcome, as opposed to an exit status or timeout."""
     return ExecTransportError(
         command=command,
         context=_context(error),
@@ -32,7 +32,7 @@ def transport(command: Sequence[str | Path], error: SandboxError) -> ExecTranspo
 
 
 def started(root: str, error: SandboxError) -> SdkError:
-    """A sandbox that could not be made or prepared."""
+    """Return the error for a sandbox that could not be started or prepared."""
     if isinstance(error, BadArgumentError):
         return refused(str(error), "start", error)
     return WorkspaceStartError(
@@ -45,14 +45,14 @@ def started(root: str, error: SandboxError) -> SdkError:
 
 
 def stopped(root: str, error: SandboxError) -> WorkspaceStopError:
-    """A sandbox that could not be removed; closing the Session tries again."""
+    """Return the error for a sandbox that could not be deleted; closing the Session retries."""
     return WorkspaceStopError(
         path=Path(root), context=_context(error), cause=error, retryable=error.retryable
     )
 
 
 def reading(path: Path, error: SandboxError) -> SdkError:
-    """A file or the workspace that could not be read."""
+    """Return the error for a file or workspace that could not be read."""
     if isinstance(error, SandboxFileNotFoundError):
         return WorkspaceReadNotFoundError(path=path, context=_context(error), cause=error)
     return WorkspaceArchiveReadError(
@@ -61,14 +61,14 @@ def reading(path: Path, error: SandboxError) -> SdkError:
 
 
 def writing(path: Path, error: SandboxError) -> WorkspaceArchiveWriteError:
-    """A file or the workspace that could not be written."""
+    """Return the error for a file or workspace that could not be written."""
     return WorkspaceArchiveWriteError(
         path=path, context=_context(error), cause=error, retryable=error.retryable
     )
 
 
 def refused(message: str, op: OpName, cause: BaseException | None = None) -> ConfigurationError:
-    """What the caller asked for and cannot have."""
+    """Return the error for an unsupported request of the caller."""
     return ConfigurationError(
         message=message,
         error_code=ErrorCode.SANDBOX_CONFIG_INVALID,

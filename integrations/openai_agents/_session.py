@@ -1,4 +1,4 @@
-"""One sandbox as the SDK's session: commands, files, the workspace, its start and its end."""
+"""The SDK's session for one sandbox: commands, files, workspace, start and shutdown."""
 
 import io
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from sandboxkit import (
 )
 from sandboxkit.integrations.openai_agents import _archive, _errors
 from sandboxkit.integrations.openai_agents._state import SandboxkitSessionState
-from sandboxkit.integrations.openai_agents._terminals import NOT_STARTED, Terminals
+from sandboxkit.integrations.openai_agents._terminals import NOT_STARTED, RunningCommands
 
 _OUTPUT_LIMIT = 10 << 20
 _LEAST_SECONDS = 0.001
@@ -48,7 +48,7 @@ _WRITE = 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Raise the SDK's ConfigurationError for what no sandbox of ours can have."""
+    """Raise the SDK's ConfigurationError for features of a manifest that are not supported."""
     if mounts := [str(path) for _, path in manifest.mount_targets()]:
         raise _errors.refused(
             f"the manifest mounts {', '.join(mounts)}: sandboxes of sandboxkit have no mounts; "
@@ -65,23 +65,23 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 class SandboxkitSession(BaseSandboxSession):
-    """A sandbox of sandboxkit behind the SDK's session interface. Made by `SandboxkitClient`.
+    """A sandbox of sandboxkit behind the SDK's session interface, made by `SandboxkitClient`.
 
-    A command's exit is a result, its time limit an ExecTimeoutError; every failure of the
-    infrastructure is an ExecTransportError, or the workspace error of the call, with sandboxkit's
-    own as its `cause`. `shutdown()` deletes the sandbox.
+    A command's exit is a result; its timeout raises ExecTimeoutError. An infrastructure failure
+    raises ExecTransportError or the workspace error of the call, with sandboxkit's error as its
+    `cause`. `shutdown()` deletes the sandbox.
     """
 
     def __init__(self, state: SandboxkitSessionState, sandbox: Sandbox, max_archive: int) -> None:
         self.state = state
         self._sandbox = sandbox
         self._max_archive = max_archive
-        self._terminals = Terminals()
+        self._terminals = RunningCommands()
         self._whole = False
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox itself, for all that the SDK has no call for."""
+        """The sandbox itself, for calls that the SDK does not have."""
         return self._sandbox
 
     @override
@@ -89,7 +89,7 @@ class SandboxkitSession(BaseSandboxSession):
         try:
             await super().start()
         except BaseException:
-            # The SDK leaves a session whose start failed. Not awaited: this may be a cancellation.
+            # The SDK abandons a session whose start failed. Not awaited: this may be a cancellation.
             self._sandbox.stop()
             raise
 
@@ -109,7 +109,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def _persist_snapshot(self) -> None:
-        # Half a workspace, of a start that failed, would replace a snapshot that is whole.
+        # After a failed start, a partial workspace would replace a complete snapshot.
         if self._whole:
             await super()._persist_snapshot()
 
@@ -122,7 +122,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def running(self) -> bool:
-        """Whether the sandbox lives. Raises WorkspaceStartError where nobody can say."""
+        """Whether the sandbox is running. Raises WorkspaceStartError if that is unknown."""
         try:
             return (await self._sandbox.status()).state is SandboxState.RUNNING
         except (SandboxNotFoundError, SandboxTerminatedError):
@@ -153,7 +153,7 @@ class SandboxkitSession(BaseSandboxSession):
     ) -> ExecResult:
         """Run a command to its end; see `BaseSandboxSession.exec`. `user` needs no sudo.
 
-        The middle of output beyond 10 MiB a stream is dropped, which a last line of stderr says.
+        Output beyond 10 MiB per stream is dropped in the middle; a last line of stderr says so.
         """
         return await self._run(
             self._prepare_exec_command(*command, shell=shell, user=None), timeout, user
@@ -199,7 +199,7 @@ class SandboxkitSession(BaseSandboxSession):
         yield_time_s: float | None = None,
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
-        """Start a command that may go on; `timeout` is for opening it, which takes none here."""
+        """Start a command that may keep running. `timeout` limits only the opening, and is not used here."""
         argv = self._prepare_exec_command(*command, shell=shell, user=None)
         env = await self.state.manifest.environment.resolve()
         try:
@@ -248,7 +248,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def read(self, path: Path, *, user: str | User | None = None) -> io.IOBase:
-        """Read a whole file, of at most 256 MiB."""
+        """Read a whole file of at most 256 MiB."""
         if user is not None:
             place = await self._check_read_with_exec(path, user=user)
         else:
@@ -275,7 +275,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def write(self, path: Path, data: io.IOBase, *, user: str | User | None = None) -> None:
-        """Write a whole file, which is the user's where one is given; parents are made."""
+        """Write a whole file and create its parents; with `user` that user owns the file."""
         payload = data.read()
         if isinstance(payload, str):
             payload = payload.encode()
@@ -298,9 +298,9 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def persist_workspace(self) -> io.IOBase:
-        """The workspace as a tar stream, without what is ephemeral.
+        """Return the workspace as a tar stream, without ephemeral files.
 
-        Raises WorkspaceArchiveReadError, also where it is larger than the client allows.
+        Raises WorkspaceArchiveReadError, also if it exceeds the client's `max_archive_bytes`.
         """
         root, skip = self._workspace_root_path(), self._persist_workspace_skip_relpaths()
         return await _archive.pack(self._sandbox, root, skip, self._max_archive)
@@ -317,7 +317,7 @@ def _name(user: str | User | None) -> str | None:
 def _not_started(
     argv: Sequence[str], user: str | User | None, error: SandboxError | UnicodeEncodeError
 ) -> bytes:
-    """What a shell would say of a command that its caller cannot have. Raises all other errors."""
+    """Return a shell-like message for a command that could not start. Raises all other errors."""
     if isinstance(error, ConfigurationError) and user is not None:
         raise _errors.refused(str(error), "exec", error) from error
     its_own = isinstance(error, CommandStartError) and not error.retryable

@@ -1,4 +1,4 @@
-"""What a run may say about its sandbox, and what is stored to find that sandbox again."""
+"""Options of a run's sandbox, and the stored state for reconnecting to it."""
 
 from typing import Any, Literal
 
@@ -10,10 +10,10 @@ from sandboxkit.types import Network, Profile
 
 
 class SandboxkitClientOptions(BaseSandboxClientOptions):
-    """Options of a run's sandbox, over those of the client's Session; see `SandboxSpec`.
+    """Options of a run's sandbox, which override those of the client's Session; see `SandboxSpec`.
 
-    They are stored with the session's state, so there are no secrets among them: give those to
-    the Session.
+    They are stored with the session's state, so they must not hold secrets: give those to the
+    Session.
     """
 
     type: Literal["sandboxkit"] = "sandboxkit"  # pyright: ignore[reportIncompatibleVariableOverride]  # as the SDK's own
@@ -27,17 +27,18 @@ class SandboxkitClientOptions(BaseSandboxClientOptions):
     network: Network | None = None
     profile: Profile | None = None
     lifetime: float | None = None
+    start_timeout: float | None = None
 
     def overrides(
         self,
     ) -> dict[str, Any]:  # Any: the keywords of Session.sandbox, which checks them
-        """The keywords for `Session.sandbox`."""
+        """Return the keywords for `Session.sandbox`."""
         given = {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class SandboxkitSessionState(SandboxSessionState):
-    """What is needed to reach a session's sandbox again, or to make another like it."""
+    """The data for reconnecting to a session's sandbox, or for making another like it."""
 
     type: Literal["sandboxkit"] = "sandboxkit"  # pyright: ignore[reportIncompatibleVariableOverride]  # as the SDK's own
     provider: str

@@ -1,4 +1,4 @@
-"""Commands that go on between an agent's turns, on a terminal or on pipes."""
+"""Commands that keep running between an agent's turns, on a PTY or on pipes."""
 
 import asyncio
 import time
@@ -18,13 +18,13 @@ from sandboxkit import CommandStartError, Process, SandboxError
 from sandboxkit.integrations.openai_agents import _errors
 
 _UNREAD = 1 << 20
-"""Bytes of a command's output that are kept until the agent asks for them; older ones go."""
+"""Maximum bytes of unread output per command; older output is dropped."""
 _KILL_SECONDS = 30.0
 NOT_STARTED = 127
 
 
 class _Terminal:
-    """One command, followed from its start to its end."""
+    """One running command and its unread output."""
 
     def __init__(self, process: Process, *, tty: bool) -> None:
         self.process, self.tty = process, tty
@@ -57,7 +57,7 @@ class _Terminal:
             self.dropped += excess
 
     async def take(self) -> None:
-        """Hand over what is unread, at the end of an update: so an update has a limit as well."""
+        """Move the unread output to `taken` at the end of an update, which limits the size of an update."""
         if self.dropped:
             self.taken.append(b"[%d bytes dropped here]\n" % self.dropped)
         self.taken.append(bytes(self.unread))
@@ -65,7 +65,7 @@ class _Terminal:
         self.dropped = 0
 
     def outcome(self) -> tuple[int, bytes]:
-        """Its status and what to add to its output. Raises ExecTransportError if nobody knows."""
+        """Return the exit status and text to append to the output. Raises ExecTransportError if unknown."""
         if self.status is not None:
             return self.status, b""
         error = self.error
@@ -74,8 +74,8 @@ class _Terminal:
         raise _errors.transport(self.process.argv, error or SandboxError("it was given up"))
 
 
-class Terminals:
-    """The running commands of one session, by the numbers that the agent knows them by."""
+class RunningCommands:
+    """The running commands of one session, by the numbers that the agent sees."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Terminal] = {}
@@ -83,7 +83,7 @@ class Terminals:
     async def open(
         self, process: Process, *, tty: bool, wait_ms: int, max_tokens: int | None
     ) -> PtyExecUpdate:
-        """Follow a command; what it has said after `wait_ms`, or at its end if that is sooner."""
+        """Add a command; return its output after `wait_ms`, or at its end if that is sooner."""
         number = allocate_pty_process_id(set(self._open))
         terminal = _Terminal(process, tty=tty)
         oldest = self._oldest()
@@ -95,23 +95,26 @@ class Terminals:
     async def write(
         self, number: int, chars: str, *, wait_ms: int, max_tokens: int | None
     ) -> PtyExecUpdate:
-        """Type `chars` and return what it has said since. Raises PtySessionNotFoundError."""
+        """Type `chars` and return the new output. Raises PtySessionNotFoundError.
+
+        Raises RuntimeError if the command has no terminal to type into.
+        """
         terminal = self._open.get(number)
         if terminal is None:
             raise PtySessionNotFoundError(session_id=number)
         if chars and not terminal.tty:
-            # The SDK's tool knows this error by its words.
+            # The SDK's tool recognizes this error by its message.
             raise RuntimeError("stdin is not available for this process")
         terminal.used = time.monotonic()
         if chars:
             try:
                 await terminal.process.stdin.write(chars.encode(errors="replace"))
             except BrokenPipeError:
-                pass  # it has ended, as the update says
+                pass  # the command has ended, as the update reports
         return await self._update(number, terminal, wait_ms, max_tokens)
 
     async def close(self) -> None:
-        """Kill them all, each with its whole process tree."""
+        """Kill all commands with their process trees."""
         terminals = list(self._open.values())
         self._open.clear()
         await _end(terminals)
@@ -135,7 +138,7 @@ class Terminals:
         return PtyExecUpdate(None, output + said, status, tokens)
 
     def _oldest(self) -> _Terminal | None:
-        """The one that makes room for another, where there are as many as the SDK allows."""
+        """Remove and return the command to end if the SDK's limit is reached; else None."""
         if len(self._open) < PTY_PROCESSES_MAX:
             return None
         known = [(number, each.used, each.ended.is_set()) for number, each in self._open.items()]

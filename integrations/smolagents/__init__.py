@@ -1,8 +1,8 @@
 """smolagents on any backend: `CodeAgent(..., executor=SandboxkitExecutor(session))`.
 
 The agent's code runs in one Python process of one sandbox, so variables, functions and imports
-last from step to step. Nothing listens anywhere and the image needs no package: code goes in and
-values come out through the process's own streams, and no pickle of a sandbox's is ever opened.
+persist between steps. Code and values travel over the process's own streams: no port is opened, the
+image needs no package, and no pickle from a sandbox is ever loaded.
 """
 
 from sandboxkit.integrations._extras import needs

@@ -1,5 +1,6 @@
-"""The executor that a CodeAgent is given."""
+"""The executor for smolagents' CodeAgent."""
 
+import inspect
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,24 +17,35 @@ from smolagents.tools import get_tools_definition_code
 from smolagents.utils import truncate_content
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxError, Session
-from sandboxkit.integrations.smolagents._kernel import Kernel, KernelEndedError, Reply
+from sandboxkit.integrations.smolagents import _in_sandbox
+from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 
 T = TypeVar("T")
+_MODULE = "sandboxkit_smolagents"
+_BOOT = """\
+import sys, types
+module = sys.modules[name] = types.ModuleType(name)
+exec(compile(source, name, "exec"), vars(module))
+module.display = display
+"""
+_OUTPUT_LIMIT = 2 * _in_sandbox.MOST_FINAL + (1 << 16)
+"""A kernel truncates displayed values at half of its output limit."""
+_GRACE_SECONDS = 5.0
 _SETUP_SECONDS = 60.0
 _INSTALL_SECONDS = 600.0
 _MAX_PRINTED = 50_000
-_BYTES_A_CHARACTER = 4
+_MOST_TEXT = 50_000
 _GONE = "All variables, functions and imports of earlier steps are gone."
 _PACKAGES = {"PIL": "pillow"}
 _NOT_INSTALLED = ("smolagents",)
 
 
 class SandboxLost(BaseException):
-    """The sandbox failed under a step; `__cause__` is sandboxkit's error.
+    """The sandbox failed during a step; `__cause__` is sandboxkit's error.
 
-    That is the infrastructure's, but for a SandboxTerminatedError that says `by_command` or
-    `out_of_memory`. It is no Exception, because a CodeAgent shows every Exception of a step to its model as the
-    model's own mistake. As a context manager the executor raises the cause itself.
+    The cause is an infrastructure failure, except a SandboxTerminatedError with `by_command` or
+    `out_of_memory`. This is not an Exception, because a CodeAgent shows every Exception of a step to
+    the model as its own mistake. As a context manager the executor raises the cause instead.
     """
 
 
@@ -44,11 +56,10 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
             with SandboxkitExecutor(session) as executor:
                 CodeAgent(tools=[], model=model, executor=executor).run("...")
 
-    A step that runs past `timeout` seconds is interrupted and keeps its variables; one that
-    cannot be interrupted loses its process, as does one that ends it. All of these, and every
-    error of the code, are the model's to see; a failure of the infrastructure is not: see
-    SandboxLost. Tools are sent as source and run in the sandbox. `cleanup()`, which the agent's
-    own calls, deletes the sandbox.
+    A step that exceeds `timeout` seconds is interrupted, and variables are kept. If it cannot be
+    interrupted, or ends the process itself, the variables are lost. The model sees these events and
+    every error of its code, but no infrastructure failure: see SandboxLost. Tools are sent as source
+    and run in the sandbox. `cleanup()`, which the agent's own cleanup calls, deletes the sandbox.
     """
 
     def __init__(
@@ -67,18 +78,17 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         self._kernel: Kernel | None = None
         self._tools = ""
         self._variables: dict[str, str] = {}
-        self._steps = 0
         self._closed = False
         self.state = {"_print_outputs": ""}
-        """What the last step printed: smolagents shows it beside the step's error."""
+        """Output of the last step, which smolagents shows with the step's error."""
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox of the steps, for the files that they need and make."""
+        """The sandbox of the steps, for transferring files."""
         return self._sandbox
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Set variables of the code. Raises SerializationError, naming what cannot be sent."""
+        """Set variables of the code. Raises SerializationError, which names the variable at fault."""
         for name, value in variables.items():
             try:
                 self._variables[name] = SafeSerializer.dumps({name: value})
@@ -92,8 +102,8 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
     def send_tools(self, tools: dict[str, Tool]) -> None:
         """Define the tools in the sandbox.
 
-        What they import is installed with pip where the sandbox lacks it; ConfigurationError where
-        that fails, and for an agent among the tools.
+        Packages that they import and the sandbox lacks are installed with pip. Raises
+        ConfigurationError if that fails, and for an agent among the tools.
         """
         if agents := [name for name, tool in tools.items() if not isinstance(tool, Tool)]:
             raise ConfigurationError(
@@ -104,14 +114,15 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         self._wait(self._define(sorted(needed - {*_NOT_INSTALLED})))
 
     def __call__(self, code_action: str) -> CodeOutput:
-        """Run one step. Raises InterpreterError and ExecutionTimeoutError for the model to see."""
+        """Run one step. Raises InterpreterError and ExecutionTimeoutError, shown to the model; SandboxLost."""
         try:
             return self._wait(self._step(code_action))
         except SandboxError as error:
+            self._drop()
             raise SandboxLost(str(error)) from error
 
     def cleanup(self) -> None:
-        """Delete the sandbox; again and again without harm."""
+        """Delete the sandbox. Safe to call repeatedly."""
         self._closed = True
         self._kernel = None
         self._sandbox.stop().result()
@@ -137,77 +148,77 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         try:
             return operation.result()
         except BaseException:
-            if not operation.done():  # Ctrl-C: nobody will read what the step still answers
-                operation.cancel()
-                self._drop()
+            operation.cancel()  # Ctrl-C: the step is interrupted, and its variables are kept
             raise
 
     async def _step(self, code: str) -> CodeOutput:
-        self._steps += 1
         self.state["_print_outputs"] = ""
-        try:
-            kernel = await self._ready()
-            try:
-                reply = await kernel.ask(
-                    "run", self._timeout, code=code, name=f"<step {self._steps}>"
-                )
-            finally:
-                printed = truncate_content(kernel.printed(), max_length=self._max_printed)
-                self.state["_print_outputs"] = printed
-        except KernelEndedError as error:
-            self._drop()
-            raise InterpreterError(f"{error} {_GONE}") from None
-        except SandboxError:
-            self._drop()
-            raise
-        if reply.get("timed_out"):
+        kernel = await self._ready()
+        result = await kernel.run(code, timeout=self._timeout, grace=_GRACE_SECONDS)
+        printed = "".join(each.text for each in result.outputs if each.kind in ("stdout", "stderr"))
+        printed = truncate_content(printed, max_length=self._max_printed)
+        self.state["_print_outputs"] = printed
+        self._refuse_ended(result)
+        if result.outcome is CellOutcome.TIMED_OUT:
             raise ExecutionTimeoutError(
                 f"The code ran longer than {self._timeout:g} seconds and was interrupted. What it "
                 "had assigned by then is kept."
             )
-        if "error" in reply:
-            raise InterpreterError(f"Code execution failed:\n{reply['error']}")
-        return CodeOutput(_decoded(reply), printed, bool(reply.get("final")))
+        if result.error is not None and result.error.name == _in_sandbox.FinalAnswer.__name__:
+            return CodeOutput(_decoded(result), printed, True)
+        if result.error is not None:
+            said = result.error.traceback or f"{result.error.name}: {result.error.message}"
+            raise InterpreterError(f"Code execution failed:\n{said[-_MOST_TEXT:]}")
+        if result.text is None:
+            return CodeOutput(None, printed, False)
+        shown = await kernel.run(_call("show_last"), timeout=self._timeout, grace=_GRACE_SECONDS)
+        self._refuse_ended(shown)
+        value = _decoded(shown) if _encoded(shown) else result.text[:_MOST_TEXT]
+        return CodeOutput(value, printed, False)
 
     async def _ready(self) -> Kernel:
-        """The process, with the tools and variables of the process before it."""
+        """Return the kernel; a new one gets the tools and variables that were sent before."""
         if self._kernel is None:
-            kernel = Kernel(self._sandbox, self._python, self._max_printed * _BYTES_A_CHARACTER)
+            kernel = self._sandbox.python(
+                python=self._python, ipykernel=False, output_limit=_OUTPUT_LIMIT
+            )
+            source = inspect.getsource(_in_sandbox)
+            names = f"{{'name': {_MODULE!r}, 'source': {source!r}, 'display': display}}"
             try:
-                await kernel.begin()
-                self._kernel = kernel
+                self._kernel = await kernel.start()
+                await self._set_up(f"exec({_BOOT!r}, {names})")
                 await self._send(self._variables)
                 if self._tools:
-                    await self._set_up("define", code=self._tools)
+                    await self._set_up(f"{self._tools}\n{_call('finish_with_answer')}")
             except BaseException:
-                kernel.kill()
-                self._kernel = None
+                self._drop()
                 raise
         return self._kernel
 
     async def _send(self, variables: dict[str, str]) -> None:
         decoder = SafeSerializer.get_deserializer_code(False)
         for values in variables.values():
-            await self._set_up("receive", decoder=decoder, values=values)
+            await self._set_up(_call("receive", decoder, values))
 
     async def _define(self, modules: list[str]) -> None:
         code, self._tools = self._tools, ""
-        found = (await self._set_up("lacking", modules=modules))["value"]
+        found = _decoded(await self._set_up(_call("show_lacking", modules)))
         if lacking := [name for name in modules if name in found]:
             await self._install([_PACKAGES.get(name, name) for name in lacking])
-        await self._set_up("define", code=code)
+        await self._set_up(f"{code}\n{_call('finish_with_answer')}")
         self._tools = code
 
-    async def _set_up(self, do: str, **fields: object) -> Reply:
+    async def _set_up(self, code: str) -> CellResult:
+        """Run a setup cell. Raises ConfigurationError if it fails."""
         kernel = await self._ready()
-        try:
-            reply = await kernel.ask(do, _SETUP_SECONDS, **fields)
-        except KernelEndedError as error:
+        result = await kernel.run(code, timeout=_SETUP_SECONDS)
+        if result.ended:
             self._drop()
-            raise ConfigurationError(f"the sandbox was not set up: {error}") from None
-        if "error" in reply:
-            raise ConfigurationError(f"the sandbox was not set up: {reply['error']}")
-        return reply
+        if result.error is not None:
+            raise ConfigurationError(
+                f"the sandbox was not set up: {result.error.traceback or result.error.message}"
+            )
+        return result
 
     async def _install(self, packages: list[str]) -> None:
         argv = [self._python, "-m", "pip", "install", "-q", *packages]
@@ -219,15 +230,40 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
                 f"install: {said}; use an image that has them, or network='internet'"
             )
 
+    def _refuse_ended(self, result: CellResult) -> None:
+        if not result.ended:
+            return
+        self._drop()
+        if result.outcome is CellOutcome.TIMED_OUT:
+            raise InterpreterError(
+                f"The code ran longer than {self._timeout:g} seconds and did not stop when it was "
+                f"told to, so its Python process was ended. {_GONE}"
+            )
+        why = result.error.message.partition(";")[0] if result.error else "the kernel has ended"
+        raise InterpreterError(f"{why}. {_GONE}")
+
     def _drop(self) -> None:
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
-            kernel.kill()
+            kernel.close()
 
 
-def _decoded(reply: Reply) -> Any:  # Any: whatever value the code had
-    """The value of an answer, which the code may have written itself."""
+def _call(function: str, *arguments: object) -> str:
+    """Return a cell that calls a function of `_in_sandbox`, whatever names the agent's code defines."""
+    return f"__import__({_MODULE!r}).{function}(*{arguments!r})"
+
+
+def _encoded(result: CellResult) -> list[Any]:  # Any: JSON that the sandbox wrote
+    return [
+        each.data[_in_sandbox.MEDIA_TYPE]
+        for each in result.outputs
+        if _in_sandbox.MEDIA_TYPE in each.data
+    ]
+
+
+def _decoded(result: CellResult) -> Any:  # Any: whatever value the code had
+    """Decode the last displayed value, which the code may have forged. Raises InterpreterError."""
     try:
-        return SafeSerializer.from_json_safe(reply.get("value"))
-    except Exception as error:  # noqa: BLE001 - whatever was forged, it is the code's own
+        return SafeSerializer.from_json_safe(_encoded(result)[-1])
+    except Exception as error:  # noqa: BLE001 - a forged value is the code's own fault
         raise InterpreterError(f"The value of the code is not one of plain data: {error}") from None

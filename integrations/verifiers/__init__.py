@@ -1,8 +1,8 @@
-"""Prime Intellect's verifiers on any backend of sandboxkit: each episode in a sandbox of its own.
+"""Prime Intellect's verifiers on any backend of sandboxkit, with one sandbox per episode.
 
-verifiers' list of runtimes is closed, but a run may be placed into a box that somebody else made. A
-taskset that exports `SandboxkitEnv` beside itself has its episodes played so; `boxed` is for envs of
-one's own: `async with boxed(session, task) as box: await agents.agent.run(task, runtime=box)`.
+verifiers has a fixed list of runtimes, but a run accepts an existing runtime object. A taskset that
+also exports `SandboxkitEnv` runs its episodes this way. For custom envs use `boxed`:
+`async with boxed(session, task) as box: await agents.agent.run(task, runtime=box)`.
 """
 
 from sandboxkit.integrations._extras import needs

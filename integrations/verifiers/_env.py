@@ -1,4 +1,4 @@
-"""Episodes whose agent plays in a sandbox: `SingleAgentEnv`, but for where."""
+"""A `SingleAgentEnv` whose agent runs in a sandbox of sandboxkit."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,12 +13,12 @@ from sandboxkit.integrations.verifiers._runtime import SandboxkitRuntime, infras
 class SandboxkitEnvConfig(vf.SingleAgentEnvConfig):
     """`SingleAgentEnvConfig`, and where the sandboxes are: `--env.provider docker`."""
 
-    # Never provisioned; of the kinds that verifiers knows the one that needs no tunnel.
+    # Never provisioned. Of verifiers' runtime kinds, Docker is the one that needs no tunnel.
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.DockerConfig())
     provider: str | None = None
     """The backend's name. None: SANDBOXKIT_PROVIDER, else the machine's default."""
     image: str | None = None
-    """For tasks that name none."""
+    """The image for tasks that name none."""
     lifetime: float = 4 * 3600.0
     """Seconds after which a sandbox ends itself, whatever becomes of its episode."""
 
@@ -29,7 +29,7 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
     _session: Session | None = None
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-        """Play an episode; the sandbox is gone when it returns."""
+        """Run an episode; the sandbox is deleted when this returns."""
         if self._session is None:
             config = self.config
             options: dict[str, Any] = {"lifetime": config.lifetime, "image": config.image}
@@ -39,7 +39,7 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
             trace.info["sandbox"] = {"provider": box.provider_name, "id": box.id}
 
     async def stop(self) -> None:
-        """Close the session, when the run is over."""
+        """Close the session at the end of the run."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -47,10 +47,10 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
 
 @asynccontextmanager
 async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRuntime]:
-    """A sandbox as the task wants it, for `Agent.run(task, runtime=...)`; deleted afterwards.
+    """Yield a sandbox with the task's options for `Agent.run(task, runtime=...)`; delete it afterwards.
 
-    Raises ConfigurationError for what neither sandboxkit nor its backend can do, such as a list of
-    hosts for the network; verifiers' SandboxError for a sandbox that cannot be made.
+    Raises ConfigurationError for options that sandboxkit or the backend does not support, such as a
+    list of allowed hosts, and verifiers' SandboxError if the sandbox cannot be started.
     """
     box = SandboxkitRuntime(session.sandbox(**_options(task.data)))
     box.env = dict(task.runtime_env())

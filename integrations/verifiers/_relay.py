@@ -1,7 +1,7 @@
-"""Connections from inside a sandbox to chosen ports of this machine, over a command's stdin and stdout.
+"""A relay for connections from a sandbox to chosen host ports, over a command's stdin and stdout.
 
-The sandbox chooses none of the ports: it has as many listeners as may be needed, and `url` says which
-of them stands for which port. Data is framed, in both directions: connection, listener, length.
+The sandbox cannot choose a port: it has a fixed set of listeners, and the host maps each to a port in
+`url`. Data is framed in both directions with a header of connection, listener and length.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LARGEST = 64 * 1024
 
 
 class Relay:
-    """The relay of one sandbox; `start` it before `url`, and `close` it."""
+    """The relay of one sandbox. Call `start` before `url`, and `close` at the end."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -40,7 +40,10 @@ class Relay:
         self._sending = asyncio.Lock()
 
     async def start(self) -> None:
-        """Start it. Where the sandbox cannot have one, `url` says why."""
+        """Start the relay. If the sandbox does not support it, `url` raises with the reason.
+
+        Raises vf.SandboxError if the relay does not start in time.
+        """
         program = ["python3", "-c", _PROGRAM.read_text(), str(_LISTENERS)]
         self._process = self._sandbox.exec(program, stdin=True, output_limit=_LARGEST)
         incoming = aiter(self._process.stdout.bytes())
@@ -59,7 +62,10 @@ class Relay:
         self._reading = asyncio.create_task(self._read(rest, incoming))
 
     def url(self, url: str) -> str:
-        """The URL that stands for one of this machine's loopback inside; others as they are."""
+        """Map a loopback URL of the host to one for use in the sandbox; return other URLs unchanged.
+
+        Raises vf.SandboxError if the relay does not run or has no listener left.
+        """
         parts = urlsplit(url)
         if not _is_loopback(parts.hostname or ""):
             return url
@@ -77,7 +83,7 @@ class Relay:
         return urlunsplit(parts._replace(netloc=f"127.0.0.1:{inside}"))
 
     async def close(self) -> None:
-        """End it and every connection."""
+        """End the relay and close every connection."""
         if self._process is not None:
             self._process.kill()
         tasks = [task for task in (self._reading, *self._answers) if task is not None]
@@ -102,7 +108,7 @@ class Relay:
             while len(buffer) >= _FRAME.size:
                 number, listener, size = _FRAME.unpack_from(buffer)
                 if size > _LARGEST:
-                    return  # no relay of ours
+                    return  # not written by our relay
                 if len(buffer) < _FRAME.size + size:
                     break
                 data = bytes(buffer[_FRAME.size : _FRAME.size + size])

@@ -1,4 +1,4 @@
-"""verifiers' contract of a runtime, kept by a sandbox."""
+"""verifiers' runtime interface, implemented by a sandbox."""
 
 import posixpath
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import verifiers.v1 as vf
 from verifiers.v1.runtimes.base import Runtime, RuntimeProcess
 
-from sandboxkit import CommandStartError, Process, ProcessResult, Sandbox, SandboxError
+from sandboxkit import CommandStartError, Process, Sandbox, SandboxError
+from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.verifiers._relay import Relay
 
 _WORKDIR = "/workspace"
@@ -18,7 +19,7 @@ _BACKGROUND = 'log=$1; shift; exec >"$log" 2>&1 </dev/null; "$@" &'
 
 @contextmanager
 def infrastructure() -> Iterator[None]:
-    """Whatever fails in here is verifiers' SandboxError, which it records on the trace as no outcome."""
+    """Re-raise sandboxkit's errors as verifiers' SandboxError, which does not count as an outcome."""
     try:
         yield
     except SandboxError as error:
@@ -26,13 +27,12 @@ def infrastructure() -> Iterator[None]:
 
 
 class SandboxkitRuntime(Runtime):
-    """A sandbox as a box to place runs into: `agent.run(task, runtime=box)`.
+    """A sandbox as the runtime of runs: `agent.run(task, runtime=box)`.
 
-    Its owner calls `start` and `stop`, as `boxed` does. The program in it reaches the model through
-    a relay, over the sandbox's own stream, so that it needs no network; that takes a `python3` there.
-    In verifiers' terms it is a Docker box, whichever the backend: a container that is near, with all
-    of the network or what the framework needs alone. The trace's `runtime` stays empty, for that
-    would be untrue there.
+    The owner calls `start` and `stop`, as `boxed` does. Programs in the sandbox reach the model through
+    a relay over the sandbox's own streams, which needs `python3` but no network. To verifiers it is a
+    Docker runtime on every backend: local, with either full network access or only what the framework
+    needs. The trace's `runtime` stays empty, since "docker" could be wrong there.
     """
 
     is_local = True
@@ -41,7 +41,7 @@ class SandboxkitRuntime(Runtime):
         super().__init__(name)
         spec = sandbox.spec
         self._sandbox, self._relay = sandbox, Relay(sandbox)
-        self._workdir = spec.workdir or _WORKDIR
+        self._workdir = spec.workdir or _WORKDIR  # replaced by the real one at the start
         self.config = vf.DockerConfig(
             image=spec.image or "",
             workdir=self._workdir,
@@ -51,7 +51,7 @@ class SandboxkitRuntime(Runtime):
 
     @property
     def id(self) -> str | None:
-        """The sandbox's id; None before its start."""
+        """The sandbox's id; None before the start."""
         return self._sandbox.id
 
     @property
@@ -62,15 +62,17 @@ class SandboxkitRuntime(Runtime):
     async def start(self) -> None:
         """Start the sandbox and the relay."""
         await self._sandbox.start()
+        self._workdir = await self._sandbox.workdir()
+        self.config = self.config.model_copy(update={"workdir": self._workdir})
         await self._relay.start()
 
     async def teardown(self) -> None:
-        """Delete the sandbox; `stop` shields it."""
+        """Delete the sandbox; `stop` shields this from cancellation."""
         await self._relay.close()
         await self._sandbox.stop()
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
-        """Run a command; what does not start has the status 127, as in a shell."""
+        """Run a command; one that does not start has the status 127, as in a shell."""
         with infrastructure():
             try:
                 result = await self._sandbox.exec(
@@ -80,26 +82,26 @@ class SandboxkitRuntime(Runtime):
                 if error.retryable:
                     raise
                 return vf.ProgramResult(_NOT_STARTED, "", str(error))
-        return vf.ProgramResult(result.returncode, result.stdout, _stderr(result))
+        return vf.ProgramResult(result.returncode, result.stdout, stderr_of(result, _OUTPUT_LIMIT))
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
-        """Start a command whose input stays open."""
+        """Start a command with an open stdin."""
         with infrastructure():
             return _LiveProcess(self._sandbox.exec(argv, env=self.process_env(env), stdin=True))
 
     async def run_background(self, argv: list[str], env: Mapping[str, str], log: str) -> None:
-        """Start a command that runs until `stop`. Raises vf.SandboxError where that cannot be."""
+        """Start a command that runs until `stop`. Raises vf.SandboxError if it does not start."""
         begun = await self.run(["sh", "-c", _BACKGROUND, "sh", log, *argv], dict(env))
         if begun.exit_code:
             raise vf.SandboxError(f"{argv[0]!r} was not started in the background: {begun.stderr}")
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file, making its folders; a relative path is in the working directory."""
+        """Write a file and create its folders; relative paths start in the working directory."""
         with infrastructure():
             await self._sandbox.write_file(self._path(path), data)
 
     def host_url(self, url: str) -> str:
-        """What a program in the sandbox uses for a URL of this machine."""
+        """Return the URL by which a program in the sandbox reaches a URL of the host."""
         return self._relay.url(url)
 
     async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
@@ -127,16 +129,11 @@ class _LiveProcess(RuntimeProcess):
             return (await self._process).returncode
 
     async def poll(self) -> int | None:
-        return self._process.poll()
+        with infrastructure():
+            return self._process.poll()
 
     async def terminate(self) -> None:
         await self.kill()
 
     async def kill(self) -> None:
         self._process.kill()
-
-
-def _stderr(result: ProcessResult) -> str:
-    if not result.truncated:
-        return result.stderr
-    return f"{result.stderr}\n[of more than {_OUTPUT_LIMIT} bytes the middle was dropped]"

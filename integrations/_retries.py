@@ -1,0 +1,41 @@
+"""Retries with exponential backoff."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+__all__ = ["pauses", "retry"]
+
+T = TypeVar("T")
+
+
+def pauses(first: float = 0.25, longest: float = 10.0) -> Iterator[float]:
+    """Yield pauses in seconds without end: `first`, then doubled each time, up to `longest`."""
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, longest)
+
+
+async def retry(
+    once: Callable[[], Awaitable[T]],
+    again: Callable[[Exception, int], bool],
+    *,
+    first: float = 0.2,
+) -> T:
+    """Return the result of `once()`, calling it again while `again(error, failures)` is true.
+
+    `failures` counts from 1. Sleeps before each retry: `first` seconds, doubled each time up to 10,
+    or the error's `retry_after` if that is longer. Raises the last error.
+    """
+    failures = 0
+    for pause in pauses(first):
+        try:
+            return await once()
+        except Exception as error:
+            failures += 1
+            if not again(error, failures):
+                raise
+            asked = getattr(error, "retry_after", None) or 0.0
+        await asyncio.sleep(max(pause, asked))
+    raise AssertionError("unreachable")
