@@ -1,10 +1,10 @@
-"""Where a fresh docker sandbox's time goes, and its throughput beside docker-py's containers.
+"""Where a fresh docker sandbox's time goes.
 
     python -m benchmarks.docker_start [--rounds N]
 
-Prints three tables: the parts of one life, alone; what the machine's processors do for one life, as
-it is and with one thing changed; and fresh sandboxes beside docker-py's. Whatever else the
-machine does is in all of them: let it do nothing else.
+Prints two tables: the parts of one life, alone; and what the machine's processors do for one life,
+as it is, with one thing changed, and in a container of docker-py. Whatever else the machine does is in
+both of them: let it do nothing else. `benchmarks.report` compares sandboxes with docker-py's.
 """
 
 import argparse
@@ -19,14 +19,15 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from benchmarks.docker_comparisons import IN_FLIGHT, container_of_docker_py, fresh_throughput
+import docker  # type: ignore[import-untyped]  # ships no types
+
 from benchmarks.sides.serve import IMAGE
 from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider, _container, _provider
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loopback import Hosts
 
-BATCH = 16
+IN_FLIGHT, BATCH = 8, 16
 SETTLES = 0.5
 """Seconds after a batch in which the daemon clears up what nobody waits for."""
 
@@ -46,6 +47,22 @@ CHANGES: dict[str, Change] = {
     "without AutoRemove": lambda host: host.update(AutoRemove=False),
     "with the log driver json-file": lambda host: host.update(LogConfig={"Type": "json-file"}),
 }
+
+
+@contextmanager
+def container_of_docker_py() -> Iterator[Callable[..., None]]:
+    """Does `true` in a container of its own, with further options of `containers.run`."""
+    client: Any = docker.from_env(max_pool_size=IN_FLIGHT)  # what it ships of types is half
+
+    def run(**options: object) -> None:
+        image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
+        said = client.containers.run(image, ["true"], remove=True, stderr=True, **options)
+        assert said == b""
+
+    try:
+        yield run
+    finally:
+        client.close()
 
 
 def busy() -> float:
@@ -194,8 +211,6 @@ def main() -> None:
     with Session("docker") as session:
         parts_table(session, rounds)
         steps_table(session, rounds)
-    for each in fresh_throughput(rounds):
-        print(each.row())
 
 
 if __name__ == "__main__":

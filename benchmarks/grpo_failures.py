@@ -22,7 +22,8 @@ from pathlib import Path
 from toys import compose
 
 from sandboxkit import ProviderUnavailableError
-from sandboxkit.integrations.grpo import plot, records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Limits
@@ -68,7 +69,7 @@ class Failing(LocalProvider):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one run of the program."""
+    """The results of one run of the program."""
 
     curve: list[float]
     """The pass rate on held-out rows, before the first step and after every tenth."""

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandboxkit import Operation
-from sandboxkit.integrations._kept import Kept, Turn
-from sandboxkit.integrations.grpo import records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
 from sandboxkit.integrations.grpo.engines.replicas import Replicas
 from sandboxkit.integrations.grpo.engines.vllm_calls import GENERATE, completion
 from sandboxkit.integrations.rewards import Outcome, Verdict
@@ -50,21 +50,21 @@ class Host:
     """Processor seconds that rank 0 spends on one rollout, measured."""
 
     request: float
-    """Its completion asked of a server, and read."""
+    """Requesting its completion from a server, and reading it."""
     record: float
-    """It is written, and handed to the other ranks."""
+    """Writing the record and sending it to the other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a step is of."""
+    """The sizes and costs that make up a step."""
 
     parameters: float
     rollouts_per_gpu: int
     tokens: int
-    """Of a completion; all are as long."""
+    """The number of tokens of each completion."""
     sandbox_seconds: float = 1.0
-    """Of one sandbox, for a rollout."""
+    """Seconds of one sandbox for a rollout."""
     sandboxes_per_gpu: int = 8
     sent: float = 2.0
     """Bytes a parameter that go to each server; of adapters as many as they have to those of all."""
@@ -85,7 +85,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Its seconds, one part after the other."""
+    """Seconds of each part, in sequence."""
 
     sampling: float
     rank0: float
@@ -163,7 +163,7 @@ def measured(tokens: int) -> Host:
         finally:
             replicas.close()
             server.stdin.close()
-    kept = Kept(
+    kept = RolloutRecord(
         group=0,
         member=0,
         verdict=Verdict(Outcome.PASSED, 1.0),

@@ -41,7 +41,7 @@ class Found:
     """What one run came to."""
 
     seconds: float | None
-    """Of training until GOAL of the held-out rows were right; None if they never were."""
+    """Seconds of training until GOAL of the held-out rows were right; None if they never were."""
     tokens_per_second: float
     wait: float
     """The share of the training time that went into waiting for rollouts and rewards."""

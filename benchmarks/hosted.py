@@ -1,9 +1,11 @@
 """A hosted provider beside its vendor's SDK, and beside an older version, against our emulators.
 
-Each side is a process of its own, and they take turns. Run from the root of the repository;
-neither account nor network is needed:
+Each side is a process of its own, and they take turns. With `--latency` the emulator is that many
+milliseconds of round trip away. Run from the root of the repository; neither account nor network is
+needed:
 
     python -m benchmarks.hosted e2b daytona modal [--before OTHER_CHECKOUT] [--check] [--rounds 20]
+        [--latency 50] [--baked] [--only first,true]
 """
 
 import argparse
@@ -13,45 +15,87 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+from unittest import mock
 
+from benchmarks.distance import Distance
 from tests.daytona.server import emulator as daytona
 from tests.e2b.server import emulator as e2b
-from tests.emulators.modal.client import modal_emulator as modal
+from tests.emulators._server import Server
+from tests.emulators.modal.client import ModalEmulator, modal_emulator
 
 HERE = Path(__file__).resolve().parent
-EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+EMULATORS: dict[str, Callable[[], AbstractContextManager[Server | ModalEmulator]]] = {
     "e2b": e2b,
     "daytona": daytona,
-    "modal": modal,
+    "modal": modal_emulator,
 }
-RATIO = 1.0
-"""At most so many times the SDK's latency of `true`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What every side does, and how often in one turn."""
+    """One measurement, which every side repeats in turn."""
 
     name: str
     says: str
     times: int
     every: int = 1
-    """In each how manieth round."""
+    """Taken in every n-th round."""
+    ratio: float | None = None
+    """The highest allowed ratio to the SDK's time."""
+    baked: float | None = None
+    """The highest allowed ratio to the SDK's time where the agent is in the image."""
 
 
 MEASURES = (
-    Measure("true", "`true`", 20),
-    Measure("first", "create to first result", 1),
+    Measure("true", "`true`", 20, ratio=1.0, baked=1.0),
+    Measure("first", "create to first result", 1, ratio=1.5, baked=1.2),
     Measure("at_once", "30 `true` at once", 1),
     Measure("small_file", "write and read 1 KiB", 10),
+    Measure("megabyte", "write and read 1 MB", 2),
+    Measure("listing", "list 50 files", 5),
     Measure("output", "50 MB of output", 1, every=5),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests and bytes between clients and the emulator."""
+
+    requests: int
+    bytes_up: int
+    bytes_down: int
+
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.requests - other.requests,
+            self.bytes_up - other.bytes_up,
+            self.bytes_down - other.bytes_down,
+        )
+
+
+class Meter:
+    """Counts the traffic of one emulator."""
+
+    def __init__(self, emulator: Server | ModalEmulator, way: Distance) -> None:
+        self._emulator, self._way = emulator, way
+        self._calls = 0
+
+    def read(self) -> Traffic:
+        """Everything since the start."""
+        if isinstance(self._emulator, ModalEmulator):
+            self._calls += sum(self._emulator.ask("calls").values())
+            requests = self._calls
+        else:
+            requests = len(self._emulator.requests)
+        return Traffic(requests, self._way.bytes_up, self._way.bytes_down)
 
 
 @dataclass
@@ -61,7 +105,10 @@ class Side:
     name: str
     command: list[str]
     root: Path
+    meter: Meter
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    traffic: dict[str, list[Traffic]] = field(default_factory=dict)
+    """The samples of one measure, one entry per repetition."""
     failures: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -98,43 +145,96 @@ class Side:
         """Do it once more; a side that cannot is not asked again."""
         if measure.name in self.failures:
             return
-        print(measure.name, measure.times if counts else 1, file=self._requests, flush=True)
-        answer = json.loads(self._answers.readline() or '"it ended"')
-        if isinstance(answer, str):
-            self.failures[measure.name] = answer
-        elif counts:
-            self.seconds.setdefault(measure.name, []).extend(answer)
+        for _ in range(measure.times if counts else 1):
+            before = self.meter.read()
+            print(measure.name, file=self._requests, flush=True)
+            answer = json.loads(self._answers.readline() or '"it ended"')
+            if isinstance(answer, str):
+                self.failures[measure.name] = answer
+                return
+            spent = self.meter.read() - before
+            print("undo", file=self._requests, flush=True)
+            self._answers.readline()
+            if counts:
+                self.seconds.setdefault(measure.name, []).append(answer)
+                self.traffic.setdefault(measure.name, []).append(spent)
 
     def median(self, measure: Measure) -> float | None:
-        """Its seconds; None where it could not."""
+        """Return the median seconds of a measure; None where the side failed."""
         seconds = None if measure.name in self.failures else self.seconds.get(measure.name)
         return statistics.median(seconds) if seconds else None
 
+    def usual(self, measure: Measure) -> Traffic | None:
+        """The median traffic of one measurement."""
+        found = None if measure.name in self.failures else self.traffic.get(measure.name)
+        if not found:
+            return None
+        return Traffic(
+            round(statistics.median(each.requests for each in found)),
+            round(statistics.median(each.bytes_up for each in found)),
+            round(statistics.median(each.bytes_down for each in found)),
+        )
+
 
 @contextlib.contextmanager
-def sides(vendor: str, before: Path | None) -> Iterator[list[Side]]:
+def distant(vendor: str, latency: float) -> Iterator[Meter]:
+    """An emulator of the vendor behind `latency` seconds, which the vendor's variables lead to."""
+    with EMULATORS[vendor]() as emulator:
+        where = urllib.parse.urlsplit(emulator.url)
+        assert where.hostname is not None
+        assert where.port is not None
+        with Distance(where.hostname, where.port, latency) as way:
+            leading = {
+                name: value.replace(emulator.url, way.url)
+                for name, value in os.environ.items()
+                if emulator.url in value
+            }
+            if isinstance(emulator, ModalEmulator):
+                emulator.ask("reached_at", url=way.url)
+            with mock.patch.dict(os.environ, leading):
+                yield Meter(emulator, way)
+
+
+@contextlib.contextmanager
+def sides(vendor: str, before: Path | None, latency: float, *, baked: bool) -> Iterator[list[Side]]:
     """Ours, the vendor's and the older one, started against one emulator."""
     root = HERE.parent
-    worker = str(HERE / "hosted_worker.py")
+    worker, bare = str(HERE / "hosted_worker.py"), str(HERE / "hosted_bare.py")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(EMULATORS[vendor]())
+        state = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(mock.patch.dict(os.environ, {"SANDBOXKIT_STATE_DIR": state}))
+        meter = stack.enter_context(distant(vendor, latency))
+        image: list[str] = []
+        """The baked image for both sides: starting from a snapshot takes the vendor longer, for both."""
+        if baked:
+            bake = [sys.executable, "-m", "sandboxkit", "bake", "-p", vendor]
+            done = subprocess.run(bake, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+            image.append(done.stdout.split()[1])
         found = [
-            stack.enter_context(Side("ours", [worker, vendor], root)),
-            stack.enter_context(Side("SDK", [str(HERE / "hosted_bare.py"), vendor], root)),
+            stack.enter_context(Side("ours", [worker, vendor], root, meter)),
+            stack.enter_context(Side("SDK", [bare, vendor, *image], root, meter)),
         ]
         if before is not None:
-            older = stack.enter_context(Side("before", [worker, vendor], before))
+            older = stack.enter_context(Side("before", [worker, vendor], before, meter))
             if not older.version.startswith(str(before)):
                 raise SystemExit(f"{before} has no sandboxkit of its own: {older.version}")
             found.append(older)
         yield found
 
 
-def measured(vendor: str, before: Path | None, rounds: int) -> list[Side]:
+def measured(
+    vendor: str,
+    before: Path | None,
+    rounds: int,
+    latency: float,
+    measures: Sequence[Measure],
+    *,
+    baked: bool,
+) -> list[Side]:
     """Every measure on every side, in turns; the first round warms up."""
-    with sides(vendor, before) as found:
+    with sides(vendor, before, latency, baked=baked) as found:
         for number in range(rounds + 1):
-            for measure in MEASURES:
+            for measure in measures:
                 if number % measure.every == 0:
                     # Whoever is first in a turn meets what the last one left: it is not always one.
                     shift = number % len(found)
@@ -143,25 +243,34 @@ def measured(vendor: str, before: Path | None, rounds: int) -> list[Side]:
         return found
 
 
-def show(vendor: str, found: list[Side]) -> bool:
-    """Print a row a measure; whether the target is met."""
-    ours, sdk, *older = found
-    print(f"{vendor} ({sdk.version})")
-    for measure in MEASURES:
+def show(vendor: str, found: list[Side], measures: Sequence[Measure], *, baked: bool) -> bool:
+    """Print a row a measure, and below it what each side sent; whether the targets are met."""
+    ours, *others = found
+    all_met = True
+    print(f"{vendor} ({others[0].version}{', baked' if baked else ''})")
+    for measure in measures:
         mine = ours.median(measure)
         cells = [f"{measure.says:<24}", _milliseconds("ours", mine)]
-        for side in (sdk, *older):
+        for side in others:
             other = side.median(measure)
             cells.append(_milliseconds(side.name, other))
             cells.append(f"{mine / other:5.2f}x" if mine and other else "     -")
-        print("  ".join(cells))
+        limit, sdk = measure.baked if baked else measure.ratio, others[0].median(measure)
+        if limit is not None:
+            met = mine is not None and sdk is not None and mine <= limit * sdk
+            cells.append(f"at most {limit:g}x: {'yes' if met else 'MISSED'}")
+            all_met = all_met and met
+        print("  ".join(cells), flush=True)
+        for side in found:
+            if (each := side.usual(measure)) is not None:
+                print(
+                    f"    {side.name:>6}: {each.requests} requests, {each.bytes_up} bytes up, "
+                    f"{each.bytes_down} down"
+                )
     for side in found:
         for name, why in side.failures.items():
             print(f"  {side.name} cannot do {name}: {why}")
-    mine, other = ours.median(MEASURES[0]), sdk.median(MEASURES[0])
-    met = mine is not None and other is not None and mine <= RATIO * other
-    print(f"  `true` at most {RATIO:g} times the SDK's: {'yes' if met else 'MISSED'}", flush=True)
-    return met
+    return all_met
 
 
 def _milliseconds(name: str, seconds: float | None) -> str:
@@ -176,9 +285,23 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--latency", type=float, default=0, metavar="MILLISECONDS")
+    parser.add_argument("--baked", action="store_true", help="let ours bake its agent first")
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="leave out other measures")
     args = parser.parse_args()
     before = args.before and args.before.resolve()
-    met = [show(name, measured(name, before, args.rounds)) for name in args.vendors]
+    wanted = args.only.split(",") if args.only else [each.name for each in MEASURES]
+    measures = [each for each in MEASURES if each.name in wanted]
+    latency = args.latency / 1000
+    met = [
+        show(
+            name,
+            measured(name, before, args.rounds, latency, measures, baked=args.baked),
+            measures,
+            baked=args.baked,
+        )
+        for name in args.vendors
+    ]
     return 1 if args.check and not all(met) else 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.hosted_worker import MANY, MUCH, SMALL, serve
+from benchmarks.hosted_worker import FILES, MANY, MEGABYTE, MUCH, SMALL, serve
 
 LIFETIME = 600
 
@@ -16,7 +16,9 @@ LIFETIME = 600
 class Bare(ABC):
     """An SDK on an event loop that keeps running. Any: a sandbox is whatever the SDK returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, baked: str | None) -> None:
+        """`baked` is the image that has the agent in it, in sandboxkit's words; else the default."""
+        self._baked = baked
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._wait(self._connect())
@@ -34,7 +36,12 @@ class Bare(ABC):
     @abstractmethod
     async def _true(self, sandbox: Any) -> None: ...
 
-    async def _file(self, sandbox: Any) -> None:
+    async def _file(self, sandbox: Any, data: bytes) -> None:
+        """Write a file and read it."""
+        raise NotImplementedError("the emulator has none of the vendor's file calls")
+
+    async def _many(self, sandbox: Any) -> int:
+        """How many files the folder _MANY has."""
         raise NotImplementedError("the emulator has none of the vendor's file calls")
 
     @abstractmethod
@@ -68,7 +75,15 @@ class Bare(ABC):
 
     def small_file(self) -> None:
         """See `Side`."""
-        self._wait(self._file(self._sandbox))
+        self._wait(self._file(self._sandbox, SMALL))
+
+    def megabyte(self) -> None:
+        """See `Side`."""
+        self._wait(self._file(self._sandbox, MEGABYTE))
+
+    def listing(self) -> None:
+        """See `Side`."""
+        assert self._wait(self._many(self._sandbox)) == FILES
 
     def output(self) -> None:
         """See `Side`."""
@@ -93,7 +108,9 @@ class E2B(Bare):
         self._sdk = AsyncSandbox
 
     async def _create(self) -> Any:
-        return await self._sdk.create(timeout=LIFETIME, allow_internet_access=False)
+        return await self._sdk.create(
+            template=self._baked, timeout=LIFETIME, allow_internet_access=False
+        )
 
     async def _delete(self, sandbox: Any) -> None:
         await sandbox.kill()
@@ -114,7 +131,9 @@ class Daytona(Bare):
 
         self._daytona: Any = AsyncDaytona()
         self._params = CreateSandboxFromSnapshotParams(
-            network_block_all=True, ttl_minutes=LIFETIME // 60
+            snapshot=self._baked and self._baked.removeprefix("snapshot:"),
+            network_block_all=True,
+            ttl_minutes=LIFETIME // 60,
         )
 
     async def _create(self) -> Any:
@@ -143,13 +162,19 @@ class Modal(Bare):
         self._app = await modal.App.lookup.aio(
             "sandboxkit-benchmark", create_if_missing=True, client=self._client
         )
+        image = (
+            modal.Image.from_id(self._baked, client=self._client)
+            if self._baked
+            else modal.Image.from_registry("python:3.11-slim")
+        )
+        self._image = await image.build.aio(self._app)
         self._modal = modal
 
     async def _create(self) -> Any:
         return await self._modal.Sandbox.create.aio(
             *("sleep", str(LIFETIME)),
             app=self._app,
-            image=self._modal.Image.from_registry("python:3.11-slim"),
+            image=self._image,
             timeout=LIFETIME,
             block_network=True,
             client=self._client,
@@ -161,13 +186,13 @@ class Modal(Bare):
     async def _true(self, sandbox: Any) -> None:
         await self._run(sandbox, "true")
 
-    async def _file(self, sandbox: Any) -> None:
-        process = await sandbox.exec.aio("sh", "-c", "cat > /tmp/small", text=False)
-        process.stdin.write(SMALL)
+    async def _file(self, sandbox: Any, data: bytes) -> None:
+        process = await sandbox.exec.aio("sh", "-c", "cat > /tmp/file", text=False)
+        process.stdin.write(data)
         process.stdin.write_eof()
         await process.stdin.drain.aio()
         assert await process.wait.aio() == 0
-        assert await self._run(sandbox, "cat", "/tmp/small") == SMALL
+        assert await self._run(sandbox, "cat", "/tmp/file") == data
 
     async def _output(self, sandbox: Any) -> int:
         return len(await self._run(sandbox, "head", "-c", str(MUCH), "/dev/zero"))
@@ -189,4 +214,4 @@ SDKS: dict[str, type[Bare]] = {"e2b": E2B, "daytona": Daytona, "modal": Modal}
 
 if __name__ == "__main__":
     name = sys.argv[1]
-    serve(SDKS[name](), f"{name} {version(name)}")
+    serve(SDKS[name](next(iter(sys.argv[2:]), None)), f"{name} {version(name)}")

@@ -11,6 +11,8 @@ from typing import Protocol
 
 MANY = 30
 SMALL = b"0123456789abcdef" * 64
+MEGABYTE = SMALL * 1000
+FILES = 50
 MUCH = 50_000_000
 
 
@@ -33,6 +35,14 @@ class Side(Protocol):
         """Write SMALL to a file and read it."""
         ...
 
+    def megabyte(self) -> None:
+        """Write MEGABYTE to a file and read it."""
+        ...
+
+    def listing(self) -> None:
+        """List a folder of FILES files."""
+        ...
+
     def output(self) -> None:
         """Run a command that writes MUCH."""
         ...
@@ -43,28 +53,30 @@ class Side(Protocol):
 
 
 def serve(side: Side, version: str) -> None:
-    """Say `version`, then read lines of a measure and how often, and answer with the seconds."""
+    """Say `version`, then read measures' names, and answer each with the seconds.
+
+    After each comes the line "undo", which lets what was made be deleted.
+    """
     print(json.dumps(version), flush=True)
+    undo: object = None
     try:
         for line in sys.stdin:
-            name, times = line.split()
+            name = line.strip()
             try:
-                answer: object = [_seconds(side, name) for _ in range(int(times))]
+                if name == "undo":
+                    answer: object = None
+                    if callable(undo):
+                        undo()
+                else:
+                    measure: Callable[[], object] = getattr(side, name)
+                    started = time.perf_counter()
+                    undo = measure()
+                    answer = time.perf_counter() - started
             except Exception as error:  # noqa: BLE001 - the table says it
                 answer = f"{type(error).__name__}: {error}"[:200]
             print(json.dumps(answer), flush=True)
     finally:
         side.close()
-
-
-def _seconds(side: Side, name: str) -> float:
-    measure: Callable[[], object] = getattr(side, name)
-    started = time.perf_counter()
-    undo = measure()
-    seconds = time.perf_counter() - started
-    if callable(undo):
-        undo()
-    return seconds
 
 
 class Ours:
@@ -75,6 +87,8 @@ class Ours:
 
         self._session = Session(provider)
         self._sandbox = self._session.sandbox().start().result(120)
+        for number in range(FILES):
+            self._sandbox.write_file(f"/workspace/many/{number}", b"").result(120)
 
     def true(self) -> None:
         assert self._sandbox.exec(["true"]).result(120).returncode == 0
@@ -91,6 +105,13 @@ class Ours:
     def small_file(self) -> None:
         self._sandbox.write_file("/workspace/small", SMALL).result(120)
         assert self._sandbox.read_file("/workspace/small").result(120) == SMALL
+
+    def megabyte(self) -> None:
+        self._sandbox.write_file("/workspace/much", MEGABYTE).result(120)
+        assert self._sandbox.read_file("/workspace/much").result(120) == MEGABYTE
+
+    def listing(self) -> None:
+        assert len(self._sandbox.list_dir("/workspace/many").result(120)) == FILES
 
     def output(self) -> None:
         argv = ["head", "-c", str(MUCH), "/dev/zero"]

@@ -43,7 +43,7 @@ class Api:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, cluster: Cluster) -> AsyncIterator[Self]:
-        """With a namespace of its own, which is deleted with all that is in it."""
+        """Run the measurements in a new namespace, and delete the namespace with its contents."""
         connector = aiohttp.TCPConnector(limit=0, ssl=cluster.tls)
         headers = {"Authorization": f"Bearer {cluster.token}"}
         session = aiohttp.ClientSession(

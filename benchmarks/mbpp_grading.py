@@ -107,7 +107,7 @@ async def measured(problems: list[Problem], args: argparse.Namespace, tag: str) 
 
 
 async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, Any]:
-    """The same, and what is left afterwards."""
+    """Measure as `measured` does, and count the sandboxes that are left afterwards."""
     tag = f"mbpp-grading:{uuid.uuid4().hex}"
     figures = await measured(problems, args, tag)
     async with Session(args.provider) as session:

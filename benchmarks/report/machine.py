@@ -1,4 +1,4 @@
-"""Who used this machine's processors: a round in which others did is not counted.
+"""Measures which programs use this machine's processors; a round in which others did is not counted.
 
 What is ours is found by an environment variable that all our processes inherit; what Docker's daemon
 and its containers use counts as ours, too, since a benchmark makes them work.

@@ -45,7 +45,7 @@ class Assumptions:
 
     jobs: int = 10_000
     sandboxes: int = 10
-    """That run at a time."""
+    """The number of jobs that run at a time."""
     vcpus: float = 1
     memory_gib: float = 1
     start: float = 1.0

@@ -23,7 +23,7 @@ class Entry:
     arguments: dict[str, Any]
     times: int
     peer: str | None = None
-    """Whose environment it needs; None for ours."""
+    """The peer whose environment the side needs; None for ours."""
     in_flight: int = 1
     each: int = 1
     """How many operations one time is."""
@@ -52,7 +52,7 @@ class Row:
     entries: tuple[Entry, ...]
     rounds: int = 5
     weight: float = 1.0
-    """Its share of the time that there is."""
+    """This row's share of the total time, relative to the other rows' weights."""
     targets: tuple[Target, ...] = ()
     notes: str = ""
 
@@ -66,7 +66,7 @@ class Measured:
     failures: dict[str, str] = field(default_factory=dict)
     quiet: int = 0
     busy: list[float] = field(default_factory=list)
-    """Of each round that was skipped, the share of the machine that others took."""
+    """The share of the machine that other programs used, for each skipped round."""
 
     def each(self, label: str) -> list[float]:
         """Seconds an operation, a number for each quiet round."""

@@ -50,7 +50,7 @@ async def living(provider: str, argv: list[str], stdout: str) -> AsyncIterator[W
 
 @asynccontextmanager
 async def floor_in_container(argv: list[str], stdout: str) -> AsyncIterator[Work]:
-    """The same commands, started by one Python inside the container: nobody talks to it."""
+    """Run the commands from one Python process inside the container, without any exchange with it."""
     script = Path(__file__).with_name("in_container.py").read_text()
     async with Session("docker", tags=TAGS) as session, session.sandbox() as sandbox:
 
