@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make an environment that sees all of the current one (or of PYTHON's) and has other packages
-# besides, which would not do in it: they want other versions, or bring plugins that pytest loads.
+# Make a virtual environment that sees all packages of the current one (or of PYTHON's) and adds more.
+# These do not fit into the current one: they need other versions, or bring plugins that pytest loads.
 #
 #     PYTHON=.venv/bin/python scripts/beside.sh .venv/frameworks 'verifiers==0.4.0'
 set -euo pipefail

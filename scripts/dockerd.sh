@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make sure that a Docker daemon answers on this machine, starting one if need be.
+# Make sure that a Docker daemon answers on this machine; start one if necessary.
 #
-# The daemon is left running, its log in /var/log/sandboxkit-dockerd.log. Does nothing when
+# The daemon keeps running and logs to /var/log/sandboxkit-dockerd.log. The script does nothing if
 # `docker info` already answers, whatever daemon DOCKER_HOST or the docker context points to.
 set -euo pipefail
 
@@ -27,8 +27,8 @@ command -v dockerd >/dev/null || {
   exit 1
 }
 
-# The daemon wants the memory, pids and other controllers; containers and minimal machines
-# often mount none of them.
+# The daemon needs the memory, pids and other controllers; containers and minimal machines often
+# mount none of them.
 if ! mountpoint -q /sys/fs/cgroup; then
   mount -t cgroup2 none /sys/fs/cgroup
 fi
@@ -36,8 +36,8 @@ fi
 log=/var/log/sandboxkit-dockerd.log
 launch() {
   echo "== $(date -u +%FT%TZ) dockerd $*" >>"$log"
-  # Its own session, and none of our descriptors: a caller waiting for our output must not
-  # wait for the daemon.
+  # The daemon gets a session of its own and none of our descriptors, so that a caller that waits
+  # for our output does not wait for the daemon.
   setsid dockerd "$@" >>"$log" 2>&1 </dev/null &
   local pid=$!
   for _ in $(seq 1 120); do
@@ -52,13 +52,13 @@ launch() {
   return 1
 }
 
-# A pid file that outlived its process (a killed machine, a snapshot) stops dockerd.
+# dockerd refuses to start if a pid file has outlived its process (after a power-off or a snapshot).
 if [[ -f /var/run/docker.pid ]] && ! kill -0 "$(cat /var/run/docker.pid)" 2>/dev/null; then
   rm -f /var/run/docker.pid
 fi
 
-# Never `--bridge=none`: the daemon would have no bridge at all, and `network="internet"` could
-# not even be tried. Without a working iptables there is a bridge that leads nowhere.
+# Never use `--bridge=none`: without any bridge, `network="internet"` could not even be tried. Without
+# a working iptables the bridge exists but leads nowhere.
 if command -v iptables >/dev/null && iptables -t nat -L -n >/dev/null 2>&1; then
   attempts=("" "--iptables=false --ip6tables=false --ip-masq=false"
     "--iptables=false --ip6tables=false --ip-masq=false --storage-driver=vfs")

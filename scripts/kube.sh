@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# A real Kubernetes 1.20.2 of one node on this Debian 12 machine, for the tests.
+# Run a real Kubernetes 1.20.2 cluster of one node on this Debian 12 machine, for the tests.
 #
-#   kube.sh build                 compile it, once (scripts/kube/build.sh), and keep it
-#   kube.sh up                    start what does not run, and wait until the node is ready
-#   kube.sh status                what runs, and whether API server and node are ready
-#   kube.sh down                  end everything, and remove its pods, state and addresses
+#   kube.sh build                 compile Kubernetes once (scripts/kube/build.sh) and keep it
+#   kube.sh up                    start each program that does not run; wait until the node is ready
+#   kube.sh status                show which programs run, and whether API server and node are ready
+#   kube.sh down                  end everything; remove its pods, state and addresses
 #   kube.sh stop|start|restart|kill|freeze|thaw PROGRAM
-#   kube.sh kubectl ...           as the administrator
+#   kube.sh kubectl ...           run kubectl as the administrator
 #
 # PROGRAM is etcd, api, controllers, scheduler, containerd or kubelet. `up` prints the path of the
-# administrator's kubeconfig; beside it are kubeconfig-user, of a user who may do nothing, and
-# kubeconfig-certificate. The cluster answers on addresses of its own on the loopback device, runs
-# its own containerd, and lives beside a Docker daemon without touching it.
+# administrator's kubeconfig. Beside it are kubeconfig-user, for a user without any rights, and
+# kubeconfig-certificate. The cluster has addresses of its own on the loopback device and runs its own
+# containerd. It does not touch a Docker daemon on the same machine.
 set -euo pipefail
 
 state="${SANDBOXKIT_KUBE_DIR:-/var/lib/sbk-kube}"
 cache="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sandboxkit/kubernetes"
-built="$cache/v1.20.2-2" # the last figure counts the changes of what build.sh makes
-service_ip=10.97.0.1 # the first of the services' range: pods know the API server by it
+built="$cache/v1.20.2-2" # increase the last number when build.sh's output changes
+service_ip=10.97.0.1 # the first address of the service range, at which pods find the API server
 node_ip=10.98.0.1
-if [[ -f "$state/built" ]]; then # what runs was made with it, and goes on with it
+if [[ -f "$state/built" ]]; then # a running cluster keeps the build it was made with
   built="$(cat "$state/built")"
 fi
 programs=(etcd containerd api controllers scheduler kubelet)
@@ -52,7 +52,7 @@ arguments() {
       ;;
     containerd) echo --config="$state/containerd.toml" ;;
     api)
-      # Histories are kept for a minute, so that watches and continued lists do expire.
+      # etcd keeps a minute of history, so that watches and continued lists do expire in tests.
       echo --etcd-servers=http://127.0.0.1:12379 --etcd-compaction-interval=1m
       echo --bind-address=$service_ip --secure-port=443 --advertise-address=$service_ip
       echo --service-cluster-ip-range=10.97.0.0/24
@@ -85,7 +85,7 @@ arguments() {
   esac
 }
 
-# The process id of a program that runs; fails when it does not.
+# Print the process id of a program; fail if the program does not run.
 running() {
   local pid
   pid="$(cat "$state/pid/$1" 2>/dev/null)" && [[ "$(readlink "/proc/$pid/exe")" == "$(binary "$1")" ]] && echo "$pid"
@@ -97,7 +97,7 @@ start() {
     kill -s CONT "$pid"
     return
   fi
-  # Nothing of the caller's: a test's environment and folder would make it the test's process.
+  # Inherit nothing from the caller: with a test's environment and folder it would count as the test's.
   # shellcheck disable=SC2046  # no argument has a space in it
   (
     cd "$state"
@@ -108,7 +108,7 @@ start() {
   echo $! >"$state/pid/$1"
 }
 
-# send SIGNAL PROGRAM, and wait until it has ended
+# end SIGNAL PROGRAM: send the signal, wait until the program has ended, and kill it after 20 s
 end() {
   local pid
   pid="$(running "$2")" || return 0
@@ -127,7 +127,7 @@ send() {
   kill -s "$1" "$pid"
 }
 
-# wait_for SECONDS WHAT COMMAND...
+# wait_for SECONDS WHAT COMMAND...: wait until the command succeeds
 wait_for() {
   local end=$((SECONDS + $1)) what="$2"
   shift 2
@@ -155,9 +155,9 @@ prepare() {
   if ! mountpoint -q /sys/fs/cgroup; then
     mount -t cgroup2 none /sys/fs/cgroup
   fi
-  # A folder without its mark is a configuration that was interrupted.
+  # Without this file the configuration was interrupted: make it again.
   [[ -f "$state/configured" ]] || "$here/configure.sh" "$state" "$built" $service_ip $node_ip
-  # The kubelet sets these for the whole machine.
+  # The kubelet sets these for the whole machine: save them for `down` to restore.
   if [[ ! -f "$state/tunables" ]]; then
     for name in "${tunables[@]}"; do
       echo "$name $(cat "/proc/sys/$name" 2>/dev/null)"
@@ -168,7 +168,7 @@ prepare() {
   done
 }
 
-# The images of the tests. One made anew since replaces the one that is there.
+# Import the tests' images. An image that was rebuilt replaces the imported one.
 images() {
   local known="$state/images" id import=(images import --snapshotter "$(cat "$state/snapshotter")")
   mkdir -p "$known"
@@ -230,7 +230,7 @@ down() {
   for program in kubelet controllers scheduler api etcd; do
     end TERM "$program"
   done
-  # A shim takes its container with it when it is told to, not when it is killed.
+  # A shim ends its container when asked to, but not when it is killed: delete the tasks first.
   if running containerd >/dev/null; then
     send CONT containerd
     for task in $(timeout 20 "$built/bin/ctr" --address "$state/containerd/socket" -n k8s.io tasks list -q || true); do

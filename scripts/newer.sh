@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make an environment of a newer Python, with this package and others in it; or say that there is none.
+# Make a virtual environment of a newer Python with this package and others. If no such Python is
+# installed, print that and exit with 0.
 #
 #     PYTHON=.venv/bin/python scripts/newer.sh .venv/harbor 3.12 'harbor>=0.24'
 set -euo pipefail
@@ -14,6 +15,6 @@ if [ -z "$found" ]; then
   exit 0
 fi
 "$uv" venv -q -p "$found" "$folder"
-# Built without isolation: the agent is there already, so that it takes no Go toolchain.
+# The agent is built already; without build isolation this needs no Go toolchain.
 "$uv" pip install -q -p "$folder" 'setuptools>=77'
 "$uv" pip install -q -p "$folder" --no-build-isolation -e '.[local,docker]' "${@:3}"

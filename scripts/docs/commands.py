@@ -1,4 +1,4 @@
-"""The reference of the command line, from the parser that reads it."""
+"""Generates the command line's reference from its argument parser."""
 
 import argparse
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Generated from the command itself: `sandboxkit VERB --help` says the same.
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page as Markdown."""
     parser = build_parser()
     verbs = "".join(_verb(["sandboxkit", *names], each) for names, each in walk(parser))
     return f"{OPENING}{_body(['sandboxkit'], parser)}{verbs}"
@@ -23,7 +23,7 @@ def document() -> str:
 def walk(
     parser: argparse.ArgumentParser, names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Each verb with its parser, and the verbs of a verb behind it."""
+    """Yield each verb's names with its parser, followed by its own verbs."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, each in action.choices.items():
@@ -36,7 +36,7 @@ def _verb(names: list[str], parser: argparse.ArgumentParser) -> str:
 
 
 def _body(names: list[str], parser: argparse.ArgumentParser) -> str:
-    # Python lays usage out for the terminal it is on; here it is one line.
+    # argparse wraps usage at the terminal's width; the page has it on one line.
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     parts = [f"{_text(parser.description or '')}\n\n```text\n{usage}\n```\n\n"]
     rows = [_row(action) for action in parser._actions if _is_listed(action)]

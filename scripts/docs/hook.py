@@ -1,4 +1,4 @@
-"""MkDocs' hook: the pages that are made from the code, the navigation, and links out of docs/."""
+"""MkDocs hook: adds the generated pages, sets the navigation and rewrites links that leave docs/."""
 
 import re
 from pathlib import Path
@@ -29,11 +29,11 @@ ROW = re.compile(r"^\|.*$", re.MULTILINE)
 CODE = re.compile(r"`[^`]*`")
 
 _repository: dict[str, str] = {}
-"""Pages of files that are not in docs/: page to the file's path in the repository."""
+"""Maps the page of each file outside docs/ to the file's path in the repository."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Order the pages: what is in docs/ and is named nowhere stands among the guides."""
+    """Set the navigation. Pages in docs/ that no list here names are put among the guides."""
     loose = sorted(path.name for path in DOCS.glob("*.md"))
     named = {*FIRST, *REFERENCE, *MEASURED}
     guides = [*_folder("guides"), *(name for name in loose if name not in named)]
@@ -57,7 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made: the reference, the project's documents, files that are linked to."""
+    """Add pages for the reference, the project's documents and every repository file that is linked to."""
     made = {**reference.pages(), "reference/command-line.md": commands.document()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in files.documentation_pages():
         if page.src_uri not in made:
             places.rewritten(page.content_string, f"docs/{page.src_uri}", todo.append)
-    for path in todo:  # which grows meanwhile
+    for path in todo:  # `rewritten` appends to the list meanwhile
         page = places.on_site(path)
         if path in ("README.md",) or page in _repository:
             continue
@@ -79,7 +79,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point each link at the page that shows its file."""
+    """Rewrite each link to lead to the page that shows its target."""
     markdown = ROW.sub(_bars, markdown)
     uri = page.file.src_uri
     path = _repository.get(uri, f"docs/{uri}")
@@ -89,12 +89,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def _bars(row: re.Match[str]) -> str:
-    """A row of a table whose code has no escaped bars: other readers of Markdown want them."""
+    """Unescape the bars in a table row's code: MkDocs, unlike other renderers, needs no escapes there."""
     return CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
 
 
 def _folder(name: str) -> list[str]:
-    """The pages of a folder: its index, then as the index links to them, then the others."""
+    """List a folder's pages: the index, then those it links to in its order, then the others."""
     found = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / name).rglob("*.md"))
     index = f"{name}/index.md"
     text = (DOCS / index).read_text() if index in found else ""

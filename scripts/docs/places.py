@@ -1,4 +1,4 @@
-"""Where the files of the repository are on the site, and which pages they make there."""
+"""Maps files of the repository to pages of the site, and renders those outside docs/."""
 
 import ast
 import posixpath
@@ -19,7 +19,7 @@ LANGUAGES = {".py": "python", ".go": "go", ".sh": "sh", ".yaml": "yaml", ".toml"
 
 
 def on_site(path: str) -> str:
-    """The page, or the file, that shows a path of the repository; a folder's is a list of its files."""
+    """Return the site's page for a path of the repository, be it a file or a folder."""
     if path in PROJECT:
         return PROJECT[path]
     if path.startswith("docs/"):
@@ -28,9 +28,9 @@ def on_site(path: str) -> str:
 
 
 def rewritten(text: str, path: str, wanted: Callable[[str], None]) -> str:
-    """A document's text with its links as they have to be on the site.
+    """Return a document's text with its links rewritten for the site.
 
-    `path` is the document's own; `wanted` is told of each path outside of `docs` that is linked to.
+    `path` is the document's own path. `wanted` is called with each linked path outside `docs`.
     """
     here = posixpath.dirname(path)
     page = posixpath.dirname(on_site(path))
@@ -41,7 +41,7 @@ def rewritten(text: str, path: str, wanted: Callable[[str], None]) -> str:
             return match[0]
         meant = posixpath.normpath(posixpath.join(here, target))
         if not (ROOT / meant).exists():
-            meant = meant if meant.startswith("docs/") else f"docs/{meant}"  # made for the site
+            meant = meant if meant.startswith("docs/") else f"docs/{meant}"  # a generated page
         elif not meant.startswith("docs/"):
             wanted(meant)
         return f"]({posixpath.relpath(on_site(meant), page or '.')}{match[2] or ''})"
@@ -55,7 +55,7 @@ def rewritten(text: str, path: str, wanted: Callable[[str], None]) -> str:
 
 
 def shown(path: str) -> str:
-    """The page of a file that is no document, or of a folder."""
+    """Return the page for a source file, or for a folder: a list of its files."""
     file = ROOT / path
     if file.is_dir():
         names = sorted(each.name for each in file.iterdir() if each.is_file())
@@ -70,7 +70,7 @@ def shown(path: str) -> str:
 
 
 def _said(file: Path) -> str:
-    """What a program says of itself, in a line."""
+    """Return the first line of a Python file's docstring, as a suffix; empty without one."""
     if file.suffix != ".py":
         return ""
     text = ast.get_docstring(ast.parse(file.read_text())) or ""

@@ -1,4 +1,4 @@
-"""The pages of the reference: every public name, from its own docstring, and a GRPO run's settings."""
+"""Generates the reference: a page section for every public name, and a GRPO run's settings."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = "grpo-settings"
 
-# Which of the package's names are on which page; what is on none is on the last.
+# The package's names by page. A name on none of them goes to the last page.
 CORE = {
     "session": ("Session", ["Session"]),
     "sandbox": ("Sandbox", ["Sandbox"]),
@@ -24,7 +24,6 @@ MODULES = {
         [
             "sandboxkit.testing",
             "sandboxkit.testing.conformance",
-            "sandboxkit.testing.faults",
             "sandboxkit.testing.live",
         ],
     ),
@@ -37,7 +36,7 @@ INHERITED = "    options: {inherited_members: true}\n"
 
 
 def exported(module: str) -> list[str]:
-    """The public names of a module, in its own order, without importing what it needs."""
+    """Return a module's `__all__` in its order, without importing the module."""
     file = ROOT.joinpath(*module.split("."))
     path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
     for node in ast.parse(path.read_text()).body:
@@ -47,13 +46,13 @@ def exported(module: str) -> list[str]:
 
 
 def _packages(folder: str) -> list[str]:
-    """The public packages of a folder that export something."""
+    """List the public packages of a folder that export names."""
     names = sorted(path.parent.name for path in (ROOT / folder).glob("[!_]*/__init__.py"))
     return [each for each in names if exported(f"sandboxkit.{folder}.{each}")]
 
 
 def entries() -> dict[str, tuple[str, dict[str, list[str]]]]:
-    """Each page of the API: its name, to its title and the names that it explains, by module."""
+    """Map each API page's name to its title and to the names on it, by module."""
     names = exported("sandboxkit")
     errors = exported("sandboxkit.errors")
     placed = {name for _, some in CORE.values() for name in some} | set(errors)
@@ -71,7 +70,7 @@ def entries() -> dict[str, tuple[str, dict[str, list[str]]]]:
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference but the command line's: its path on the site, to its text."""
+    """Map each page's path on the site to its text, for the reference without the command line."""
     found = {f"reference/{name}.md": _page(name, *entry) for name, entry in entries().items()}
     found[f"reference/{SETTINGS}.md"] = settings()
     found["reference/index.md"] = index()
@@ -94,7 +93,7 @@ def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
 
 
 def index() -> str:
-    """The list of all public names."""
+    """Return the page that lists all public names."""
     parts = [
         "# Reference\n\nEvery public name. What a call returns and raises is in its docstring, which",
         " `help()` and these pages show. The [options](../options.md) of a sandbox, the ",
@@ -110,7 +109,7 @@ def index() -> str:
 
 
 def settings() -> str:
-    """Every setting of a GRPO run, from the dataclasses that hold them."""
+    """Return the page of a GRPO run's settings, generated from their dataclasses."""
     folder = ROOT / "integrations" / "grpo"
     classes = {
         node.name: node

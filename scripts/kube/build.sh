@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Build Kubernetes 1.20.2 and all it runs on from Debian's packages, into the folder given.
+# Build Kubernetes 1.20.2 and everything it runs on from Debian's packages, into the given folder.
 #
-# Debian 12 has the source of Kubernetes, and of its binaries only the client: the servers are
-# compiled here, with Debian's Go. Go, etcd, containerd, runc and the network plugins are fetched as
-# packages and unpacked aside: nothing is installed and no apt list of this machine changes. About
-# three minutes on two idle cores; the folder appears only when all of it is there.
+# Debian 12 has the source of Kubernetes but only the client's binary, so this script compiles the
+# servers with Debian's Go. It fetches Go, etcd, containerd, runc and the network plugins as packages
+# and unpacks them in a work folder: it installs nothing and changes no apt list of this machine. The
+# build takes about three minutes on two idle cores; the folder appears only when it is complete.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -24,7 +24,7 @@ exec 8>&1 >"$log" 2>&1
 say() { echo "build.sh: $*" && echo "build.sh: $*" >&8; }
 trap 'echo "build.sh: failed; the end of $log:" >&8; tail -n 20 "$log" >&8' ERR
 
-# The mirror this machine's apt uses, so that a site with its own mirror is not left behind.
+# Use the mirror of this machine's apt, because a site may reach only its own.
 mirror="$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
   grep -v '^[[:space:]]*#' | grep -oE '(https?|file)://[^][ ]+/debian/?([[:space:]]|$)' | head -n 1 | tr -d '[:space:]')" || true
 mirror="${mirror:-http://deb.debian.org/debian}"
@@ -62,8 +62,8 @@ mkdir -p "$GOPATH/src/k8s.io"
 dpkg-source --no-check -x kubernetes_*.dsc "$source"
 cd "$source"
 
-# The source has no OpenAPI definitions, and the API server does not start without them. What they
-# cover is named as upstream's makefile does: every package marked for it, by its import path.
+# The source lacks the OpenAPI definitions that the API server needs to start. Like upstream's makefile,
+# generate them for the import paths of all packages that are marked for it.
 say "generating the API's definitions"
 go build -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
 marked="$(grep -rl --include='*.go' -E '^// \+k8s:openapi-gen=' pkg staging/src/k8s.io cmd |
@@ -81,8 +81,8 @@ flags="-s -w"
 for package in "$version" "$client"; do
   flags+=" -X $package.gitVersion=v1.20.2 -X $package.gitMajor=1 -X $package.gitMinor=20"
 done
-# Without the clouds' libraries and dockershim, which is a third of the work; all at once, because
-# each is linked by one processor.
+# Leave out the cloud providers' libraries and dockershim, a third of the work. Build all programs in one
+# command, because linking a program uses only one core.
 say "compiling"
 go build -tags providerless,dockerless -ldflags "$flags" -o "$work/out/bin/" \
   ./cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubelet,kubectl}

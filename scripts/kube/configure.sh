@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# configure.sh STATE BUILT SERVICE_IP NODE_IP: write what a cluster's programs read, once for a cluster.
+# configure.sh STATE BUILT SERVICE_IP NODE_IP: write the configuration of a new cluster's programs.
 #
-# Certificates, tokens and kubeconfigs are made anew; nothing secret outlives the state folder.
+# Every cluster gets new certificates, tokens and kubeconfigs; no secret outlives the state folder.
 set -euo pipefail
 state="$1" built="$2" service_ip="$3" node_ip="$4"
 umask 077
@@ -11,7 +11,7 @@ cd "$state/pki"
 authority() {
   openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj "/CN=$1" -keyout "$1.key" -out "$1.crt" 2>/dev/null
 }
-# certificate NAME SUBJECT SERVER_NAMES: one that the cluster's authority signs
+# certificate NAME SUBJECT SERVER_NAMES: make a certificate signed by the cluster's authority
 certificate() {
   openssl req -newkey rsa:2048 -nodes -subj "$2" -keyout "$1.key" -out "$1.csr" 2>/dev/null
   openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -out "$1.crt" \
@@ -34,7 +34,7 @@ $admin_token,admin,admin,"system:masters"
 $user_token,user,user
 END
 
-# kubeconfig FILE CREDENTIALS
+# kubeconfig FILE CREDENTIALS: write a kubeconfig
 kubeconfig() {
   cat >"$1" <<END
 apiVersion: v1
@@ -70,7 +70,7 @@ cat >"$state/cni/10-pods.conflist" <<END
     "ranges": [[{"subnet": "10.99.0.0/16"}]]}}]}
 END
 
-# Layers are stacked with overlayfs where this folder allows it, and copied where not.
+# Stack image layers with overlayfs where this folder's file system allows it; else copy them.
 snapshotter=native
 mkdir -p "$state/try"/{lower,upper,work,merged}
 if mount -t overlay -o "lowerdir=$state/try/lower,upperdir=$state/try/upper,workdir=$state/try/work" \
@@ -81,7 +81,7 @@ fi
 rm -rf "$state/try"
 echo "$snapshotter" >"$state/snapshotter"
 
-# A process without CAP_SYS_RESOURCE may not lower an oom_score_adj: it is then left as it is.
+# Without CAP_SYS_RESOURCE a process must not lower an oom_score_adj, so containerd does not try.
 cat >"$state/containerd.toml" <<END
 version = 2
 root = "$state/containerd/root"
@@ -105,7 +105,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
       runtime_type = "io.containerd.runc.v2"
 END
 
-# Image garbage collection would take the tests' images from a machine whose disk is nearly full.
+# On a nearly full disk, image garbage collection would delete the tests' images: turn it off.
 cat >"$state/kubelet.yaml" <<END
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1

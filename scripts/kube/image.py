@@ -1,7 +1,6 @@
-"""image.py NAME OUT [PATH=FILE...]: an image of one layer with these programs, as `docker save` writes it.
+"""image.py NAME OUT [PATH=FILE...]: write an image of one layer with these programs, like `docker save`.
 
-With no program the layer is empty, and the image has nothing in it. The first program is the
-image's entrypoint.
+The first program becomes the image's entrypoint. Without programs the image is empty.
 """
 
 import hashlib

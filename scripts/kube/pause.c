@@ -1,4 +1,4 @@
-// The process that holds a pod's namespaces: it waits, reaps what is left to it, and ends when told.
+// The process that holds a pod's namespaces: it waits, reaps orphans, and ends on SIGTERM or SIGINT.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
