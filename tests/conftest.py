@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.again import LEFT, pytest_runtest_logreport, pytest_sessionfinish
 from tests.leftovers import MARKER, survey
+
+__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 
 _SECONDS = 90.0
 """How long the backends may take to finish their last removals, and a test of another process to clear
 away what somebody whom it has killed had made."""
-_LEFT = "the tests left behind:\n"
-_STATUS_LEFT = 6
-"""pytest's exit status where nothing but that failed; a test that fails may leave something."""
 
 
 # Started in the background or by nohup, these are ignored, and so they would be in every program
@@ -40,6 +40,12 @@ with contextlib.suppress(ModuleNotFoundError):
     settings.load_profile("untimed")
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs the tests that are coroutines: our operations are awaited under asyncio alone."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Give the run a temporary folder of its own, and fail if anything outlives the last test."""
@@ -57,22 +63,7 @@ def nothing_left_behind() -> Iterator[None]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     if left:
-        pytest.fail(_LEFT + "\n".join(sorted(left)), pytrace=False)
-
-
-_failures: list[bool] = []
-"""Of each, whether it is that something was left."""
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.failed:
-        _failures.append(_LEFT in report.longreprtext)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What is left is not excused by running the last test again."""
-    if _failures and all(_failures):
-        session.exitstatus = _STATUS_LEFT
+        pytest.fail(LEFT + "\n".join(sorted(left)), pytrace=False)
 
 
 def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:

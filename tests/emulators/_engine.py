@@ -8,6 +8,7 @@ list of what is alive.
 import asyncio
 import json
 import struct
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from sandboxkit import Sandbox, Session
 
 HEADER = struct.Struct(">IcI")
 """As in the worker: length, kind, number."""
+_SAVE = """
+cd / && for folder in root etc/root etc/daytona home workspace usr/local/bin; do
+  if [ -w "$folder" ]; then find "$folder" -xdev -type f -newermt "@$1"; fi
+done | tar -T - -cf -
+"""
+"""The files that it has made on its disk; what is in memory (/dev/shm, /tmp) is in no image."""
 _WORKER = Path(__file__).with_name("_worker.py")
 
 
@@ -96,15 +103,29 @@ class Machine:
         self._processes: dict[int, Process] = {}
         self._sending = asyncio.Lock()
         self._worker: Any = None
+        self._started = int(time.time()) - 1
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, session: Session, **options: Any) -> "Machine":
-        """`options` are those of `Session.sandbox`."""
+    async def start(
+        cls,
+        session: Session,
+        *,
+        prepare: str = "",
+        daemon: str | None = None,
+        disk: bytes = b"",
+        **options: Any,
+    ) -> "Machine":
+        """`options` are those of `Session.sandbox`; its user runs `prepare`, and `daemon` the worker.
+
+        `disk` is another one's, see `save`.
+        """
         machine = cls(session.sandbox(lifetime=None, **options))
-        await machine._sandbox.start()
+        await machine._sandbox.exec(["sh", "-c", prepare], check=True)
+        if disk:
+            await machine._sandbox.exec(["tar", "-C", "/", "-xpf", "-"], stdin=disk, check=True)
         machine._worker = machine._sandbox.exec(
-            ["python3", "-I", "-S", "-c", _WORKER.read_text()], stdin=True, cwd="/workspace"
+            ["python3", "-I", "-S", "-c", _WORKER.read_text()], stdin=True, cwd="/", user=daemon
         )
         machine._reader = asyncio.create_task(machine._receive())
         return machine
@@ -120,15 +141,27 @@ class Machine:
         """Start a process; one that cannot be started ends with status 127."""
         number = len(self._processes)
         process = self._processes[number] = Process(self, number)
-        order = {"argv": argv, "env": env, "cwd": cwd or "/workspace", "pty": pty}
+        order = {"argv": argv, "env": env, "cwd": cwd or "/", "pty": pty}
         await self.send(b"s", number, json.dumps(order).encode())
         return process
+
+    async def save(self) -> bytes:
+        """What its disk has beyond its image's."""
+        done = await self._sandbox.exec(
+            ["sh", "-c", _SAVE, "sh", str(self._started)], check=True, output_limit=None
+        )
+        return done.stdout_bytes
 
     async def stop(self) -> None:
         """End it with all its processes."""
         await self._sandbox.stop()
         if self._reader is not None:
             await asyncio.wait([self._reader])
+
+    async def ended(self) -> None:
+        """Wait until it is over: its worker has ended, which a program of its user may do."""
+        assert self._reader is not None
+        await asyncio.wait([self._reader])
 
     async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
         """Send a frame to the worker."""

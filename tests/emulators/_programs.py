@@ -17,6 +17,9 @@ EXPECTED = ROOT / "tests" / "examples" / "expected"
 _NEEDS_ROOT = ("pool",)
 """In the machine, which those under the emulators do not have; tests/e2b/test_strict.py has one."""
 
+_EACH_TIME = ("quickstart", "parallel_batch")
+"""Those that run each time; the others do so on local and docker, and here at night."""
+
 Alive = Callable[[], list[str]]
 
 _KILLED = """
@@ -24,6 +27,14 @@ import os, signal, sys
 from sandboxkit import Session
 Session(sys.argv[1]).sandbox().start().result(60)
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+_OPEN = """
+import sys
+from sandboxkit import Session, _registry
+provider = _registry.load(sys.argv[1])
+with Session(provider) as session:
+    print(session.run(["echo", "hello"]).result(60).stdout, end="")
 """
 
 
@@ -53,7 +64,11 @@ class Programs:
 
     @pytest.mark.parametrize(
         "path",
-        [path for path in EXAMPLES if path.stem not in ("swap_provider", *_NEEDS_ROOT)],
+        [
+            pytest.param(path, marks=() if path.stem in _EACH_TIME else pytest.mark.nightly)
+            for path in EXAMPLES
+            if path.stem not in ("swap_provider", *_NEEDS_ROOT)
+        ],
         ids=lambda path: path.stem,
     )
     def test_an_example_prints_what_it_prints_elsewhere(self, alive: Alive, path: Path) -> None:
@@ -91,4 +106,15 @@ class Programs:
         subprocess.run([sys.executable, "-c", _KILLED, self.name], timeout=60, check=False)
         assert len(alive()) == 1
         self.run("-m", "sandboxkit", "cleanup", "--orphans")
+        assert alive() == []
+
+    def test_a_provider_that_nobody_closes_leaves_no_noise(self, alive: Alive) -> None:
+        done = subprocess.run(
+            [sys.executable, "-W", "default", "-c", _OPEN, self.name],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
         assert alive() == []

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sandboxkit.testing import faults
-from sandboxkit.testing.faults import (
+from tests import faults
+from tests.faults import (
     Drop,
     FaultProxy,
     Half,

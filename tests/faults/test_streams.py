@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.testing.faults import (
+from tests.faults import (
     Drop,
     Fault,
     FaultProxy,

@@ -41,7 +41,7 @@ class Emulator:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.boxes = Boxes()
+        self.boxes = Boxes(rooted="rooted" in sys.argv[1:])
         self._control = Control(self.boxes, self.violations.append)
         self._toolbox = Toolbox(self.boxes, self.violations.append)
         self._faults = Faults(self._daytona, self.boxes.kill_all)

@@ -10,15 +10,30 @@ from typing import Any
 from daytona_api_client_async import CreateSandbox, SandboxState
 
 from sandboxkit import SandboxError, Session
+from sandboxkit.providers.docker import DockerProvider
 from tests.emulators._engine import Machine, Process
 
 _START_SECONDS = 0.02
+_DELETE_SECONDS = 0.5
 _USER = """
 mkdir /etc/daytona
 printf 'root:x:0:0::/root:/bin/sh\\ndaytona:x:%s:%s::/etc/daytona:/bin/sh\\n' $(id -u) $(id -g) >/etc/passwd
 printf 'daytona:x:%s:\\n' $(id -g) >/etc/group
 """
 """The machine's one user, who can make folders in few places: the home is elsewhere on the real one."""
+_VENDORS_IMAGE = """
+useradd --create-home daytona && chmod 700 /home/daytona && chmod 1777 /tmp && rmdir /workspace &&
+rm -f /etc/profile.d/*
+"""
+"""What the vendor's own image is: its user is not root, and has one folder to write to."""
+_ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+
+
+def _user_of(build: Any) -> str:
+    """The user of an image; the vendor has no other way to choose one."""
+    lines = (build.dockerfile_content if build is not None else "").split("\n")
+    named = [line.removeprefix("USER ") for line in lines if line.startswith("USER ")]
+    return named[-1] if named else "daytona"
 
 
 @dataclass
@@ -51,12 +66,16 @@ class Box:
 class Boxes:
     """All sandboxes that are alive."""
 
-    def __init__(self) -> None:
-        self._session = Session(provider="local")
+    def __init__(self, *, rooted: bool) -> None:
+        """`rooted` makes machines with root and other users, as the vendor's are, by Docker."""
+        self._rooted = rooted
+        self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
         self.alive: dict[str, Box] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.gone: dict[str, Box] = {}
         """Those that waited too long for a runner: they can be asked for by their id."""
+        self.snapshots: dict[str, bytes] = {}
+        """By their names: the disks of the sandboxes that they were made of."""
         self.minute = 60.0
         """Seconds in a minute of lifetime; tests shorten it."""
         self.profile = ""
@@ -91,6 +110,19 @@ class Boxes:
             box.timer = asyncio.get_running_loop().call_later(
                 minutes * self.minute, lambda: self._spawn(self.kill(box.id))
             )
+
+    def snapshot(self, box: Box, name: str) -> None:
+        """Begin to make a snapshot of a sandbox, which can be used meanwhile."""
+
+        async def save() -> None:
+            assert box.machine is not None
+            disk = await box.machine.save()
+            await asyncio.sleep(_START_SECONDS)
+            self.snapshots[name] = disk
+            box.state = SandboxState.STARTED
+
+        box.state = SandboxState.SNAPSHOTTING
+        self._spawn(save())
 
     async def kill(self, sandbox_id: str) -> None:
         box = self.alive.pop(sandbox_id, None)
@@ -131,9 +163,16 @@ class Boxes:
         network = "none" if box.asked.network_block_all else "internet"
         env = box.asked.env or {}
         try:
-            machine = await Machine.start(self._session, network=network, env=env, pids=4096)
-            user = await machine.spawn(("sh", "-c", _USER), env={})
-            await user.wait()
+            machine = await Machine.start(
+                self._session,
+                network=network,
+                env=env,
+                pids=4096,
+                prepare=_VENDORS_IMAGE if self._rooted else _USER,
+                user="root" if self._rooted else None,
+                daemon=_user_of(build) if self._rooted else None,
+                disk=self.snapshots.get(box.asked.snapshot or "", b""),
+            )
         except SandboxError as error:
             box.state, box.error = SandboxState.ERROR, f"failed to start: {error}"
             return
@@ -141,3 +180,9 @@ class Boxes:
             await machine.stop()
             return
         box.machine, box.state = machine, SandboxState.STARTED
+        await machine.ended()
+        # The daemon is the container's first process: without it there is no container.
+        box.state = SandboxState.STOPPED
+        await asyncio.sleep(_DELETE_SECONDS)
+        if box.asked.auto_delete_interval == 0:
+            await self.kill(box.id)

@@ -1,15 +1,20 @@
 """Daytona's control API, each request and answer checked with its clients' own models."""
 
+import datetime
 import json
 import urllib.parse
 from typing import Any
 
 from daytona_api_client_async import (
     CreateSandbox,
+    CreateSandboxSnapshot,
     ListSandboxesResponse,
     Sandbox,
+    SandboxClass,
     SandboxListItem,
     SandboxState,
+    SnapshotDto,
+    SnapshotState,
 )
 
 from tests.emulators._faults import Message, Receive, Send
@@ -30,6 +35,7 @@ PAGE = 3
 SNAPSHOTS = (None, "daytona-small")
 TARGETS = (None, "us", "eu")
 USERS = (None, "daytona", "root")
+_SNAPSHOT_ID = "id-of-"
 MAX_MINUTES = 30 * 24 * 60
 MAX_LABEL = 4096
 
@@ -69,6 +75,21 @@ class Control:
                 await self._boxes.kill(box.id)
                 box.state = SandboxState.DESTROYING
                 return 200, _sandbox(box, proxy).to_dict()
+            case "POST", ["sandbox", name, "snapshot"]:
+                box = self._box(name)
+                asked = read(CreateSandboxSnapshot, body, self._violation)
+                if box.state is not SandboxState.STARTED:
+                    raise RefusedError(400, "Sandbox must be started to create a snapshot")
+                if asked.name in self._boxes.snapshots:
+                    raise RefusedError(409, f"Snapshot with name {asked.name} already exists")
+                self._boxes.snapshot(box, asked.name)
+                return 200, _sandbox(box, proxy).to_dict()
+            case "GET", ["snapshots", name]:
+                return 200, self._snapshot(name)
+            case "DELETE", ["snapshots", name]:
+                self._snapshot(name)
+                self._boxes.snapshots.pop(name.removeprefix(_SNAPSHOT_ID))
+                return 200, None
             case "POST", ["sandbox", name, "ttl", minutes]:
                 box = self._box(name)
                 self._boxes.set_ttl(box, float(minutes))
@@ -82,9 +103,34 @@ class Control:
             raise RefusedError(404, f"Sandbox with ID or name {id_or_name} not found")
         return box
 
+    def _snapshot(self, id_or_name: str) -> dict[str, Any]:
+        name = id_or_name.removeprefix(_SNAPSHOT_ID)
+        if name not in self._boxes.snapshots:
+            raise RefusedError(404, f"Snapshot with ID or name {id_or_name} not found")
+        now = datetime.datetime.now(datetime.UTC)
+        snapshot = SnapshotDto(
+            id=f"{_SNAPSHOT_ID}{name}",
+            general=False,
+            name=name,
+            state=SnapshotState.ACTIVE,
+            size=1.0,
+            entrypoint=None,
+            cpu=1,
+            gpu=0,
+            mem=1,
+            disk=3,
+            error_reason=None,
+            created_at=now,
+            updated_at=now,
+            last_used_at=None,
+            source_sandbox_id=None,
+            sandbox_class=SandboxClass.CONTAINER,
+        )
+        return dict(json.loads(snapshot.to_json()))
+
     def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
         sizes = (asked.cpu, asked.memory, asked.disk)
-        if asked.snapshot not in SNAPSHOTS:
+        if asked.snapshot not in (*SNAPSHOTS, *self._boxes.snapshots):
             raise RefusedError(400, f"Snapshot {asked.snapshot} not found. Did you add it?")
         if asked.build_info is None and any(size is not None for size in sizes):
             raise RefusedError(400, "Cannot specify Sandbox resources when using a snapshot")

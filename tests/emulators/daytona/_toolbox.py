@@ -13,6 +13,7 @@ import json
 import urllib.parse
 from collections.abc import AsyncIterator, Iterable
 
+from daytona_api_client_async import SandboxState
 from daytona_toolbox_api_client_async import (
     ExecuteRequest,
     ExecuteResponse,
@@ -142,7 +143,7 @@ class Toolbox:
         if box is None:
             # Whose key it is cannot be asked for a sandbox that is gone.
             raise RefusedError(401, "unauthorized: bearer token is invalid")
-        if box.machine is None:
+        if box.machine is None or box.state is not SandboxState.STARTED:
             raise RefusedError(400, "Sandbox is not started")
         return box, path
 

@@ -26,7 +26,9 @@ class Emulator:
     def __init__(self) -> None:
         self.violations: list[str] = []
         self.boxes = Boxes(rooted="rooted" in sys.argv[1:])
-        self._control = Control(self.boxes, self.violations.append)
+        self._control = Control(
+            self.boxes, self.violations.append, first_version="first-version" in sys.argv[1:]
+        )
         codecs = [proto_binary_codec(), ENVD_JSON_CODEC]
         rpc = ProcessASGIApplication(Envd(self.boxes), codecs=codecs)
         self._proxy = Proxy(self.boxes, rpc)

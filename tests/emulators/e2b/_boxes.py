@@ -77,6 +77,8 @@ class Boxes:
         self.alive: dict[str, Box] = {}
         self.keys: dict[str, str] = {}
         """Idempotency keys: what each has made."""
+        self.snapshots: dict[str, bytes] = {}
+        """By their ids: the disks of the sandboxes that they were made of."""
         self.limit = 100
         """How many the account may have at a time."""
         self.starting = 0
@@ -94,9 +96,9 @@ class Boxes:
                 network=network,
                 env={**BASE_ENV, **env},
                 user="root" if self._rooted else None,
+                prepare=_TEMPLATE if self._rooted else _USERS,
+                disk=self.snapshots.get(template, b""),
             )
-            users = await machine.spawn(("sh", "-c", _TEMPLATE if self._rooted else _USERS), env={})
-            await users.wait()
         finally:
             self.starting -= 1
         now = datetime.datetime.now(datetime.UTC)

@@ -1,6 +1,7 @@
 """E2B's control API, each request and answer checked with the SDK's own models."""
 
 import json
+import secrets
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 from e2b.api.client.models import (
     Error,
     ListedSandbox,
+    NewSandbox,
     NewSandboxV2,
     Sandbox,
     SandboxDetail,
+    SandboxSnapshotRequest,
     SandboxState,
     SandboxTimeoutRequest,
+    SnapshotInfo,
 )
 
 from tests.emulators._faults import Message, Receive, Send
@@ -44,8 +48,11 @@ class RefusedError(Exception):
 class Control:
     """An ASGI application."""
 
-    def __init__(self, boxes: Boxes, violation: Callable[[str], None]) -> None:
-        self._boxes, self._violation = boxes, violation
+    def __init__(
+        self, boxes: Boxes, violation: Callable[[str], None], *, first_version: bool
+    ) -> None:
+        """`first_version` is a server of one's own, which creates by the first version's route only."""
+        self._boxes, self._violation, self._first_version = boxes, violation, first_version
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = b""
@@ -80,6 +87,10 @@ class Control:
         if headers.get("x-api-key") != KEY:
             raise RefusedError(401, _WRONG_KEY)
         match method, path.strip("/").split("/"):
+            case "POST", ["v2", "sandboxes"] if self._first_version:
+                raise RefusedError(404, "no matching operation was found")
+            case "POST", ["sandboxes"]:
+                return await self._create(self._model(NewSandbox, body), {})
             case "POST", ["v2", "sandboxes"]:
                 return await self._create(self._model(NewSandboxV2, body), headers)
             case "GET", ["v2", "sandboxes"]:
@@ -89,6 +100,20 @@ class Control:
             case "DELETE", ["sandboxes", sandbox_id]:
                 self._box(sandbox_id)
                 await self._boxes.kill(sandbox_id)
+                return 204, None, {}
+            case "POST", ["sandboxes", sandbox_id, "snapshots"]:
+                return await self._snapshot(
+                    self._box(sandbox_id), self._model(SandboxSnapshotRequest, body)
+                )
+            case "GET", ["snapshots"]:
+                if unknown := query.keys() - {"sandboxID", "name", "limit", "nextToken"}:
+                    self._violation(f"listing snapshots has no {sorted(unknown)}")
+                found = [name for name in self._boxes.snapshots if query.get("name", "") in name]
+                return 200, [_snapshot(name) for name in found[: int(query.get("limit", 100))]], {}
+            case "DELETE", ["templates", *parts]:
+                name = "/".join(parts)
+                if self._boxes.snapshots.pop(name, None) is None:
+                    raise RefusedError(404, f"template '{name}' not found")
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "timeout"]:
                 asked = self._model(SandboxTimeoutRequest, body)
@@ -110,12 +135,18 @@ class Control:
             said = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
             raise RefusedError(404, said) from None
 
-    async def _create(self, asked: NewSandboxV2, headers: dict[str, str]) -> Answer:
+    async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
+        """It is known by its name with the team's and a tag."""
+        name = f"team/{asked.name or secrets.token_hex(10)}:default"
+        self._boxes.snapshots[name] = await box.machine.save()
+        return 201, _snapshot(name), {}
+
+    async def _create(self, asked: NewSandbox | NewSandboxV2, headers: dict[str, str]) -> Answer:
         key = headers.get("idempotency-key")
         box = self._boxes.alive.get(self._boxes.keys.get(key or "", ""))
         if asked.template_id in FORBIDDEN:
             raise RefusedError(403, f"you don't have access to template '{asked.template_id}'")
-        if asked.template_id not in TEMPLATES:
+        if asked.template_id not in (*TEMPLATES, *self._boxes.snapshots):
             raise RefusedError(404, f"template '{asked.template_id}' not found")
         ttl = _timeout(asked.timeout)
         metadata, env = asked.metadata or {}, asked.env_vars or {}
@@ -162,6 +193,10 @@ class Control:
         size = min(PAGE, int(query.get("limit", "100")))
         extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}
         return 200, [_listed(box).to_dict() for box in found[start : start + size]], extra
+
+
+def _snapshot(name: str) -> dict[str, Any]:
+    return SnapshotInfo(snapshot_id=name, names=[name]).to_dict()
 
 
 def _version(template: str) -> str:

@@ -29,8 +29,12 @@ _END_SECONDS = 20.0
 class Emulator:
     """What a test can ask of the emulator."""
 
-    def __init__(self, wire: Wire, boxes: Boxes) -> None:
-        self._wire, self._boxes = wire, boxes
+    def __init__(self, wire: Wire, boxes: Boxes, control: Control) -> None:
+        self._wire, self._boxes, self._control = wire, boxes, control
+
+    async def reached_at(self, url: str) -> None:
+        """Say that workers are at this address, where something in between serves them."""
+        self._control.url = url
 
     async def fault(self, **rule: Any) -> None:
         """Plan a fault; see `_faults.Rule`."""
@@ -66,6 +70,10 @@ class Emulator:
     async def end(self, sandbox_id: str) -> None:
         """End a sandbox as if somebody else had."""
         await self._boxes.end(sandbox_id)
+
+    async def leave(self, sandbox_id: str) -> None:
+        """End a sandbox's first process by itself, as a debugger in it can."""
+        await self._boxes.exit(sandbox_id, 1)
 
     async def cut(self) -> None:
         """Break every connection; the worker keeps commands and their outputs."""
@@ -103,12 +111,12 @@ async def main() -> None:
                 status_details_codec=custom_detail_codec,
             )
             await server.start(sock=listener)
-            await _serve(url, wire, boxes)
+            await _serve(url, Emulator(wire, boxes, control))
             server.close()
             await boxes.close()
 
 
-async def _serve(url: str, wire: Wire, boxes: Boxes) -> None:
+async def _serve(url: str, emulator: Emulator) -> None:
     """Answer until the end of the input, which waits for no answer."""
     _say(url)
     lines = asyncio.StreamReader()
@@ -116,13 +124,13 @@ async def _serve(url: str, wire: Wire, boxes: Boxes) -> None:
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
     requests: asyncio.Queue[bytes] = asyncio.Queue()
-    answering = asyncio.create_task(_answer(requests, Emulator(wire, boxes)))
+    answering = asyncio.create_task(_answer(requests, emulator))
     answering.add_done_callback(lambda _: lines.feed_eof())
     while line := await lines.readline():
         requests.put_nowait(line)
     faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
     answering.cancel()
-    wire.faults.clear()
+    await emulator.calm()
     with suppress(asyncio.CancelledError):
         await answering
 

@@ -74,6 +74,8 @@ class Boxes:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._boxes: dict[str, Box] = {}
+        self.disks: dict[str, bytes] = {}
+        """By their ids: the images that were made of sandboxes, as their disks."""
         self._making: set[asyncio.Task[None]] = set()
 
     def find(self, sandbox_id: str) -> Box:
@@ -133,6 +135,7 @@ class Boxes:
                 env=env,
                 network="none" if blocked else "internet",
                 memory_mb=resources.memory_mb_max or None,
+                disk=self.disks.get(box.definition.image_id, b""),
                 pids=4096,
             )
         except BaseException:
@@ -202,6 +205,11 @@ class Boxes:
         """End one, as somebody else's `terminate` would."""
         await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
 
+    async def exit(self, sandbox_id: str, status: int) -> None:
+        """End one as its first process has ended."""
+        kind = _Result.GENERIC_STATUS_FAILURE if status else _Result.GENERIC_STATUS_SUCCESS
+        await self.finish(self.find(sandbox_id), _Result(status=kind, exitcode=status))
+
     async def close(self) -> None:
         """End all of them, those that are being made included."""
         for box in self.running():
@@ -212,8 +220,7 @@ class Boxes:
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
         await entrypoint.ended.wait()
         status = await entrypoint.process.wait()
-        result = _Result(status=_Result.GENERIC_STATUS_SUCCESS, exitcode=status)
-        await self.finish(box, result)
+        await self.exit(box.id, status if status >= 0 else 128 - status)
 
     async def _until_timeout(self, box: Box) -> None:
         await asyncio.sleep(box.timeout)

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]  # no stubs
 from grpclib import GRPCError, Status
 from modal._utils.grpc_testing import patch_mock_servicer
 from modal_proto import api_grpc, api_pb2
@@ -24,7 +25,7 @@ class Control(api_grpc.ModalClientBase):
 
     def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:
         """`url` is where the worker can be reached: the same server."""
-        self._wire, self._boxes, self._url = wire, boxes, url
+        self._wire, self._boxes, self.url = wire, boxes, url
         self._apps: dict[str, str] = {}
         self._images: dict[str, str] = {}
         self._secrets: dict[str, dict[str, str]] = {}
@@ -86,9 +87,18 @@ class Control(api_grpc.ModalClientBase):
             api_pb2.ImageJoinStreamingResponse(result=result, eof=True, metadata=metadata)
         )
 
+    async def ImageDelete(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        if self._boxes.disks.pop(request.image_id, None) is None:
+            raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
+        await stream.send_message(Empty())
+
+    def _has_image(self, image_id: str) -> bool:
+        return image_id in self._images.values() or image_id in self._boxes.disks
+
     async def ImageFromId(self, stream: Any) -> None:
         request = await stream.recv_message()
-        if request.image_id not in self._images.values():
+        if not self._has_image(request.image_id):
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
         await stream.send_message(api_pb2.ImageFromIdResponse(image_id=request.image_id))
 
@@ -101,7 +111,7 @@ class Control(api_grpc.ModalClientBase):
                 task_id=box.task_id,
                 metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
                 command_router_access=api_pb2.CommandRouterAccess(
-                    url=self._url, jwt=self._wire.issue()
+                    url=self.url, jwt=self._wire.issue()
                 ),
             )
         )
@@ -122,7 +132,7 @@ class Control(api_grpc.ModalClientBase):
     async def _create(self, stream: Any, request: Any, kind: str, env: dict[str, str]) -> Box:
         if request.app_id not in self._apps.values():
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
-        if request.definition.image_id not in self._images.values():
+        if not self._has_image(request.definition.image_id):
             raise GRPCError(Status.NOT_FOUND, f"Image {request.definition.image_id!r} not found")
         tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         return await self._boxes.create(kind, request.app_id, request.definition, tags, env)
@@ -144,7 +154,7 @@ class Control(api_grpc.ModalClientBase):
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Sandbox {box.id} has already finished")
         await stream.send_message(
-            api_pb2.SandboxGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+            api_pb2.SandboxGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
         )
 
     async def TaskGetCommandRouterAccess(self, stream: Any) -> None:
@@ -152,7 +162,7 @@ class Control(api_grpc.ModalClientBase):
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Task {box.task_id} has already finished")
         await stream.send_message(
-            api_pb2.TaskGetCommandRouterAccessResponse(url=self._url, jwt=self._wire.issue())
+            api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
         )
 
     async def SandboxWait(self, stream: Any) -> None:

@@ -1,0 +1,107 @@
+"""`python -m tests.mutants_table`: which weakened parts are shown to be so by what `make test` runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from tests.conformance.test_mutants import CASES
+from tests.reset.attacks import ATTACKS
+from tests.reset.mutants import MUTANTS
+from tests.rewards.test_table import SHARED
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
+VENDORS = ("e2b", "daytona", "modal")
+_FOLDERS = ("tests/conformance", "tests/reset", "tests/rewards/test_table.py")
+_FELT = "tests/reset/test_attacks.py::test_an_attack_is_felt_where_nothing_is_reset"
+_AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
+
+
+def chosen() -> set[str]:
+    """The ids of the tests of these folders that `make test` runs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not nightly", *_FOLDERS],
+        cwd=ROOT,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def table(tests: Collection[str]) -> str:
+    """How many mutants of each kind there are, and of how many one of these tests shows it."""
+    # A check of the contract is shown to fail on its mutant, and runs on these providers.
+    checked = {test.partition("[")[0] for test in tests if "/test_mutants.py" not in test}
+    places: dict[str, set[str]] = {}
+    for test in checked:
+        file, *_, name = test.split("::")
+        if file.startswith("tests/conformance/test_"):
+            place = file.removeprefix("tests/conformance/test_").removesuffix(".py")
+            places.setdefault(name, set()).add(place)
+    ids = [f"{mutant.__name__}-{check}-{tree}" for mutant, check, tree in CASES]
+    shown = "tests/conformance/test_mutants.py::test_the_check_fails_on_its_mutant"
+    pairs = [
+        check for each, (_, check, _) in zip(ids, CASES, strict=True) if f"{shown}[{each}]" in tests
+    ]
+
+    def on(*names: str) -> str:
+        return f"{sum(places.get(check, set()) >= set(names) for check in pairs)} of {len(CASES)}"
+
+    def some_vendor() -> str:
+        count = sum(not places.get(check, set()).isdisjoint(VENDORS) for check in pairs)
+        return f"{count} of {len(CASES)}"
+
+    step = "tests/reset/test_mutants.py::test_a_missing_step_shows"
+    steps = [each for each in MUTANTS if f"{step}[{each.without.replace(' ', '-')}]" in tests]
+    tried = [
+        each
+        for each in steps
+        if each.shown_by == "users" or f"{_AFTER}[{each.provider}-exec-{each.shown_by}]" in tests
+    ]
+    felt = {
+        name
+        for name in ATTACKS
+        for at in ("local", "docker")
+        if f"{_FELT}[{at}-exec-{name}]" in tests
+    }
+    after = {
+        name
+        for name in ATTACKS
+        for at in ("local", "docker")
+        for mode in ("exec", "python")
+        if f"{_AFTER}[{at}-{mode}-{name}]" in tests
+    }
+    document = "tests/rewards/test_table.py::test_the_document_has_what_the_other_graders_accept"
+    judges = len(SHARED) if document in tests else 0
+    rows = [
+        ("weakened provider, by a check that also runs on local", on("local")),
+        ("weakened provider, by a check that also runs on docker", on("docker")),
+        ("weakened provider, by a check that also runs on kubernetes", on("kubernetes")),
+        (
+            "weakened provider, by a check that also runs on a hosted vendor (the others at night)",
+            some_vendor(),
+        ),
+        (
+            "agent whose reset lacks a step, by an attack that is also tried on the whole agent",
+            f"{len(tried)} of {len(MUTANTS)}",
+        ),
+        (
+            "no reset, by attacks that the next job feels, or is known not to",
+            f"{len(felt)} of {len(ATTACKS)}",
+        ),
+        (
+            "attack that is tried on a reset, with a provider and a way to run jobs",
+            f"{len(after)} of {len(ATTACKS)}",
+        ),
+        ("judge beside the submission, by cheats that it accepts", f"{judges} of {len(SHARED)}"),
+    ]
+    head = "| mutants | shown each time |\n|---|---|\n"
+    return head + "".join(f"| {what} | {count} |\n" for what, count in rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(chosen()))
