@@ -1,7 +1,8 @@
-"""`make chaos`: rounds of killed clients, or faulted calls, on the providers of this project.
+"""`make chaos`: rounds of killed clients, faulted calls or a soak, on the providers of this project.
 
 python -m tests.chaos rounds PROVIDER COUNT SEED
 python -m tests.chaos calls TARGET,... COUNT SEED
+python -m tests.chaos soak PROVIDER,... SECONDS SEED
 """
 
 import os
@@ -9,8 +10,8 @@ import sys
 import tempfile
 import time
 
-from sandboxkit.testing.chaos.round import Setting
-from sandboxkit.testing.chaos.run import failures, rounds, table
+from tests.chaos.round import Setting
+from tests.chaos.run import failures, rounds, table
 
 SETTINGS = {
     "local": Setting("local", places="tests.chaos.places:Local"),
@@ -59,6 +60,21 @@ def run_calls(targets: list[str], count: int, seed: int) -> bool:
     return well
 
 
+def run_soak(providers: list[str], seconds: int, seed: int) -> bool:
+    """Whether all went well: half of the time with a pool, half of it without."""
+    from tests.chaos.soaks import run
+
+    well = True
+    with tempfile.TemporaryDirectory() as state:
+        os.environ["SANDBOXKIT_STATE_DIR"] = state
+        for provider in providers:
+            for pool in (None, 2):
+                soaked = run(provider, seconds / 2, seed, pool=pool)
+                print_table(f"{provider}, pool {pool}, seed {seed}", soaked.table())
+                well = well and not soaked.failed
+    return well
+
+
 def print_table(title: str, text: str) -> None:
     """Print it, whatever comes after."""
     sys.stdout.write(f"{'of':25} {title}\n{text}\n")
@@ -67,5 +83,5 @@ def print_table(title: str, text: str) -> None:
 
 if __name__ == "__main__":
     mode, who, many, first = sys.argv[1:]
-    action = {"rounds": run_rounds, "calls": run_calls}[mode]
+    action = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak}[mode]
     sys.exit(0 if action(who.split(","), int(many), int(first)) else 1)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from sandboxkit.providers.docker import _direct
-from sandboxkit.testing.chaos import client
+from tests.chaos import client
 
 
 async def no_way(pid: int, container_id: str, address: str) -> None:

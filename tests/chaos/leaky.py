@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 
-from sandboxkit.testing.chaos import client
+from tests.chaos import client
 
 
 def _forget() -> None:

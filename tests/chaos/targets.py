@@ -15,14 +15,13 @@ from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.modal import ModalProvider
-from sandboxkit.testing.chaos.calls import SECONDS, Tally, faulted_calls, storm, weather
-from sandboxkit.testing.faults import FaultProxy, Plan
+from tests.chaos.calls import SECONDS, TAG, Tally, faulted_calls, storm, weather
 from tests.chaos.distant import no_way
 from tests.daytona.server import emulator as daytona_emulator
 from tests.e2b.server import emulator as e2b_emulator
 from tests.emulators.modal.client import modal_emulator
+from tests.faults import FaultProxy, Plan
 
-TAG = "chaos:calls"
 MAIN = ["sh", "-c", "sleep 0.5; exit 3"]
 TIMEOUT = 2.0
 """Seconds that each provider gives its server for an answer."""
@@ -45,9 +44,9 @@ class Target:
     ).start()
     plan: Plan | None = None
 
-    def open(self, upstream: str) -> FaultProxy:
-        """Another proxy on its way."""
-        proxy = FaultProxy(upstream, plan=self.plan)
+    def open(self, upstream: str, stack: ExitStack) -> FaultProxy:
+        """Open another proxy on its way, which `stack` closes; a storm reaches only open ones."""
+        proxy = stack.enter_context(FaultProxy(upstream, plan=self.plan))
         self.proxies.append(proxy)
         return proxy
 
@@ -74,7 +73,7 @@ def local() -> Iterator[Target]:
             assert sandbox.id is not None
             agent = state / sandbox.id / "agent.sock"
             real = agent.rename(agent.with_name("real.sock"))
-            proxy = stack.enter_context(target.open(f"unix://{real}"))
+            proxy = target.open(f"unix://{real}", stack)
             agent.symlink_to(proxy.url.removeprefix("unix://"))
             return session.from_id(sandbox.id)
 
@@ -151,14 +150,14 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
             tally.faults.update(proxy.faults)
         if name != "local":
             with Session(target.provider.name) as after:  # closed, Daytona's makes no more calls
-                tally.left = _left(after)
+                tally.left = left(after)
                 for sandbox_id in (each.partition(" ")[0] for each in tally.left):
                     after.from_id(sandbox_id).result(60).stop().result(60)
         Operation(target.provider.aclose()).result(60)
         return tally
 
 
-def _left(session: Session) -> list[str]:
+def left(session: Session) -> list[str]:
     """What lives on; backends may take a moment for their last removals."""
     deadline = time.monotonic() + SECONDS
     while found := [f"{info.id} {info.state}" for info in session.list(TAG).result(60)]:

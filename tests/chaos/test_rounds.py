@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit.testing.chaos.round import KINDS, Setting, kind_of
-from sandboxkit.testing.chaos.run import failures, rounds
 from tests.chaos.__main__ import SETTINGS
+from tests.chaos.round import KINDS, Setting, kind_of
+from tests.chaos.run import failures, rounds
 from tests.docker_here import require_docker
 from tests.kubernetes.here import new_namespace, require_cluster
 
@@ -22,6 +22,7 @@ def test_nothing_is_left_of_clients_that_end_anyhow(provider: str) -> None:
     assert failures(outcomes) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_nothing_is_left_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXKIT_KUBERNETES_LEASE", "10")

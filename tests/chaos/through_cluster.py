@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sandboxkit.testing.chaos import client
+from tests.chaos import client
 
 
 def through(url: str, kubeconfig: str, folder: Path) -> Path:

@@ -1,0 +1,291 @@
+"""Thousands of calls whose connections break: each returns or raises a typed error, in time."""
+
+import random
+import secrets
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandboxkit import Operation, Sandbox, SandboxError, Session
+from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
+from tests.faults import (
+    Direction,
+    Drop,
+    Fault,
+    FaultProxy,
+    Half,
+    HttpAnswer,
+    Late,
+    Request,
+    Reset,
+    Stall,
+    too_many_requests,
+)
+
+__all__ = ["SECONDS", "TAG", "Tally", "calling", "faulted_calls", "storm", "weather"]
+
+TAG = f"chaos:{secrets.token_hex(8)}"
+"""The tag of this process's sandboxes: other processes may test the same Docker daemon."""
+SECONDS = 10.0
+"""In which an infrastructure error has to be known; a command's own `timeout` comes on top."""
+_GRACE = 2.0
+_HANG = 60.0
+"""For what is over its deadline to end at all."""
+_EXAMPLES = 3
+
+_DIRECTIONS: tuple[Direction, ...] = ("request", "answer", "both")
+_BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), HttpAnswer(500, b"{}"), Stall())
+_AFTER = (Drop(), Drop("reset"), Drop("stall"), Half(12), Half(200), Half(5000), Stall("answer"))
+
+
+def weather(seed: int, share: float) -> Callable[[Request], Fault | None]:
+    """A plan of all faults, for a `share` of the HTTP requests and half of all else."""
+
+    def plan(request: Request) -> Fault | None:
+        chance = random.Random(f"{seed}:{request.number}")
+        if request.line:
+            if chance.random() >= share:
+                return None
+            return chance.choice(_BEFORE if chance.random() < 0.5 else _AFTER)
+        if chance.random() < 0.5:
+            return None
+        # A connection of many calls: it breaks after some of them.
+        return Half(int(10 ** chance.uniform(1, 5))) if chance.random() < 0.7 else Stall("answer")
+
+    return plan
+
+
+@contextmanager
+def storm(proxies: Sequence[FaultProxy], seed: int, pause: float) -> Iterator[None]:
+    """Reset or stall all of these at once, again and again, whatever is under way on them.
+
+    `pause` is how many seconds there are between two storms, on an average.
+    """
+    chance, over = random.Random(f"storm {seed}"), threading.Event()
+
+    def blow() -> None:
+        while not over.wait(chance.uniform(0, 2 * pause)):
+            if chance.random() < 0.7:
+                for proxy in list(proxies):
+                    proxy.reset()
+                continue
+            direction = chance.choice(_DIRECTIONS)
+            for proxy in list(proxies):
+                proxy.stall(direction)
+            # Now and then longer than anybody may wait.
+            over.wait(SECONDS + 2 * _GRACE if chance.random() < 0.1 else chance.uniform(0.1, 3))
+            for proxy in list(proxies):
+                proxy.resume()
+
+    thread = threading.Thread(target=blow, name="storm")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@dataclass(slots=True)
+class Tally:
+    """How calls ended."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """"ok", or the error's class."""
+    untyped: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    """Calls that were over their deadline and the grace of two seconds."""
+    longest: float = 0.0
+    """The most seconds that a call took beyond its own timeout."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """What the proxies did, as `FaultProxy.faults` says."""
+    wrong: list[str] = field(default_factory=list)
+    """Results that are not the call's."""
+    left: list[str] = field(default_factory=list)
+    """Sandboxes that were there after the session had closed."""
+
+    def table(self) -> str:
+        """The figures, and an example of each untyped error."""
+        rows = [
+            ("calls", f"{self.calls.total()}: {_counts(self.calls)}"),
+            ("outcomes", _counts(self.outcomes)),
+            ("faults", f"{self.faults.total()}: {_counts(self.faults)}"),
+            ("untyped errors", str(len(self.untyped))),
+            ("wrong results", ", ".join([str(len(self.wrong)), *self.wrong[:_EXAMPLES]])),
+            ("over deadline and 2 s", str(len(self.late))),
+            ("longest, without timeout", f"{self.longest:.1f} s"),
+            ("sandboxes left", ", ".join([str(len(self.left)), *self.left])),
+        ]
+        lines = [f"{name:25} {value}" for name, value in rows]
+        kinds = Counter(text.splitlines()[-1] for text in self.untyped)
+        for last, times in kinds.most_common(_EXAMPLES):
+            example = next(text for text in self.untyped if text.splitlines()[-1] == last)
+            lines += [f"{times} times: {example}"]
+        late = Counter(self.late)
+        return "\n".join([*lines, *(f"{times} times: {text}" for text, times in late.items())])
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of the calls did what none may."""
+        return bool(self.untyped or self.wrong or self.late or self.left)
+
+
+def faulted_calls(
+    session: Session,
+    make: Callable[[Session], Operation[Sandbox]],
+    *,
+    count: int,
+    seed: int,
+    workers: int = 8,
+    deadline: float = SECONDS,
+) -> Tally:
+    """Make `count` calls on sandboxes from `make`, in threads; their way is the caller's to break."""
+    left = iter(range(count))
+
+    def more() -> bool:
+        return next(left, None) is not None
+
+    tally = Tally()
+    with calling(session, make, tally, more, seed=seed, workers=workers, deadline=deadline):
+        pass
+    return tally
+
+
+@contextmanager
+def calling(
+    session: Session,
+    make: Callable[[Session], Operation[Sandbox]],
+    tally: Tally,
+    more: Callable[[], bool],
+    *,
+    seed: int,
+    workers: int = 8,
+    deadline: float = SECONDS,
+    returned: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Make calls in threads beside the block, one after the other while there are `more`, and wait
+    for the last ones at its end. `returned` is called after each."""
+    lock = threading.Lock()
+    with tempfile.TemporaryDirectory() as folder:
+        callers = [
+            _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), Path(folder, str(n)))
+            for n in range(workers)
+        ]
+        for caller in callers:
+            caller.deadline, caller.returned = deadline, returned
+        threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            for thread in threads:
+                thread.join()
+
+
+class _Caller:
+    """One thread's calls, on one sandbox after the other."""
+
+    deadline = SECONDS
+    returned: Callable[[], None]
+
+    def __init__(
+        self,
+        session: Session,
+        make: Callable[[Session], Operation[Sandbox]],
+        tally: Tally,
+        lock: threading.Lock,
+        chance: random.Random,
+        folder: Path,
+    ) -> None:
+        self._session, self._make = session, make
+        self._tally, self._lock = tally, lock
+        self._random, self._folder = chance, folder
+        self._box: Sandbox | None = None
+        (folder / "up").mkdir(parents=True)
+        (folder / "up" / "file").write_bytes(bytes(50_000))
+
+    def run(self, more: Callable[[], bool]) -> None:
+        """Call while there are more."""
+        while more():
+            box = self._box
+            if box is None:
+                self._box = self._call("create", lambda: self._make(self._session))
+                continue
+            name, timeout, call = self._choose(box)
+            self._check(name, self._call(name, call, timeout))
+            if name == "delete":
+                self._box = None
+
+    # Any: operations of every result type.
+    def _choose(self, box: Sandbox) -> tuple[str, float, Callable[[], Operation[Any]]]:
+        path = f"/workspace/{self._random.randrange(3)}"
+        target = self._folder / f"{self._random.randrange(10**12)}"
+        size = self._random.choice([0, 100, 200_000])
+        calls: list[tuple[int, str, float, Callable[[], Operation[Any]]]] = [
+            (4, "exec", 0, lambda: box.exec(["sh", "-c", "echo out; echo err >&2"])),
+            (2, "exec with timeout", 0.3, lambda: box.exec(["sleep", "100"], timeout=0.3)),
+            (2, "exec with stdin", 0, lambda: box.exec(["cat"], stdin=bytes(size))),
+            (1, "exec on a terminal", 0, lambda: box.exec(["tty"], pty=True)),
+            (3, "write", 0, lambda: box.write_file(path, bytes(size))),
+            (3, "read", 0, lambda: box.read_file(path)),
+            (1, "upload", 0, lambda: box.upload(self._folder / "up", "/workspace/up")),
+            (1, "download", 0, lambda: box.download("/workspace", target)),
+            (1, "list files", 0, lambda: box.list_dir("/workspace")),
+            (1, "list", 0, lambda: self._session.list(TAG)),
+            (1, "get", 0, box.status),
+            (1, "wait", 0, box.wait),
+            (1, "delete", 0, box.stop),
+        ]
+        ((_, name, timeout, call),) = self._random.choices(calls, [each[0] for each in calls])
+        return name, timeout, call
+
+    # Any: results of every type.
+    def _check(self, name: str, result: Any) -> None:
+        if name == "exec" and result is not None and result.stdout + result.stderr != "out\nerr\n":
+            with self._lock:
+                self._tally.wrong.append(f"{name}: {result!r:.200}")
+
+    def _call(self, name: str, call: Callable[[], Operation[Any]], timeout: float = 0) -> Any:
+        allowed = timeout + self.deadline + _GRACE
+        started = time.monotonic()
+        operation = call()
+        outcome, result, text = "ok", None, ""
+        try:
+            # Longer than is allowed, to see whether it ends at all; that it was late is seen below.
+            result = operation.result(allowed + _HANG)
+        except SandboxError as error:
+            outcome = type(error).__name__
+            if isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
+                self._box = None
+        except TimeoutError as error:
+            outcome = "hang" if not operation.done() else type(error).__name__
+            text = "".join(traceback.format_exception(error))
+            operation.cancel()
+        except Exception as error:  # noqa: BLE001 - it is what this looks for
+            outcome = type(error).__name__
+            text = "".join(traceback.format_exception(error))
+        took = time.monotonic() - started
+        self.returned()
+        with self._lock:
+            tally = self._tally
+            tally.calls[name] += 1
+            tally.outcomes[outcome] += 1
+            tally.longest = max(tally.longest, took - timeout)
+            if text and outcome != "hang":
+                tally.untyped.append(f"{name}: {text}")
+            if took > allowed:
+                tally.late.append(f"{name}: {outcome} after {took:.0f} s, {allowed:g} s allowed")
+        return result
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
