@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream
 
-__all__ = ["Breaking", "Silent"]
+__all__ = ["Breaking", "Repeating", "Silent"]
 
 
 class Breaking(ByteStream):
@@ -43,6 +43,25 @@ class Breaking(ByteStream):
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:  # anyio's own signature
         return self._stream.extra_attributes
+
+
+class Repeating(ByteStream):
+    """Delivers everything that is sent twice, as a router does that missed an answer."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item + item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class Silent(ByteStream):

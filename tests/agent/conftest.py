@@ -13,6 +13,7 @@ from anyio.abc import ByteStream, UNIXSocketStream
 
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
@@ -24,13 +25,13 @@ AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
 
 
-class NamespaceProvider(AgentProvider):
+class NamespaceProvider(AgentProvider[Instance]):
     """The smallest agent provider: a process namespace, and a socket for further clients."""
 
     name = "namespace"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
+        super().__init__(Instance)
         self.folder = folder
         self.processes: dict[str, asyncio.subprocess.Process] = {}
 
@@ -130,11 +131,6 @@ class Box:
         with anyio.fail_after(5):
             while sorted(await self.processes()) != sorted(lines):
                 await anyio.sleep(0.01)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture

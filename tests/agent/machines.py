@@ -9,9 +9,10 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 
 import anyio
+from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxNotFoundError
-from sandboxkit.providers._hosted.agent import HostedAgentProvider, ProgramStream
+from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstance, ProgramStream
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 from tests.agent.conftest import NAMESPACE
 
@@ -23,6 +24,8 @@ class Program(ProgramStream):
 
     def __init__(self, process: asyncio.subprocess.Process, sandbox_id: str) -> None:
         self.process, self.sandbox_id = process, sandbox_id
+        self.sizes: list[int] = []
+        """The bytes of what was sent, each time."""
         self._reading = asyncio.create_task(self._stderr())
 
     async def _stderr(self) -> None:
@@ -40,6 +43,7 @@ class Program(ProgramStream):
 
     async def send(self, item: bytes) -> None:
         assert self.process.stdin is not None
+        self.sizes.append(len(item))
         try:
             self.process.stdin.write(item)
             await self.process.stdin.drain()
@@ -51,6 +55,10 @@ class Program(ProgramStream):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Stop it, as the vendor's daemon does that carries it, or let it go on."""
+        os.killpg(self.process.pid, signal.SIGCONT if thaw else signal.SIGSTOP)
+
     async def aclose(self) -> None:
         self.kill()
         await self.process.wait()
@@ -58,20 +66,22 @@ class Program(ProgramStream):
         self.process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
 
 
-class Machines(HostedAgentProvider):
+class Machines(HostedAgentProvider[HostedInstance]):
     """A provider whose sandboxes are process namespaces that have a life without the agent."""
 
     name = "machines"
 
     def __init__(self, prepare: str = "true", *, patient: float = 60.0) -> None:
         """`prepare` is what a machine's image does to it first."""
-        super().__init__()
+        super().__init__(HostedInstance)
         self._prepare, self._patient = prepare, patient
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self.programs: list[Program] = []
         self.links: list[Program] = []
+        self._spawning = anyio.Lock()
+        """Held while a program is started, so that `delete` finds every program."""
 
-    def _grace(self) -> float:
+    def _grace(self, stream: ByteStream) -> float:
         return self._patient
 
     async def boot(self, sandbox_id: str) -> None:
@@ -105,6 +115,10 @@ class Machines(HostedAgentProvider):
 
     async def program(self, sandbox_id: str, *argv: str) -> Program:
         """Run a program inside, as the vendor does; it is nobody's child there."""
+        async with self._spawning:
+            return await self._spawned(sandbox_id, argv)
+
+    async def _spawned(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
         if sandbox_id not in self.processes:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
         with open(
@@ -142,6 +156,7 @@ class Machines(HostedAgentProvider):
     async def delete(self, sandbox_id: str) -> None:
         await self._forget(sandbox_id)
         await self.halt(sandbox_id)
-        for program in self.programs:
-            if program.sandbox_id == sandbox_id:
-                await program.aclose()
+        async with self._spawning:
+            for program in self.programs:
+                if program.sandbox_id == sandbox_id:
+                    await program.aclose()

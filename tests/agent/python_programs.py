@@ -18,12 +18,15 @@ class Program:
 
 _THREAD = """
 import threading, time
+printed = threading.Event()
 def late():
+    printed.wait()
     time.sleep(0.05)
     print("late")
 threading.Thread(target=late).start()
 threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
 print(threading.current_thread(), threading.main_thread() is threading.current_thread())
+printed.set()
 """
 
 _POOL = """

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -234,25 +233,68 @@ async def _outside(machines: Machines, sandbox_id: str, inside: int) -> int:
     raise AssertionError("no such process")
 
 
-async def test_a_copy_that_is_there_is_used(machines: Machines, tmp_path: Path) -> None:
-    baked = tmp_path / "agent"
+def with_agent(folder: Path) -> Machines:
+    """Machines whose image has the agent, which is not sent to a second one."""
+    baked = folder / "agent"
     baked.write_bytes(binary.path().read_bytes())
     name = install.baked_name()
-    prepared = Machines(
+    return Machines(
         f"{OWN_FOLDERS} && cp {baked} /usr/local/bin/{name} && chmod 755 /usr/local/bin/{name}"
     )
-    sandbox_id = secrets.token_hex(6)
-    await prepared.boot(sandbox_id)
+
+
+async def sent_with_starts(machines: Machines, times: int) -> list[int]:
+    """Start sandboxes one after the other; the bytes that go to each program first."""
+    for _ in range(times):
+        await machines.delete(await machines.create(SandboxSpec(workdir="/tmp")))
+    return [link.sizes[0] for link in machines.links]
+
+
+async def test_a_copy_that_is_there_is_used_and_sent_once_at_most(
+    anyio_backend: str, tmp_path: Path
+) -> None:
+    first, second = await sent_with_starts(with_agent(tmp_path), 2)
+    assert first > len(install.data_of(install.LIKELY))
+    assert second < 1000
+
+
+async def test_the_agent_and_the_first_of_what_is_for_it_are_sent_at_once(
+    machines: Machines,
+) -> None:
+    first, second = await sent_with_starts(machines, 2)
+    assert first == second > len(install.data_of(install.LIKELY))
+
+
+async def test_a_machine_of_another_architecture_asks_for_its_agent(machines: Machines) -> None:
+    ours = install.baked_name() == install.baked_name("amd64")
+    machines._guesses[""] = "arm64" if ours else "amd64"
+    first, again, second = await sent_with_starts(machines, 2)
+    assert first != again == second
+
+
+GREEDY_HEAD = """
+cat >/dev/shm/head <<'END'
+#!/usr/bin/python3
+import os, sys
+due = int(sys.argv[2])
+while due > 0:
+    data = os.read(0, 4096)
+    sys.stdout.buffer.write(data[:due])
+    due -= len(data)
+END
+chmod 755 /dev/shm/head && mount --bind /dev/shm/head /usr/bin/head
+"""
+
+
+async def test_a_head_that_reads_more_than_it_passes_on_takes_nothing_away(
+    anyio_backend: str,
+) -> None:
+    machines = Machines(OWN_FOLDERS + GREEDY_HEAD.rstrip())
+    sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     try:
-        program = await prepared.program(
-            sandbox_id, *install.command(f"@{sandbox_id}", ["--workdir=/tmp"])
-        )
-        found = install.Found(program)
-        words = [await found.word() for _ in range(2)]
-        assert [verb for verb, _ in words] == ["machine", "agent"]
-        await program.aclose()
+        assert (await sh(machines, sandbox_id, "echo ok")).stdout == b"ok\n"
     finally:
-        await prepared.delete(sandbox_id)
+        await machines.delete(sandbox_id)
 
 
 NOEXEC = "for d in /usr/local/bin /root /dev/shm; do mount -t tmpfs -o noexec none $d; done"

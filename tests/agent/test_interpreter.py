@@ -76,11 +76,6 @@ print(opened, descriptors)
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cancelled_job_leaves_nothing_and_the_interpreter_lives(kind: str) -> None:
     async with python_box(kind, Interpreter(PYTHON)) as box:
@@ -199,6 +194,16 @@ async def test_who_kills_the_interpreter_has_ended_the_sandbox_itself() -> None:
         assert (await ends_it(box, "print(1)")).by_command
         left = await box.exec("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert b"passed" not in left.stdout
+
+
+async def test_an_interpreter_that_ends_by_itself_is_no_jobs_doing() -> None:
+    """The interpreter may have lacked something that other sandboxes used up."""
+    setup = "import posix; posix.fork = lambda: posix._exit(3)"
+    async with python_box("local", Interpreter(PYTHON, setup=setup)) as box:
+        for code in ("print(1)", "print(2)"):
+            ended = await ends_it(box, code)
+            assert not ended.by_command
+            assert "by itself" in str(ended)
 
 
 def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:

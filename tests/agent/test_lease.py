@@ -27,7 +27,7 @@ class SocketProvider(NamespaceProvider):
     lease: float | None = 2.0
     grace = 1.0
 
-    def _grace(self) -> float:
+    def _grace(self, stream: ByteStream) -> float:
         return self.grace
 
     async def create(self, spec: SandboxSpec) -> str:
@@ -99,7 +99,8 @@ async def test_a_client_whose_stream_broke_keeps_it_for_its_grace(
 ) -> None:
     clients.grace = 8.0
     box = await made(clients, tmp_path)
-    client = clients._clients[box.id]
+    client = clients._known(box.id).client
+    assert client is not None
     for task in client._tasks:
         task.cancel()  # as if this process had been killed: it says nothing more
     assert client._link._stream is not None

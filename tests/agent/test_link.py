@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,12 +23,12 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._agent import client, frames, pulse, requests
+from sandboxkit.providers._agent import client, frames, heartbeat, requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
-from sandboxkit.providers._agent.pulse import is_held_up
+from sandboxkit.providers._agent.heartbeat import is_held_up
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec, SandboxState, StdinItem
-from tests.agent.breaking import Breaking, Silent
+from tests.agent.breaking import Breaking, Repeating, Silent
 from tests.agent.conftest import Box, NamespaceProvider, Run
 from tests.agent.test_flow import agent_pid
 
@@ -137,6 +138,19 @@ async def test_large_transfers_over_breaking_connections(box: Box) -> None:
     await client.aclose()
 
 
+@pytest.mark.parametrize("grace", [0.0, 10.0])
+async def test_a_write_that_is_delivered_twice_counts_once(box: Box, grace: float) -> None:
+    stream = Repeating(await box.provider._connect(box.id))
+    connection = await AgentClient.start(
+        stream, requests.hello(None), grace=grace, reopen=Breakable(box, ()).open
+    )
+    data = os.urandom(3 << 20)
+    await requests.write_file(connection, str(box.workdir / "twice"), data, None)
+    assert await requests.read_file(connection, str(box.workdir / "twice"), len(data)) == data
+    assert connection.ended is None
+    await connection.aclose()
+
+
 async def test_what_ran_ends_when_nobody_comes_back_in_time(box: Box) -> None:
     breakable = Breakable(box, [(FOREVER, FOREVER), (0.0, 0.0), (0.0, 0.0)])
     client = await breakable.client(grace=0.5)
@@ -159,7 +173,7 @@ async def test_leaving_ends_what_ran_at_once(box: Box) -> None:
 
 
 async def test_without_a_grace_a_session_ends_with_its_connection(box: Box) -> None:
-    breakable = Breakable(box, [(FOREVER, 100.0)])
+    breakable = Breakable(box, [(FOREVER, 300.0)])
     client = await AgentClient.start(await breakable.open(), requests.hello(None))
     with pytest.raises(ConnectionEndedError):
         await run(client, "seq", "1000")
@@ -171,7 +185,9 @@ async def test_an_agent_started_in_its_place_is_not_taken_for_the_one_before(
 ) -> None:
     spec = SandboxSpec(workdir=str(provider.folder / "work"))
     one, other = await provider.create(spec), await provider.create(spec)
-    await provider._clients.pop(one).aclose()
+    client = provider._known(one).client
+    assert client is not None
+    await client.aclose()
     os.replace(provider.folder / other, provider.folder / one)
     with pytest.raises(SandboxTerminatedError, match="started again"):
         await provider.exec(one, Command(("true",)), Run().output)
@@ -203,7 +219,9 @@ async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detache
 
         async def lose() -> None:
             await started.started.wait()
-            await provider._clients[detached.id]._link.aclose()
+            client = provider._known(detached.id).client
+            assert client is not None
+            await client._link.aclose()
 
         group.start_soon(lose)
         with pytest.raises(OutcomeUnknownError, match="not known") as caught:
@@ -214,8 +232,8 @@ async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detache
 
 async def test_a_call_that_may_be_repeated_says_so(detached: Box) -> None:
     provider = detached.provider
-    (await provider._client(detached.id))._end("")
-    client = provider._clients[detached.id]
+    client = await provider._client(detached.id)
+    client._end("")
     with pytest.raises(ProviderUnavailableError) as caught:
         async with provider._call(detached.id):
             client.open(Kind.EXEC, payload("true"))
@@ -226,7 +244,7 @@ async def test_a_call_that_may_be_repeated_says_so(detached: Box) -> None:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the pulse's times, divided by 16."""
     for name in ("_TICK", "_PING_AFTER", "_KEEP_OPEN", "SILENT_AFTER"):
-        monkeypatch.setattr(pulse, name, getattr(pulse, name) / 16)
+        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
 
 
 @pytest.mark.parametrize("timeout", [None, 0.3])
@@ -362,6 +380,7 @@ async def test_who_waits_within_the_kernel_is_told_from_who_is_idle(tmp_path: Pa
 async def test_a_kill_is_waited_for_while_the_agent_is_held_up(
     box: Box, monkeypatch: pytest.MonkeyPatch, held_up: bool
 ) -> None:
+    monkeypatch.setattr(client, "_LOOK", 0.25)
     monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
     monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
     pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
@@ -380,12 +399,29 @@ async def test_a_kill_is_waited_for_while_the_agent_is_held_up(
             await box.sh("echo; sleep 1000", run=begun)
 
 
+async def test_a_timeout_is_kept_though_the_agent_stands_still(box: Box) -> None:
+    pid, begun = await agent_pid(box), Run()
+    async with anyio.create_task_group() as group:
+
+        async def stand_still() -> None:
+            await begun.started.wait()
+            os.kill(pid, signal.SIGSTOP)
+
+        group.start_soon(stand_still)
+        since = time.monotonic()
+        with pytest.raises(OutcomeUnknownError, match="killed within 2 s"):
+            with anyio.move_on_after(0.3):
+                await box.sh("echo; sleep 600", run=begun)
+        assert time.monotonic() - since < 0.3 + 2 + 1  # and what a busy machine takes
+    os.kill(pid, signal.SIGCONT)
+
+
 async def test_who_asks_after_a_long_silence_has_the_whole_time(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody was asked anything meanwhile: that was no silence."""
     hurry(monkeypatch)
-    monkeypatch.setattr(pulse, "_KEEP_OPEN", 60.0)
+    monkeypatch.setattr(heartbeat, "_KEEP_OPEN", 60.0)
     streams: list[ByteStream] = []
 
     async def opened() -> ByteStream:
@@ -393,8 +429,8 @@ async def test_who_asks_after_a_long_silence_has_the_whole_time(
         return streams[-1]
 
     client = await AgentClient.start(await opened(), requests.hello(None), grace=10, reopen=opened)
-    await anyio.sleep(3 * pulse.SILENT_AFTER)
-    command = f"sleep {pulse._TICK * 2.5}; echo here"
+    await anyio.sleep(3 * heartbeat.SILENT_AFTER)
+    command = f"sleep {heartbeat._TICK * 2.5}; echo here"
     assert (await run(client, "sh", "-c", command)).stdout == b"here\n"
     assert len(streams) == 1
     await client.aclose()

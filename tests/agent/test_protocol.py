@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
-from sandboxkit.providers._agent.frames import Fields, Frame, FrameDecoder, Kind, ProtocolError
+from sandboxkit.providers._agent.frames import (
+    PROTOCOL_VERSION,
+    Fields,
+    Frame,
+    FrameDecoder,
+    Kind,
+    ProtocolError,
+)
 from sandboxkit.providers._agent.link import ANSWER, DATA, MAGIC, OPENED, OPENING, RECORD, Link
 from tests.agent.conftest import Box
 
@@ -73,7 +80,7 @@ async def last_words(box: Box, data: bytes) -> str:
     async with await box.provider._connect(box.id) as stream:
         link = Link(stream)
         with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-            await link.open()
+            link.open()
             await link.send(data)
             if isinstance(stream, UNIXSocketStream):
                 await stream.send_eof()
@@ -171,7 +178,7 @@ async def unlinked(box: Box, data: bytes) -> str:
 
 NO_LINK = {
     "another protocol": (b"GET / HTTP/1.1\r\nHost: agent\r\nAccept: */*\r\n\r\n", "not a link's"),
-    "the version before": (OPENING.pack(MAGIC, 1, bytes(16), False, 0, 0), "version 2"),
+    "the version before": (OPENING.pack(MAGIC, 1, bytes(16), False, 0, 0), "version 3"),
     "cut short": (b"SBXL\2", "inside its opening"),
 }
 
@@ -185,10 +192,10 @@ async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -
 
 def of_the_agent(data: bytes) -> bytes:
     """What an agent sends at the beginning of a session."""
-    return ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(DATA, 0, len(data)) + data
+    return ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 0, len(data)) + data
 
 
-WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\2" + bytes(16))
+WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/")
 
 
 async def connected() -> tuple[ByteStream, socket.socket]:
@@ -203,8 +210,11 @@ async def connected() -> tuple[ByteStream, socket.socket]:
         (b"", "ended"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
         (ANSWER.pack(MAGIC, 1, OPENED, 0), "version 1"),
-        (ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x", "byte 7"),
-        (ANSWER.pack(MAGIC, 2, OPENED, 0) + RECORD.pack(9, 0, 0), "record type 9"),
+        (
+            ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x",
+            "byte 7",
+        ),
+        (ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(9, 0, 0), "record type 9"),
         (of_the_agent(frames.encode(Kind.BYE, 0, frames.string("no room"))), "no room"),
         (of_the_agent(struct.pack(">IBI", 5 << 20, 16, 0)), "limit"),
         (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
@@ -216,6 +226,26 @@ async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str
     agent.shutdown(socket.SHUT_WR)
     with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match=complaint):
         await AgentClient.start(stream, requests.hello(None))
+
+
+@pytest.mark.anyio
+async def test_what_comes_again_is_skipped() -> None:
+    stream, agent = await connected()
+    answer = ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+    half = RECORD.pack(DATA, 0, 9) + WELCOME[:9]
+    rest = RECORD.pack(DATA, 4, len(WELCOME) - 4) + WELCOME[4:]
+    with agent:
+        for part in (answer, answer, half, half, answer, rest, half, rest):
+            for at in range(len(part)):  # whatever the pieces are in which they come
+                agent.send(part[at : at + 1])
+        client = await AgentClient.start(stream, requests.hello(None))
+        request = client.open(Kind.CALL, b"\x09")
+        done = frames.encode(Kind.DONE, request.number, b"said")
+        agent.send((RECORD.pack(DATA, len(WELCOME), len(done)) + done) * 2)
+        with anyio.fail_after(5):
+            assert (await request.receive()).payload == b"said"
+        assert client.ended is None
+        await client.aclose()
 
 
 @pytest.mark.anyio

@@ -1,0 +1,99 @@
+"""A vendor's daemon that is dead or frozen: what was never sent is told from what nobody knows."""
+
+import os
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.providers._agent import heartbeat
+from sandboxkit.providers._hosted.agent import ProgramStream
+from sandboxkit.types import Command, SandboxSpec
+from tests.agent.conftest import Run
+from tests.agent.machines import Machines
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.getuid() != 0, reason="machines with users of their own need root"),
+]
+
+_OWN = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm && mount -t tmpfs none /root"
+
+
+class Daemon(Machines):
+    """Machines whose daemon dies, or freezes, and comes back."""
+
+    def __init__(self) -> None:
+        super().__init__(_OWN)
+        self.dead = False
+        self.awake = anyio.Event()
+        self.awake.set()
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
+        if self.dead:
+            raise ProviderUnavailableError("connection refused", provider=self.name)
+        await self.awake.wait()
+        return await super()._run(sandbox_id, argv)
+
+    def die(self) -> None:
+        self.dead = True
+        for link in self.links:
+            link.kill()
+
+
+@pytest.fixture
+async def machines(anyio_backend: str) -> AsyncIterator[Daemon]:
+    machines = Daemon()
+    yield machines
+    for sandbox_id in list(machines.processes):
+        await machines.delete(sandbox_id)
+
+
+async def said(machines: Machines, sandbox_id: str, script: str, run: Run | None = None) -> bytes:
+    run = run or Run()
+    end = await machines.exec(sandbox_id, Command(("sh", "-c", script)), run.output)
+    assert end.status == 0
+    return run.stdout
+
+
+async def test_a_dead_daemon_is_told_in_time_and_the_command_was_not_sent(
+    machines: Daemon,
+) -> None:
+    sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
+    assert await said(machines, sandbox_id, "echo on") == b"on\n"
+    machines.die()
+    await anyio.sleep(0.2)
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(ProviderUnavailableError, match="nothing was sent") as raised:
+            await said(machines, sandbox_id, "echo ran >>/root/ran")
+        assert raised.value.retryable
+        assert time.monotonic() - began < 5
+    machines.dead = False
+    with anyio.fail_after(10):
+        assert await said(machines, sandbox_id, "cat /root/ran 2>/dev/null; echo on") == b"on\n"
+
+
+async def test_a_command_that_ends_under_a_frozen_daemon_has_its_end(
+    machines: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
+    monkeypatch.setattr(heartbeat, "SILENT_AFTER", 1.0)
+    monkeypatch.setattr(heartbeat, "_TICK", 0.1)
+    monkeypatch.setattr(heartbeat, "_PING_AFTER", 0.2)
+    run, found = Run(), []
+
+    async def command() -> None:
+        found.append(await said(machines, sandbox_id, "echo on; sleep 1; echo off", run))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(command)
+        await run.started.wait()
+        machines.awake = anyio.Event()
+        machines.links[-1].freeze()
+        await anyio.sleep(2.2)
+        machines.links[-1].freeze(thaw=True)
+        machines.awake.set()
+    assert found == [b"on\noff\n"]
