@@ -105,7 +105,9 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 
 def test_an_unknown_provider_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"'dokcer'; installed are .*local"):
+    with pytest.raises(
+        ConfigurationError, match=r"'dokcer' \(did you mean 'docker'\?\); installed are .*local"
+    ):
         Session(provider="dokcer")
 
 

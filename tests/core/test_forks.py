@@ -169,7 +169,9 @@ assert failed.exception(10) is not None
 running = sandbox.exec(["sh", "-c", "echo up; exec cat"], stdin=True)
 assert next(iter(running.stdout)) == "up\\n"
 called = []
+told = threading.Event()
 running.add_done_callback(called.append)
+running.add_done_callback(lambda _: told.set())
 
 async def wait_for(op):
     return await op
@@ -184,7 +186,7 @@ def child():
     assert wait([running, done], num_returns=2, timeout=5) == ([running, done], [])
     assert set(as_completed([running, done], timeout=5)) == {running, done}
     assert running.done() and not running.running() and not running.cancelled()
-    assert running.poll() is None
+    refused(running.poll)
     running.kill()
     running.cancel()
     refused(lambda: list(running.stdout))
@@ -198,6 +200,7 @@ def after():
     running.stdin.write(b"still").result(5)
     running.stdin.close().result(5)
     assert running.result(10).stdout == "up\\nstill"
+    assert told.wait(10)
     assert called == [running]
 """,
         tmp_path,

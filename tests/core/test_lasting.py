@@ -107,7 +107,7 @@ def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         first = session.sandbox().start().result(SECONDS)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sandboxkit.terminal._lasting.START_SECONDS", 0.05)
+            patch.setattr("sandboxkit.terminal._managed.START_SECONDS", 0.05)
             starting = opens(session.sandbox()).start()
             with pytest.raises(TimeoutError):
                 starting.result(0.5)
@@ -133,7 +133,7 @@ def test_closing_one_whose_sandbox_waits_for_room_takes_it_out_of_the_queue(open
 def test_one_that_does_not_start_in_time_leaves_nothing(
     held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxkit.terminal._lasting.START_SECONDS", 0.5)
+    monkeypatch.setattr("sandboxkit.terminal._managed.START_SECONDS", 0.5)
     with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s"):
         opens(held).start().result(SECONDS)
     assert left(held) == []

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, Session, _places, wait
-from sandboxkit._places import Places
+from sandboxkit import ConfigurationError, Operation, Session, _machine_semaphore, wait
+from sandboxkit._machine_semaphore import MachineSemaphore
 from sandboxkit.testing import FakeProvider
 
 PRELUDE = """
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # what one test kills is pytest's to remove
     yield path
-    _places._forget()  # the next test has another folder
+    _machine_semaphore._forget()  # the next test has another folder
 
 
 def process(code: str, *arguments: object) -> "subprocess.Popen[str]":
@@ -141,7 +141,7 @@ def test_who_is_cancelled_while_it_waits_for_a_place_takes_none() -> None:
 
 
 def test_thousands_of_places_are_taken_and_left_again() -> None:
-    places = Places("many", 40)
+    places = MachineSemaphore("many", 40)
 
     async def turns() -> None:
         for _ in range(100):

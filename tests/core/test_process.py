@@ -1,6 +1,7 @@
 """A command's end as its Process tells it: who ended it, and what nobody can say."""
 
 import asyncio
+import concurrent.futures
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from sandboxkit import (
     CommandStartError,
     CommandTimeoutError,
     CommandUsage,
+    ConfigurationError,
     Ending,
     OutcomeUnknownError,
     Process,
@@ -147,7 +149,9 @@ def test_a_kill_that_nobody_can_confirm_is_neither_a_kill_nor_a_timeout(way: str
     assert not unknown.value.retryable
     assert unknown.value.stdout_bytes == b"so far"
     assert unknown.value.stderr_bytes == b"and this"
-    assert process.returncode is None
+    for ask in (lambda: process.returncode, process.poll):
+        with pytest.raises(OutcomeUnknownError, match="it may run on"):
+            ask()
 
 
 def test_one_that_was_not_started_has_no_status() -> None:
@@ -155,7 +159,28 @@ def test_one_that_was_not_started_has_no_status() -> None:
         process = session.run(["/no/such/program"], check=True)
         with pytest.raises(CommandStartError):
             process.result(20)
-    assert process.returncode is None
+    for ask in (lambda: process.returncode, process.poll):
+        with pytest.raises(CommandStartError):
+            ask()
+
+
+def test_a_running_command_has_no_status_to_take_for_success() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(SLEEPS)
+        assert process.poll() is None
+        with pytest.raises(ConfigurationError, match=r"still runs .* result\(\).* poll\(\)"):
+            _ = process.returncode
+        process.kill()
+        assert process.result(20).returncode == process.returncode == process.poll() == 137
+
+
+def test_a_loop_over_poll_ends_with_a_cancelled_command() -> None:
+    with Session(FakeProvider()) as session:
+        process = session.run(SLEEPS)
+        next(iter(process.stdout))
+        process.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            process.poll()
 
 
 @pytest.mark.parametrize(

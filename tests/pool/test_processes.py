@@ -11,7 +11,14 @@ from typing import ClassVar
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, Session, _cleanup, _places, _registry
+from sandboxkit import (
+    ConfigurationError,
+    Operation,
+    Session,
+    _cleanup,
+    _machine_semaphore,
+    _registry,
+)
 from tests.docker_here import require_docker
 from tests.pool.providers import DEADLINE, Counting, settled, until
 
@@ -52,7 +59,7 @@ class Here(Counting):
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
     yield
-    _places._forget()  # the next test has another folder
+    _machine_semaphore._forget()  # the next test has another folder
 
 
 @pytest.mark.usefixtures("own_places")

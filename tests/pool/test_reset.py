@@ -63,7 +63,7 @@ def test_who_has_stopped_it_never_reaches_it_again() -> None:
                 first.write_file("/workspace/x", b"")
             first.stop().result(DEADLINE)
             assert second.exec(["ls", "/workspace"]).result(DEADLINE).stdout == ""
-            with pytest.raises(ConfigurationError, match="its own session's"):
+            with pytest.raises(ConfigurationError, match="stays with its own session"):
                 session.adopt(second)
 
 
@@ -83,6 +83,20 @@ def test_what_is_not_proven_clean_is_replaced(
         assert stats.thrown_away == {reason: 1}
         assert said in stats.recent[-1]
         assert len(provider.created) == 2
+
+
+def test_who_waits_beyond_the_caps_for_a_reset_that_fails_gets_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_pool, "_RESET_SECONDS", 1.0)
+    provider = Resetting()
+    with session_of(provider) as session:
+        first = session.sandbox(counted=False)
+        first.exec(["touch", "slow"]).result(DEADLINE)
+        first.stop().result(DEADLINE)
+        assert session.pool_stats().resetting == 1
+        with session.sandbox(counted=False) as second:
+            assert second.id != first.id
 
 
 def test_the_end_comes_after_so_many_jobs_and_after_its_users_own_lifetime(

@@ -1,12 +1,15 @@
 """One sandbox of each provider for all attacks, as long as resets keep it clean."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sandboxkit.errors import SandboxError
 from tests.docker_here import require_docker
+from tests.reset.attacks import ATTACKS
 from tests.reset.jobs import Mode, Target
+from tests.reset.mutants import MUTANTS
 
 TARGETS: list[tuple[str, Mode]] = [
     ("local", "exec"),
@@ -14,6 +17,31 @@ TARGETS: list[tuple[str, Mode]] = [
     ("local", "python"),
     ("docker", "python"),
 ]
+
+
+def each_time(test: str, name: str, where: tuple[str, Mode]) -> bool:
+    """Whether an attack is tried there each time, not by `make nightly` alone.
+
+    Each attack meets one target, and the next attack another; where it shows that a reset lacks a
+    step, it is tried with the mutant's provider as well.
+    """
+    places = [
+        at for at in TARGETS if at[1] == "exec" or test == "test_nothing_reaches_the_next_job"
+    ]
+    turn = places[list(ATTACKS).index(name) % len(places)]
+    shows = {(each.provider, "exec") for each in MUTANTS if each.shown_by == name}
+    return where == turn or where in shows
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is tried at night alone."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.name == "test_attacks.py":
+            given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+            where = given.get("target") or given.get("commands")
+            if where and not each_time(item.originalname, given["name"], where):
+                item.add_marker(pytest.mark.nightly)
 
 
 def ready(name: str, mode: Mode, workdir: str | None = None) -> Target:

@@ -1,0 +1,159 @@
+"""Callers that run an event loop of their own: asyncio's, trio's, and the callbacks of operations."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sandboxkit import Operation, Session, as_completed, wait
+from sandboxkit.testing import FakeProvider
+
+
+class Slow(FakeProvider):
+    """Takes a while to delete a sandbox."""
+
+    async def delete(self, sandbox_id: str) -> None:
+        await asyncio.sleep(0.2)
+        await super().delete(sandbox_id)
+
+
+async def value(result: int) -> int:
+    await asyncio.sleep(0.05)
+    return result
+
+
+async def fail() -> int:
+    raise LookupError("lost")
+
+
+# Any of the ways to block; what each returns is of no interest.
+BLOCKING: dict[str, Callable[[Session], object]] = {
+    "result": lambda session: session.run(["true"]).result(),
+    "exception": lambda session: session.run(["true"]).exception(),
+    "wait": lambda session: wait([session.run(["true"])]),
+    "as_completed": lambda session: list(as_completed([session.run(["true"])])),
+    "for": lambda session: list(session.run(["true"]).stdout),
+}
+
+
+@pytest.mark.parametrize("way", BLOCKING)
+def test_blocking_an_event_loop_warns_at_the_callers_line(way: str) -> None:
+    async def main() -> None:
+        async with Session(FakeProvider()) as session:
+            with pytest.warns(RuntimeWarning, match="blocks this thread's event loop") as found:
+                BLOCKING[way](session)
+            assert {each.filename for each in found} == {__file__}
+
+    asyncio.run(main())
+
+
+def test_leaving_a_plain_with_in_a_coroutine_warns_of_async_with() -> None:
+    async def main() -> None:
+        with (
+            pytest.warns(RuntimeWarning, match="'async with'") as found,
+            Session(Slow()) as session,
+        ):
+            await session.sandbox().start()
+        assert found[0].filename == __file__
+
+    asyncio.run(main())
+
+
+def test_what_is_done_and_other_threads_and_a_prompt_block_no_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        done = Operation(value(1))
+        assert await done == done.result() == 1
+        assert await asyncio.to_thread(lambda: Operation(value(2)).result(20)) == 2
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+        assert Operation(value(3)).result(20) == 3
+
+    asyncio.run(main())
+
+
+def test_asyncios_own_prompt_may_block() -> None:
+    code = """
+from sandboxkit import Session
+from sandboxkit.testing import FakeProvider
+print(Session(FakeProvider()).run(["echo", "well"]).result().stdout)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "asyncio"],
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "well" in done.stdout
+    assert "blocks" not in done.stderr
+
+
+def test_a_callback_that_blocks_holds_up_no_call() -> None:
+    blocked, release = threading.Event(), threading.Event()
+
+    def block(_: object) -> None:
+        blocked.set()
+        assert release.wait(60)
+
+    first = Operation(value(1))
+    first.add_done_callback(block)
+    assert blocked.wait(20)
+
+    async def other() -> int:
+        return await Operation(value(2))
+
+    assert Operation(value(2)).result(20) == asyncio.run(other()) == 2
+    release.set()
+
+
+def test_callbacks_may_block_on_calls_and_run_in_the_order_of_the_ends() -> None:
+    seen: list[int] = []
+    done = threading.Event()
+    first = Operation(value(1))
+    first.add_done_callback(lambda op: seen.append(op.result() + Operation(value(1)).result(20)))
+    first.add_done_callback(lambda _: done.set())
+    assert done.wait(20)
+    assert seen == [2]
+
+
+def test_an_error_in_a_callback_is_logged_and_the_next_one_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done = threading.Event()
+    operation = Operation(value(1))
+    missing: dict[str, int] = {}
+    operation.add_done_callback(lambda _: missing["missing"])
+    operation.add_done_callback(lambda _: done.set())
+    assert done.wait(20)
+    assert [each.name for each in caplog.records] == ["sandboxkit"]
+    assert "KeyError: 'missing'" in caplog.text
+
+
+def test_trio_is_refused_before_anything_happens() -> None:
+    trio = pytest.importorskip("trio")
+    session = Session(FakeProvider())
+    refused: list[str] = []
+
+    async def main() -> str:
+        calls: list[Callable[[], object]] = [
+            lambda: Session(FakeProvider()),
+            lambda: session.run(["true"]),
+            session.sandbox().stop,
+            session.close,
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match="asyncio, and not under trio") as error:
+                call()
+            refused.append(str(error.value))
+        result: str = await trio.to_thread.run_sync(
+            lambda: session.run(["echo", "well"]).result(20).stdout
+        )
+        return result
+
+    assert trio.run(main) == "well\n"
+    assert len(refused) == 4
+    session.close().result(20)

@@ -1,0 +1,305 @@
+"""Room under a cap is free once the sandbox that had it is gone, however it went and whoever saw it."""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    NoRoomError,
+    Operation,
+    Sandbox,
+    Session,
+    _machine_semaphore,
+    _reconciler,
+    _waits,
+)
+from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.testing import FakeProvider
+from tests.core.test_max_live import Here, process, said
+from tests.pool.providers import Counting, Gated
+
+SOON = 10.0
+"""Seconds within which room must be free after a sandbox is gone."""
+TRUE = ["true"]
+
+
+class Failing(FakeProvider):
+    """Cannot delete anything until it is mended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = True
+        self.attempts = 0
+
+    async def delete(self, sandbox_id: str) -> None:
+        self.attempts += 1
+        if self.broken:
+            raise ProviderUnavailableError("the connection was reset")
+        await super().delete(sandbox_id)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    yield
+    _machine_semaphore._forget()
+
+
+def vanish(session: Session, sandbox: Sandbox) -> None:
+    """End a sandbox at its backend, with no call of the session's in flight."""
+    assert sandbox.id is not None
+    # The provider is used on the background loop alone.
+    Operation(session._provider.delete(sandbox.id)).result(SOON)
+
+
+def test_a_lifetime_that_is_over_frees_the_room() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        first = session.sandbox(lifetime=0.5).start().result(SOON)
+        assert session.run(TRUE).result(SOON).returncode == 0
+        with pytest.raises(SandboxNotFoundError):
+            first.exec(TRUE).result(SOON)
+
+
+def test_a_sandbox_that_nobody_uses_and_that_vanished_frees_the_room() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        vanish(session, session.sandbox().start().result(SOON))
+        assert session.run(TRUE).result(SOON).returncode == 0
+
+
+def test_a_call_that_finds_its_sandbox_gone_frees_the_room() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        sandbox = session.sandbox().start().result(SOON)
+        vanish(session, sandbox)
+        with pytest.raises(SandboxNotFoundError):
+            sandbox.exec(TRUE).result(SOON)
+        deadline = time.monotonic() + SOON
+        while "has ended by itself" not in repr(sandbox):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_one_that_lives_keeps_its_room() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        held = session.sandbox().start().result(SOON)
+        waiting = session.run(TRUE)
+        with pytest.raises(TimeoutError):
+            waiting.result(5)
+        held.stop().result(SOON)
+        assert waiting.result(SOON).returncode == 0
+
+
+def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
+    provider = Failing()
+    with Session(provider, max_concurrency=1) as session:
+        assert session.run(TRUE).result(SOON).returncode == 0
+        second = session.run(TRUE)
+        with pytest.raises(TimeoutError):
+            second.result(2)
+        provider.broken = False
+        assert second.result(SOON).returncode == 0
+        assert provider.attempts > 2
+
+
+def test_what_a_failed_start_left_is_removed_without_another_start() -> None:
+    provider = Failing()
+    with Session(provider, max_concurrency=1) as session:
+        broken = session.sandbox(files={"/dev/null/no": b""})
+        with pytest.raises(SandboxError):
+            broken.start().result(SOON)
+        assert provider._boxes
+        provider.broken = False
+        deadline = time.monotonic() + SOON
+        while provider._boxes:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert session.run(TRUE).result(SOON).returncode == 0
+
+
+def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> None:
+    with Session(Here(), max_live=1) as session:
+        sandbox = session.sandbox().start().result(SOON)
+        code = "with Session(Here(), max_live=1) as s: print(s.run(['true']).result(60).returncode)"
+        with process(code) as child:
+            time.sleep(2)
+            assert child.poll() is None
+            vanish(session, sandbox)
+            assert child.communicate(timeout=SOON + 5)[0].strip() == "0"
+
+
+def test_no_room_in_time_names_who_has_it() -> None:
+    with Session(FakeProvider(), max_concurrency=2) as session:
+        held = [session.sandbox().start().result(SOON) for _ in range(2)]
+        began = time.monotonic()
+        with pytest.raises(NoRoomError) as raised:
+            session.run(TRUE, start_timeout=0.5).result(SOON)
+        assert time.monotonic() - began < 2.5
+        text = str(raised.value)
+        assert all(str(each.id) in text for each in held)
+        assert "start_timeout=0.5 s" in text
+        assert "max_concurrency=2" in text
+        assert re.search(r"runs \(for \d+ s, made at test_room\.py:\d+\)", text)
+        assert isinstance(raised.value, CapacityError)
+        assert raised.value.retryable
+        held[0].stop().result(SOON)
+        assert session.run(TRUE, start_timeout=SOON).result(SOON).returncode == 0
+
+
+def test_a_creation_that_is_too_slow_is_undone() -> None:
+    provider = Gated()
+    with Session(provider, max_concurrency=1) as session:
+        with pytest.raises(ProviderUnavailableError, match=r"start_timeout=0\.5 s"):
+            session.sandbox(start_timeout=0.5).start().result(SOON)
+        assert provider.undone.acquire(timeout=SOON)
+        assert not session._context.lives
+
+
+def test_a_deadline_covers_the_wait_for_room() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        held = session.sandbox().start().result(SOON)
+        waiting = session.sandbox()
+        with pytest.raises(NoRoomError, match=rf"deadline=0\.5 s: .*{held.id}"):
+            waiting.exec(TRUE, deadline=0.5).result(SOON)
+        held.stop().result(SOON)
+        assert waiting.exec(TRUE, deadline=SOON).result(SOON).returncode == 0
+
+
+def test_a_deadline_covers_the_start() -> None:
+    provider = Gated()
+    with Session(provider, max_concurrency=1) as session:
+        with pytest.raises(ProviderUnavailableError, match=r"did not start within deadline=0\.5 s"):
+            session.run(TRUE, deadline=0.5).result(SOON)
+        assert provider.undone.acquire(timeout=SOON)
+
+
+def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
+    with Session("local") as session, session.sandbox() as sandbox:
+        process = sandbox.exec(["sleep", "61"], timeout=60, deadline=0.5)
+        with pytest.raises(ProviderUnavailableError, match=r"was killed at its deadline=0\.5 s"):
+            process.result(SOON)
+        left = sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).result(SOON)
+        assert "sleep 61" not in left.stdout
+        with pytest.raises(ValueError, match="deadline=0 is not valid"):
+            sandbox.exec(TRUE, deadline=0)
+
+
+def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
+    full = [CapacityError("quota of 5 reached") for _ in range(20)]
+    with Session(Counting(*full)) as session:
+        with pytest.raises(CapacityError):
+            session.run(TRUE).result(SOON)
+        with pytest.raises(NoRoomError, match="quota of 5 reached"):
+            session.run(TRUE, start_timeout=0.3).result(SOON)
+
+
+def test_other_processes_are_named_with_their_places(state: None) -> None:
+    code = "s = Session(Here(), max_live=1); s.sandbox().start().result(60); say('has'); input()"
+    with process(code) as child, Session(Here(), max_live=1) as session:
+        assert said(child) == "has"
+        with pytest.raises(NoRoomError, match=rf"process {child.pid} \(.*python.*\) has 1"):
+            session.run(TRUE, start_timeout=0.5).result(SOON)
+        child.communicate("\n", timeout=SOON)
+
+
+def test_who_waits_for_long_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
+    caplog.set_level(logging.WARNING, "sandboxkit")
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        held = session.sandbox().start().result(SOON)
+        waiting = session.sandbox().start()
+        with pytest.raises(TimeoutError):
+            waiting.result(4)
+        told = session.explain()
+        held.stop().result(SOON)
+        waiting.result(SOON)
+    lines = [each.getMessage() for each in caplog.records if each.name == "sandboxkit"]
+    assert len(lines) == 1
+    assert "1 sandboxes wait for room" in lines[0]
+    assert str(held.id) in lines[0]
+    assert re.search(
+        r"\(never started\) waits for room \(for \d s, made at test_room\.py:\d+\)", told
+    )
+    assert re.search(rf"{held.id} runs", told)
+    assert "max_concurrency=1" in told
+
+
+@pytest.mark.parametrize("pool", [None, 2])
+def test_a_busy_queue_warns_nobody(
+    pool: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
+    caplog.set_level(logging.WARNING, "sandboxkit")
+    with Session(FakeProvider(), max_concurrency=2, pool=pool) as session:
+        runs = [session.run(["sleep", "0.3"]) for _ in range(20)]
+        assert all(each.result(60).returncode == 0 for each in runs)
+    assert not [each for each in caplog.records if each.name == "sandboxkit"]
+
+
+def test_a_pending_call_says_what_it_waits_for() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        held = session.sandbox().start().result(SOON)
+        waiting = session.run(["echo", "hello"])
+        until = time.monotonic() + SOON
+        while "waits for room" not in repr(waiting):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert re.fullmatch(
+            r"<Process 'echo hello' pending: sandbox \(never started\) waits for room "
+            r"\(for 0 s, made at test_room\.py:\d+\)>",
+            repr(waiting),
+        )
+        held.stop().result(SOON)
+        waiting.result(SOON)
+        assert "finished" in repr(waiting)
+
+
+def test_after_the_close_nothing_is_deleted_behind_the_callers_back() -> None:
+    provider = Failing()
+    session = Session(provider)
+    session.sandbox().start().result(SOON)
+    until = time.monotonic() + SOON
+    while session._reconciler._timer is not None:  # it has looked, and found nothing to do
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    with pytest.raises(ExceptionGroup, match="could not be stopped"):
+        session.close().result(SOON)
+    attempts = provider.attempts
+    with pytest.raises(TimeoutError):
+        Operation(anyio.sleep(60)).result(3 * _reconciler._TICK + _reconciler._FIRST_PAUSE)
+    assert provider.attempts == attempts
+    provider.broken = False
+    session.close().result(SOON)
+    assert not provider._boxes
+
+
+def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_gone(
+    state: None, tmp_path: Path
+) -> None:
+    wait = _waits.Wait("session")
+    wait.publish("\udcff waits")
+    (path,) = (tmp_path / "state").glob("waiting-*")
+    assert list(_waits.published()) == [f"process {os.getpid()}: \\udcff waits"]
+    os.utime(path, (0, 0))
+    foreign = path.with_name("waiting-foreign")
+    foreign.write_text("named by somebody else")
+    assert list(_waits.published()) == ["named by somebody else"]
+    assert not path.exists()
+    wait.withdraw()
+
+
+def test_a_state_folder_that_cannot_be_used_stops_no_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "file"))
+    wait = _waits.Wait("session")
+    wait.publish("waits")
+    wait.withdraw()

@@ -1,0 +1,128 @@
+"""A failure that nobody asks for is logged when its operation is collected."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from sandboxkit import Operation, Process, Session, wait
+from sandboxkit.testing import FakeProvider
+
+FAILS = ["sh", "-c", "exit 3"]
+Logged = Callable[[], list[str]]
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session(FakeProvider()) as session:
+        yield session
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    gc.collect()  # what the tests before have left
+    caplog.clear()
+
+    def collect() -> list[str]:
+        for _ in range(3):
+            Operation(anyio.sleep(0.02)).result()  # by then the loop has let go of what ended
+            gc.collect()
+        return [each.getMessage() for each in caplog.records if each.name == "sandboxkit"]
+
+    return collect
+
+
+async def fail() -> int:
+    raise LookupError("lost")
+
+
+def test_a_status_that_nobody_reads_is_logged(session: Session, logged: Logged) -> None:
+    wait([session.run(FAILS)])
+    assert logged() == [
+        "'sh -c exit 3' exited with status 3; nobody asked for this result: "
+        "take result() or await it"
+    ]
+
+
+def test_an_error_that_nobody_reads_is_logged(logged: Logged) -> None:
+    wait([Operation(fail())])
+    assert logged() == [
+        "LookupError: lost; nobody asked for this result: take result() or await it"
+    ]
+
+
+async def _await(process: Process) -> None:
+    await process
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda process: process.result(20),
+        lambda process: process.exception(20),
+        lambda process: (wait([process]), process.returncode),
+        lambda process: (wait([process]), process.poll()),
+        lambda process: Operation(_await(process)).result(20),
+    ],
+    ids=["result", "exception", "returncode", "poll", "await"],
+)
+def test_asking_is_enough(session: Session, logged: Logged, ask: Callable[[Process], None]) -> None:
+    ask(session.run(FAILS))
+    assert logged() == []
+
+
+def test_success_a_kill_a_cancellation_and_a_stop_are_no_news(
+    session: Session, logged: Logged
+) -> None:
+    wait([session.run(["true"])])
+    killed, cancelled = session.run(["sleep", "100"]), session.run(["sleep", "100"])
+    killed.kill()
+    cancelled.cancel()
+    sandbox = session.sandbox()
+    running = sandbox.exec(["sh", "-c", "echo up; exec sleep 100"])
+    next(iter(running.stdout))
+    sandbox.stop().result(20)
+    wait([killed, cancelled, running], num_returns=3)
+    del killed, cancelled, running
+    assert logged() == []
+
+
+def test_what_the_close_of_a_session_ends_is_no_news(logged: Logged) -> None:
+    session = Session(FakeProvider())
+    # Any: the one results in a ProcessResult, the other in bytes.
+    pending: list[Operation[Any]] = [session.run(["true"]), session.sandbox().read_file("/x")]
+    session.close()
+    wait(pending, num_returns=2)
+    session.close().result(20)
+    del pending
+    assert [each for each in logged() if "is closed" in each or "stopped" in each] == []
+
+
+def test_a_fork_says_nothing_of_what_its_parent_dropped(session: Session, logged: Logged) -> None:
+    dropped = session.run(FAILS)
+    wait([dropped])
+    pid = os.fork()
+    if pid == 0:
+        del dropped
+        os._exit(len(logged()))
+    assert os.waitpid(pid, 0)[1] == 0
+    del dropped
+    assert len(logged()) == 1
+
+
+def test_a_program_without_logging_of_its_own_shows_it() -> None:
+    code = """
+from sandboxkit import Session, wait
+from sandboxkit.testing import FakeProvider
+with Session(FakeProvider()) as session:
+    process = session.run(["sh", "-c", "exit 3"])
+    wait([process])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr.startswith("'sh -c exit 3' exited with status 3; nobody asked")
