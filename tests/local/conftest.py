@@ -12,12 +12,14 @@ import pytest
 
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._launch import Launched
 from sandboxkit.types import Command, SandboxSpec
 
 CLIENT = """
 import anyio, os, sys
 from sandboxkit.errors import *
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._launch import Launched
 from sandboxkit.types import *
 
 texts = {"stdout": b"", "stderr": b""}
@@ -70,11 +72,6 @@ class Box:
         return await self.run("python3", "-c", code)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty state folder, in which nothing may be left at the end."""
@@ -116,6 +113,13 @@ def client(code: str, *, prefix: list[str] | None = None) -> "subprocess.Popen[s
         text=True,
         cwd="/",
     )
+
+
+def launched(provider: LocalProvider, sandbox_id: str) -> Launched:
+    """The processes of a sandbox that runs."""
+    found = provider._known(sandbox_id).launched
+    assert found is not None
+    return found
 
 
 def groups_of(folder: Path) -> list[Path]:

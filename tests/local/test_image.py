@@ -19,7 +19,7 @@ from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._state import Maker
 from sandboxkit.types import SandboxSpec
-from tests.local.conftest import make
+from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +126,20 @@ async def test_archive_is_the_root(
     other = await make(provider, image=image)
     assert (await other.sh("cat /etc/kept /etc/new")).stdout == "kept\nnew\n"
     assert (await provider.get(box.id)).image == image
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has uids to lend")
+async def test_sandboxes_of_one_archive_have_different_host_uids_and_own_its_files(
+    provider: LocalProvider, tmp_path: Path, layer: bytes
+) -> None:
+    image = str(docker_save(tmp_path / "image.tar", [layer]))
+    boxes = [await make(provider, image=image) for _ in range(2)]
+    pids = [launched(provider, box.id).init_pid for box in boxes]
+    lines = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    assert len({re.findall(r"^Uid:.*", text, re.MULTILINE)[0] for text in lines}) == 2
+    for box in boxes:
+        run = await box.sh("chmod 700 /etc/kept && mv /etc/kept /etc/k && ls -ln /etc/k /etc/old")
+        assert run.stdout.count(" 1000 1000 ") == 2, run.stderr
 
 
 async def test_what_is_written_over_an_image_is_bounded(

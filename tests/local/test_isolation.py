@@ -9,7 +9,7 @@ import pytest
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.local import LocalProvider
-from tests.local.conftest import Box, make
+from tests.local.conftest import Box, launched, make
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ async def test_commands_run_as_sandbox_without_capabilities(box: Box) -> None:
 async def test_root_in_the_sandbox_is_not_root_of_the_host(provider: LocalProvider) -> None:
     box = await make(provider, user="root")
     assert (await box.run("id", "-u")).stdout == "0\n"
-    status = Path(f"/proc/{provider._launched[box.id].init_pid}/status").read_text()
+    status = Path(f"/proc/{launched(provider, box.id).init_pid}/status").read_text()
     uids = next(line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
     assert "0" not in uids
 
@@ -202,11 +202,8 @@ async def test_descriptors_of_the_host_do_not_leak(provider: LocalProvider, tmp_
         run = await box.sh("ls /proc/$$/fd")
     assert run.stdout.split() == ["0", "1", "2"]
     # PID 1 cannot be looked into from inside; from here its descriptors are no files of the host.
-    launched = provider._launched[box.id]
-    held = [
-        os.readlink(f"/proc/{launched.init_pid}/fd/{fd}")
-        for fd in os.listdir(f"/proc/{launched.init_pid}/fd")
-    ]
+    init_pid = launched(provider, box.id).init_pid
+    held = [os.readlink(f"/proc/{init_pid}/fd/{fd}") for fd in os.listdir(f"/proc/{init_pid}/fd")]
     paths = [name for name in held if name.startswith("/") and not name.startswith("/dev/null")]
     assert [name for name in paths if not name.startswith("/memfd:stderr")] == []
 

@@ -10,7 +10,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.types import SandboxSpec
-from tests.local.conftest import make
+from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
 
@@ -191,7 +191,7 @@ async def test_every_sandbox_has_the_same_share_however_much_it_runs(
 
 
 async def test_groups_are_known_before_they_exist() -> None:
-    limits = _cgroup.Limits(memory_mb=64, pids=9, cpus=None)
+    limits = _cgroup.CgroupLimits(memory_mb=64, pids=9, cpus=None)
     groups = _cgroup.plan("local-0123456789abcdef", limits, detached=False)
     assert not any(Path(group).exists() for group in groups)
     try:
@@ -207,11 +207,11 @@ async def test_groups_in_use_when_a_sandbox_ends_go_with_its_provider(
     provider: LocalProvider,
 ) -> None:
     box = await make(provider, lifetime=1.0)
-    groups = [Path(group) for group in provider._launched[box.id].groups]
+    groups = [Path(group) for group in launched(provider, box.id).groups]
     with subprocess.Popen(["sleep", "60"]) as stranger:
         (groups[0] / "cgroup.procs").write_text(str(stranger.pid))
         with anyio.fail_after(30):
-            while box.id in provider._launched:  # nothing tells
+            while provider._known(box.id).launched is not None:  # nothing tells
                 await anyio.sleep(0.01)
         assert groups[0].exists()
         stranger.kill()

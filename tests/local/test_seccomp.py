@@ -1,5 +1,6 @@
 """The compiled seccomp profile, run through an interpreter of its instructions."""
 
+import errno
 import json
 import struct
 from pathlib import Path
@@ -56,8 +57,10 @@ def test_every_call_is_as_in_the_profile(arch: str, program: bytes) -> None:
         for name in rule["names"]
     }
     allowed = {NUMBERS[arch][name] for name in always if name in NUMBERS[arch]}
+    absent = NUMBERS[arch]["io_setup"]  # one budget for the machine: programs go on without it
+    assert interpret(program, ARCHITECTURES[arch], absent) == 0x00050000 | errno.ENOSYS
     special = {NUMBERS[arch][name] for name in ("socket", "clone", "clone3", "personality")}
-    for number in set(range(600)) - special:
+    for number in set(range(600)) - special - {absent}:
         expected = ALLOW if number in allowed else 0x00050000 | 1
         assert interpret(program, ARCHITECTURES[arch], number) == expected, number
 

@@ -20,6 +20,11 @@ needs_groups = pytest.mark.skipif(not _cgroup.available(), reason="no control gr
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
 
 
+def nobodys(sandbox_id: str) -> bool:
+    """Say that no sandbox is the caller's own."""
+    return False
+
+
 async def killed_client(count: int = 1) -> list[str]:
     """The ids of sandboxes whose client is dead, and of whom nothing is left but its traces."""
     other = client(
@@ -59,11 +64,11 @@ async def test_groups_go_though_their_state_folder_has_gone_before(
 async def test_a_start_in_progress_is_left_alone(provider: LocalProvider) -> None:
     states = _state.StateDir()
     begun = states.begin()
-    groups = _cgroup.plan(begun.sandbox_id, _cgroup.Limits(64, 9, None), detached=False)
+    groups = _cgroup.plan(begun.sandbox_id, _cgroup.CgroupLimits(64, 9, None), detached=False)
     try:
         begun.note_groups(groups)
-        _cgroup.create(groups, _cgroup.Limits(64, 9, None))
-        assert _sweep.sweep(states, ()) == []
+        _cgroup.create(groups, _cgroup.CgroupLimits(64, 9, None))
+        assert _sweep.sweep(states, nobodys) == []
         assert begun.folder.exists()
         assert all(Path(group).exists() for group in groups)
     finally:
@@ -77,7 +82,7 @@ async def test_a_sandbox_of_another_state_folder_is_left_alone(
 ) -> None:
     box = await make(provider)
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "elsewhere"))
-    _sweep.sweep(_state.StateDir(), ())
+    _sweep.sweep(_state.StateDir(), nobodys)
     assert (await box.run("true")).status == 0
 
 
@@ -130,10 +135,10 @@ async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
     assert other.stdout is not None
     folder = Path((await anyio.to_thread.run_sync(other.stdout.readline)).strip())
     states = _state.StateDir()
-    _sweep.sweep(states, ())
+    _sweep.sweep(states, nobodys)
     assert folder.exists()
     await anyio.to_thread.run_sync(other.communicate, "die\n")
-    _sweep.sweep(states, ())
+    _sweep.sweep(states, nobodys)
     assert not folder.exists()
 
 
@@ -146,14 +151,16 @@ def dead_maker() -> _state.Maker:
 async def test_a_bubblewrap_that_waits_for_ever_is_ended(
     provider: LocalProvider, state: Path
 ) -> None:
-    # As where there are no control groups: only its environment says whose it is.
+    # As where there are no control groups: only its command line says whose it is.
     name = "local-0123456789abcdef"
     (_state.StateDir().path / f".starting-{dead_maker()}-{name}").mkdir()
     read, write = os.pipe()
     stuck = subprocess.Popen(
-        [str(_bwrap.find()), "--args", str(read), "--", "/nothing"],
+        [
+            *(str(_bwrap.find()), "--setenv", _launch.MARK, name),
+            *("--args", str(read), "--", "/nothing"),
+        ],
         pass_fds=[read],
-        env={_launch.MARK: name},
     )
     try:
         await make(provider)
@@ -176,7 +183,7 @@ async def test_sweeps_at_once_do_not_hinder_each_other(
 
     def run() -> None:
         try:
-            _sweep.sweep(states, ())
+            _sweep.sweep(states, nobodys)
         except Exception as error:  # noqa: BLE001  # what it is does not matter
             failed.append(error)
 

@@ -1,0 +1,43 @@
+"""The files below /etc that packages bring for their programs are there, without secrets."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.providers.local import _layout
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can put files into /etc")
+FOLDER = Path("/etc/java-0-sandboxkit")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    FOLDER.mkdir()
+    (FOLDER / "security.conf").write_text("settings")
+    (FOLDER / "management.password").write_text("a secret")
+    (FOLDER / "management.password").chmod(0o600)
+    _layout._system.cache_clear()
+    try:
+        yield FOLDER
+    finally:
+        shutil.rmtree(FOLDER)
+        _layout._system.cache_clear()
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+def test_what_packages_have_below_etc_is_there_without_secrets(folder: Path, profile: str) -> None:
+    with Session("local", profile="strict" if profile == "strict" else "standard") as session:
+        box = session.sandbox()
+        assert box.exec(["cat", f"{folder}/security.conf"]).result(60).stdout == "settings"
+        for command in (["cat", f"{folder}/management.password"], ["touch", f"{folder}/new"]):
+            assert box.exec(command).result(60).returncode != 0
+
+
+def test_what_says_something_of_the_host_is_not_there() -> None:
+    with Session("local") as session:
+        listed = session.run(["ls", "/etc", "/etc/ssl"]).result(60).stdout.split()
+    assert not {"shadow", "hostname", "machine-id", "ssh", "private", "sudoers"} & set(listed)
