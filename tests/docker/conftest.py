@@ -26,11 +26,6 @@ def daemon() -> None:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def provider(daemon: None, anyio_backend: str) -> AsyncIterator[DockerProvider]:
     provider = DockerProvider()
     yield provider

@@ -9,8 +9,8 @@ import pytest
 
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.testing.faults import FaultProxy
 from tests.docker.conftest import SOCKET
+from tests.faults import FaultProxy
 
 pytestmark = pytest.mark.anyio
 

@@ -33,14 +33,12 @@ except (BrokenPipeError, ConnectionResetError):
 async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
     try:
-        for _ in range(3):  # for a few requests it does not pay
-            assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
-            assert provider._clients[sandbox_id] is provider._lifelines[sandbox_id]
+        known = provider._known(sandbox_id)
         assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
-        assert provider._clients[sandbox_id] is not provider._lifelines[sandbox_id]
+        assert known.client is not known.lifeline
     finally:
         await provider.delete(sandbox_id)
-    assert not provider._lifelines
+    assert not provider._instances
     with pytest.raises(SandboxNotFoundError):
         await Box(provider, sandbox_id).run("true")
 
@@ -53,10 +51,10 @@ async def test_the_agents_process_is_found_without_the_daemon(
         await Box(provider, sandbox_id).run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
         shown = ["docker", "inspect", "--format", "{{.State.Pid}}", sandbox_id]
         inspected = (await anyio.run_process(shown)).stdout
-        assert provider._agent_pid(sandbox_id) == int(inspected)
+        assert provider._agent_pid(provider._known(sandbox_id)) == int(inspected)
     finally:
         await provider.delete(sandbox_id)
-    assert provider._agent_pid(sandbox_id) is None
+    assert provider._agent_pid(provider._known(sandbox_id)) is None
 
 
 async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -> None:
@@ -66,7 +64,8 @@ async def test_another_machines_daemon_is_not_bypassed(daemon: None, tag: str) -
             sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
             for _ in range(5):
                 assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
-            assert provider._clients[sandbox_id] is provider._lifelines[sandbox_id]
+            known = provider._known(sandbox_id)
+            assert known.client is known.lifeline
             await provider.delete(sandbox_id)
         finally:
             await provider.aclose()

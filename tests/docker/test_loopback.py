@@ -11,9 +11,9 @@ import pytest
 
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._loopback import HOSTS
-from sandboxkit.testing.faults import Fault, FaultProxy, HttpAnswer, Request
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import SOCKET, Box
+from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 
 pytestmark = pytest.mark.anyio
 

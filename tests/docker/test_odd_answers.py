@@ -6,9 +6,9 @@ import pytest
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.testing.faults import Fault, FaultProxy, Half, HttpAnswer, Request
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import SOCKET, until_gone
+from tests.faults import Fault, FaultProxy, Half, HttpAnswer, Request
 
 pytestmark = pytest.mark.anyio
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import anyio
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from sandboxkit import Sandbox, Session
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
 from sandboxkit.provider import StreamName
-from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.testing.faults import Drop, Fault, FaultProxy, Request, Stall
+from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.types import Command, SandboxSpec
+from tests.chaos.distant import no_way
 from tests.docker.conftest import SOCKET, listed, until_gone
+from tests.faults import Drop, Fault, FaultProxy, Request, Stall
 
 WITHIN = 10.0
 
@@ -144,6 +146,30 @@ async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
         await provider.aclose()
         await until_gone(provider, tag, WITHIN)
         await provider.aclose()
+
+
+def test_all_that_wait_for_a_silent_daemon_are_told_together(daemon: None, tag: str) -> None:
+    """Agents that live, and now and then run, are not held up: it is the daemon that says nothing."""
+    with (
+        FaultProxy(f"unix://{SOCKET}") as proxy,
+        mock.patch.object(_direct, "connect", no_way),
+        Session(DockerProvider(base_url=proxy.url, timeout=8.0), tags={"test": tag}) as session,
+    ):
+        sandboxes = [session.sandbox() for _ in range(12)]
+        chatty = ["sh", "-c", "while :; do echo here; sleep 0.2; done"]
+        running = [sandbox.exec(chatty) for sandbox in sandboxes]
+        for process in running:
+            assert next(iter(process.stdout.lines())) == "here"
+        proxy.stall()
+        begun = time.monotonic()
+        try:
+            for process in running:
+                with pytest.raises(OutcomeUnknownError):
+                    process.result(max(0.0, begun + WITHIN - time.monotonic()))
+        finally:
+            proxy.heal()
+    with Session("docker") as session:
+        assert session.list({"test": tag}).result(30) == []
 
 
 @pytest.mark.anyio

@@ -1,0 +1,130 @@
+"""A daemon that cuts every connection for a while: no sandbox ends, and no output is lost."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from sandboxkit import Operation, Process, Sandbox, Session
+from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.docker import _provider as docker_provider
+from tests.chaos.distant import no_way
+from tests.docker.conftest import SOCKET, containers
+from tests.faults import FaultProxy, Reset
+
+SHORT = pytest.param(
+    "short", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may go past the daemon")
+)
+COUNT = 3
+TICKS = "i=0; until [ -e stop ]; do echo $((i += 1)); sleep 0.05; done; cat; echo over"
+"""Counts until it is told to stop, and then echoes its input."""
+
+
+@contextmanager
+def connected(tag: str, listen: str = "unix") -> Iterator[tuple[FaultProxy, Session]]:
+    """A session that reaches the daemon through a proxy."""
+    with FaultProxy(f"unix://{SOCKET}", listen="tcp" if listen == "tcp" else "unix") as proxy:
+        provider = DockerProvider(base_url=proxy.url, timeout=10)
+        try:
+            with Session(provider, tags={"test": tag}) as session:
+                yield proxy, session
+        finally:
+            Operation(provider.aclose()).result(30)
+
+
+def cut(proxy: FaultProxy, seconds: float) -> None:
+    """Break every connection, and each new one, for `seconds`: how long the hiccup lasts is the test."""
+    proxy.plan = lambda request: Reset()
+    proxy.reset()
+    time.sleep(seconds)
+    proxy.heal()
+
+
+def begun(sandbox: Sandbox) -> tuple[Process, Iterator[str]]:
+    process = sandbox.exec(["sh", "-c", TICKS], stdin=True)
+    lines = iter(process.stdout.lines())
+    assert next(lines) == "1"
+    return process, lines
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp", SHORT])
+@pytest.mark.parametrize("seconds", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_cut_ends_no_sandbox_and_loses_no_output(
+    daemon: None, tag: str, way: str, seconds: int
+) -> None:
+    connect = _direct.connect if way == "short" else no_way
+    with mock.patch.object(_direct, "connect", connect), connected(tag, way) as (proxy, session):
+        sandboxes = [session.sandbox() for _ in range(COUNT)]
+        running = [begun(sandbox) for sandbox in sandboxes]
+        ids = set(containers(tag))
+        cut(proxy, seconds)
+        for sandbox, (process, lines) in zip(sandboxes, running, strict=True):
+            sandbox.write_file("/workspace/stop", b"").result(30)
+            process.stdin.write("input\n").result(30)
+            process.stdin.close()
+            said = ["1", *lines]
+            assert process.result(30).returncode == 0
+            assert said[-2:] == ["input", "over"]
+            assert said[:-2] == [str(n) for n in range(1, len(said) - 1)]
+            assert len(said) > seconds / 0.05 / 4
+        assert set(containers(tag)) == ids
+
+
+OWNER = """
+import sys
+from unittest import mock
+from sandboxkit import Session
+from sandboxkit.providers.docker import DockerProvider, _direct, _provider
+from tests.chaos.distant import no_way
+
+if "short" not in sys.argv:
+    mock.patch.object(_direct, "connect", no_way).start()
+_provider._GRACE = float(sys.argv[3])
+session = Session(DockerProvider(base_url=sys.argv[1]), tags={"test": sys.argv[2]})
+process = session.sandbox().exec(["sh", "-c", "echo ready; exec sleep 1000"])
+lines = iter(process.stdout.lines())
+print(next(lines), flush=True)
+print(sys.stdin.readline(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("hiccup", [False, True])
+@pytest.mark.parametrize("way", ["through the daemon", SHORT])
+def test_the_owners_death_ends_its_sandboxes(
+    daemon: None, tag: str, way: str, hiccup: bool
+) -> None:
+    grace = 600.0 if way == "short" else 4.0
+    with FaultProxy(f"unix://{SOCKET}", listen="unix") as proxy:
+        command = [sys.executable, "-c", OWNER, proxy.url, tag, str(grace), way]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "ready\n"
+            if hiccup:
+                cut(proxy, 1.0)
+                deadline = time.monotonic() + 10
+                while proxy.open < 1 and way != "short" and time.monotonic() < deadline:
+                    time.sleep(0.05)  # until it is connected again
+            assert len(containers(tag)) == 1
+            owner.kill()
+        died = time.monotonic()
+        while containers(tag):
+            time.sleep(0.05)
+        took = time.monotonic() - died
+        assert took < (3.0 if way == "short" else grace + 3.0)
+
+
+def test_the_documents_say_how_long_the_grace_is() -> None:
+    root = Path(__file__).parents[2]
+    for page in ("ARCHITECTURE.md", "docs/concepts/sessions.md"):
+        assert f"{docker_provider._GRACE:g} seconds" in (root / page).read_text()
+    assert (
+        f"within {docker_provider._GRACE:g} s," in (root / "docs/concepts/providers.md").read_text()
+    )
