@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._watch import Seen, Watch
+from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
 from tests.kubernetes.cluster import ApiError, Cluster
 
 IMAGE = "sandboxkit/python:3.11"
@@ -62,7 +62,7 @@ async def remove(cluster: Cluster, namespace: str, name: str, grace: int = 0) ->
 async def running(
     cluster: Cluster,
     namespace: str,
-    watch: Watch,
+    watch: PodWatch,
     container: dict[str, Any] | None = None,
     **spec: Any,
 ) -> AsyncIterator[str]:
@@ -80,10 +80,10 @@ async def running(
 
 
 @asynccontextmanager
-async def connected(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, Watch]]:
+async def connected(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, PodWatch]]:
     """Ours, of one namespace."""
     api = Api(kubeconfig=str(cluster.kubeconfig), namespace=namespace, timeout=20)
-    watch = Watch(api, selector=f"{LABEL}=1")
+    watch = PodWatch(api, selector=f"{LABEL}=1")
     try:
         yield api, watch
     finally:

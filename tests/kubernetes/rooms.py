@@ -11,12 +11,7 @@ from sandboxkit.types import Command
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.here import remove_agents, variables
 
-__all__ = ["Box", "anyio_backend", "provider", "room"]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+__all__ = ["Box", "provider", "room"]
 
 
 @pytest.fixture

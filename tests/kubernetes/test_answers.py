@@ -22,11 +22,6 @@ from tests.kubernetes.refusals import REFUSALS, STATES, Refused, State, rows
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def _list(api: Api, resource: str = "pods") -> Any:
     return await api.call("GET", await api.path(resource), what=f"list {resource}")
 

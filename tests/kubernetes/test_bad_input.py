@@ -8,7 +8,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.providers.kubernetes._denial import verdict
+from sandboxkit.providers.kubernetes._policy_probe import verdict
 from sandboxkit.types import SandboxSpec
 
 # Nobody answers there, which shows that nobody is asked.

@@ -12,14 +12,14 @@ import pytest
 
 from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.testing.faults import Drop, Fault, FaultProxy, HttpAnswer, Late, Reset
-from sandboxkit.testing.faults._plan import Request
 from sandboxkit.types import SandboxSpec
+from tests.faults import Drop, Fault, FaultProxy, HttpAnswer, Late, Reset
+from tests.faults._plan import Request
 from tests.kubernetes.cluster import SCRIPT, Cluster, wait_until
 from tests.kubernetes.here import sandboxes
-from tests.kubernetes.rooms import Box, anyio_backend, room
+from tests.kubernetes.rooms import Box, room
 
-__all__ = ["anyio_backend", "room"]
+__all__ = ["room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -32,11 +32,6 @@ from tests.kubernetes.cluster import Cluster
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def _start_error(
     cluster: Cluster,
     namespace: str,
@@ -334,6 +329,7 @@ _FILL = "sleep 2; head -c 60000000 /dev/zero > {}/x; exec sleep infinity"
 _DISK = {"command": ["sh", "-c", _FILL.format("/var")]}
 
 
+@pytest.mark.nightly
 async def test_what_uses_up_its_disk_has_used_more_than_it_has(
     cluster: Cluster, namespace: str
 ) -> None:

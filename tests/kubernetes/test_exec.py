@@ -14,17 +14,12 @@ from aiohttp import web
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._exec import ExecStream
+from sandboxkit.providers.kubernetes._exec import PodExecStream
 from tests.kubernetes.answers import answering
 from tests.kubernetes.bare import connected, create, disturbed, manifest, remove, running
 from tests.kubernetes.cluster import Cluster, Program
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @asynccontextmanager
@@ -36,7 +31,7 @@ async def _pod(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, str
         yield api, pod
 
 
-async def _rest(stream: ExecStream) -> tuple[bytes, type[Exception]]:
+async def _rest(stream: PodExecStream) -> tuple[bytes, type[Exception]]:
     data = b""
     try:
         while True:
@@ -191,7 +186,7 @@ async def test_a_pod_that_is_not_there_or_does_not_run_is_no_sandbox(
         await remove(cluster, namespace, "ended")
 
 
-async def _send_on(stream: ExecStream) -> None:
+async def _send_on(stream: PodExecStream) -> None:
     while True:
         await stream.send(b"x")
 

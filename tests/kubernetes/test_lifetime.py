@@ -12,12 +12,12 @@ import pytest
 
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.providers.kubernetes._sweep import Sweeper
+from sandboxkit.providers.kubernetes._sweep import PodSweeper
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.rooms import Box, anyio_backend, provider, room
+from tests.kubernetes.rooms import Box, provider, room
 
-__all__ = ["anyio_backend", "provider", "room"]
+__all__ = ["provider", "room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -163,11 +163,11 @@ async def test_what_has_finished_is_swept(cluster: Cluster, provider: Kubernetes
     alive = await provider.create(SandboxSpec())
     ended = await provider.create(SandboxSpec(lifetime=2))
     await until_stopped(provider, ended, _LATE)
-    assert await Sweeper(provider._api, kept=3600).sweep() == 0
+    assert await PodSweeper(provider._api, kept=3600).sweep() == 0
     assert {info.id for info in await listed(provider)} == {alive, ended}
-    assert await Sweeper(provider._api, kept=0).sweep() == 1
+    assert await PodSweeper(provider._api, kept=0).sweep() == 1
     assert {info.id for info in await listed(provider)} == {alive}
-    assert await Sweeper(provider._api, kept=0).sweep() == 0
+    assert await PodSweeper(provider._api, kept=0).sweep() == 0
     await provider.delete(alive)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandboxkit.providers.kubernetes import _pod, _tags
-from sandboxkit.providers.kubernetes._options import Options
+from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import parts_of
 from sandboxkit.types import SandboxSpec, SandboxState
 from tests.kubernetes.pod_security import BASELINE, RESTRICTED, broken
@@ -31,7 +31,9 @@ SPECS = {
 
 # Any, here and below: a manifest is JSON.
 def made(spec: SandboxSpec, **options: Any) -> dict[str, Any]:
-    return _pod.manifest(NAME, spec, Options(**options), image="python:3.11-slim", agent=AGENT)
+    return _pod.manifest(
+        NAME, spec, ClusterOptions(**options), image="python:3.11-slim", agent=AGENT
+    )
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:

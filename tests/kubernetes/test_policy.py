@@ -19,9 +19,9 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import sandboxes
-from tests.kubernetes.rooms import Box, anyio_backend, room
+from tests.kubernetes.rooms import Box, room
 
-__all__ = ["anyio_backend", "room"]
+__all__ = ["room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -12,9 +12,9 @@ from sandboxkit.provider import StreamName
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.kubernetes.cluster import Cluster, Program
-from tests.kubernetes.rooms import Box, anyio_backend, provider, room
+from tests.kubernetes.rooms import Box, provider, room
 
-__all__ = ["anyio_backend", "provider", "room"]
+__all__ = ["provider", "room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -57,7 +57,16 @@ async def until_back(box: Box) -> float:
             return time.monotonic() - began
 
 
-@pytest.mark.parametrize("program", ["api", "kubelet", "containerd", "controllers", "etcd"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "kubelet",
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in ("api", "containerd", "controllers", "etcd")
+        ),
+    ],
+)
 async def test_a_restart_under_load_loses_nothing(
     own_cluster: Cluster, boxes: list[Box], program: Program
 ) -> None:

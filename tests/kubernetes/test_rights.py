@@ -13,9 +13,9 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, role
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.rooms import Box, anyio_backend, room
+from tests.kubernetes.rooms import Box, room
 
-__all__ = ["anyio_backend", "room"]
+__all__ = ["room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -9,9 +9,9 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.rooms import Box, anyio_backend, provider, room
+from tests.kubernetes.rooms import Box, provider, room
 
-__all__ = ["anyio_backend", "provider", "room"]
+__all__ = ["provider", "room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -16,7 +16,7 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
 )
 from sandboxkit.providers.kubernetes import _api, _ends
-from sandboxkit.providers.kubernetes._watch import Watch
+from sandboxkit.providers.kubernetes._watch import PodWatch
 from tests.kubernetes.answers import answering, status
 from tests.kubernetes.bare import (
     LABEL,
@@ -29,11 +29,6 @@ from tests.kubernetes.bare import (
 from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_a_pods_states_are_told_to_its_last_one(cluster: Cluster, namespace: str) -> None:
@@ -192,7 +187,7 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_bookmark(tmp_path: Path
         return stream
 
     async with answering(answer, tmp_path) as (answers, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
         assert seen.pod["metadata"]["resourceVersion"] == "19"
         await watch.aclose()
@@ -238,7 +233,7 @@ async def test_a_version_that_is_too_old_makes_it_list_again(
         return stream
 
     async with answering(answer, tmp_path) as (answers, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         watch.follow("goes")
         watch.follow("unseen")
         watch.follow("new")
@@ -267,7 +262,7 @@ async def test_the_end_of_a_pod_that_ended_as_it_was_listed_is_told(tmp_path: Pa
         return stream
 
     async with answering(answer, tmp_path) as (_, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         watch.follow("pod", _pod(40))
         seen = await watch.until("pod", lambda seen: "reason" in seen.pod["status"], seconds=60)
         assert "low on resource" in str(_ends.end_error(seen, sandbox_id="pod"))
@@ -292,7 +287,7 @@ async def test_a_server_that_says_nothing_is_left(
         return stream
 
     async with answering(answer, tmp_path) as (_, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         await watch.until("pod", lambda seen: True, seconds=60)
         await watch.aclose()
 
@@ -315,7 +310,7 @@ async def test_what_cannot_be_understood_does_not_end_it(tmp_path: Path, odd: by
         return stream
 
     async with answering(answer, tmp_path) as (_, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         await watch.until("pod", lambda seen: True, seconds=60)
         await watch.aclose()
 
@@ -325,7 +320,7 @@ async def test_a_server_that_is_busy_is_asked_less_and_less(tmp_path: Path) -> N
         return status(503, "ServiceUnavailable", "apiserver is starting")
 
     async with answering(answer, tmp_path) as (answers, api):
-        watch = Watch(api, selector=f"{LABEL}=1")
+        watch = PodWatch(api, selector=f"{LABEL}=1")
         with pytest.raises(ProviderUnavailableError, match="is starting"):
             await watch.until("pod", lambda seen: True, seconds=3)
         assert 2 < len(answers.asked) < 12
