@@ -16,10 +16,13 @@ def environment(server: Server) -> dict[str, str]:
 
 
 @contextmanager
-def emulator() -> Iterator[Server]:
-    """An emulator in use; at its end it has no sandbox left, and has seen only what Daytona knows."""
+def emulator(*options: str) -> Iterator[Server]:
+    """An emulator in use; at its end it has no sandbox left, and has seen only what Daytona knows.
+
+    "rooted" is an option: its machines have a root and other users, and need Docker.
+    """
     with (
-        Server("tests.emulators.daytona") as server,
+        Server("tests.emulators.daytona", *options) as server,
         mock.patch.dict(os.environ, environment(server)),
     ):
         yield server

@@ -7,6 +7,7 @@ from sandboxkit import (
     ImageNotFoundError,
     Operation,
     SandboxError,
+    SandboxStartError,
     Session,
 )
 from sandboxkit.providers.daytona import DaytonaProvider
@@ -47,6 +48,7 @@ def test_a_variable_is_named(
         {"cpus": 0.5, "image": "python:3.12"},
         {"gpu": "A100"},
         {"profile": "strict"},
+        {"user": "root"},
         {"lifetime": 31 * 24 * 3600.0},
         {"image": "two words"},
         {"env": {"NAME": "\udc80"}},
@@ -68,9 +70,9 @@ def test_an_image_that_cannot_be_pulled(session: Session) -> None:
         session.sandbox(image="registry.test/missing:1").start().result(10)
 
 
-def test_a_user_that_daytona_does_not_know(session: Session) -> None:
-    with pytest.raises(ConfigurationError, match="User nobody2"):
-        session.sandbox(user="nobody2").start().result(10)
+def test_a_user_that_the_image_does_not_have(session: Session) -> None:
+    with pytest.raises(SandboxStartError, match="nobody2"):
+        session.sandbox(image="python:3.12", user="nobody2").start().result(10)
 
 
 @pytest.mark.parametrize("user", ["root", "nobody2"])

@@ -146,6 +146,19 @@ def test_an_agent_that_the_program_ended_is_its_own_doing(server: Server, sandbo
     assert isinstance(error, SandboxTerminatedError)
 
 
+@pytest.mark.parametrize("signal", [9, 15])
+def test_a_daemon_that_the_program_ended_is_its_own_doing(
+    server: Server, sandbox: Sandbox, signal: int
+) -> None:
+    script = f"kill -{signal} $(pgrep -f '[p]ython3 -I -S'); sleep 1000"
+    error = outcome(sandbox.exec(["sh", "-c", script]), 60)
+    assert isinstance(error, SandboxTerminatedError)
+    assert error.by_command
+    later = outcome(sandbox.exec(["true"]), 10)
+    assert isinstance(later, SandboxTerminatedError)
+    assert later.by_command
+
+
 def test_a_profile_that_the_program_broke_is_its_own_doing(
     server: Server, sandbox: Sandbox
 ) -> None:

@@ -13,9 +13,9 @@ from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.providers.e2b import E2BProvider
-from sandboxkit.testing.faults import FaultProxy, HttpAnswer
 from tests.docker_here import require_docker
 from tests.e2b.server import emulator
+from tests.faults import FaultProxy, HttpAnswer
 from tests.grpo.test_rollout import END, TASK, Script, tool_call
 from tests.grpo.tiny import chat_tokenizer
 

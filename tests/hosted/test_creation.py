@@ -5,15 +5,10 @@ import pytest
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
 from sandboxkit.providers._hosted import creation
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError, repeatable
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.unclear import SilenceError, UnclearError, repeatable
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Vendor:
@@ -29,7 +24,7 @@ class Vendor:
 
     def answer(self) -> None:
         if self.broken:
-            raise UnclearError("the connection broke", provider="vendor")
+            raise AmbiguousError("the connection broke", provider="vendor")
 
     async def make(self) -> str:
         self.made += 1
@@ -99,7 +94,7 @@ async def test_what_could_not_be_made_ready_is_removed_later(vendor: Vendor) -> 
 
 async def test_what_appears_late_is_waited_for(vendor: Vendor) -> None:
     async def lost() -> str:
-        raise UnclearError("no answer", provider="vendor")
+        raise AmbiguousError("no answer", provider="vendor")
 
     vendor.broken = False
     with pytest.raises(ProviderUnavailableError):
@@ -112,7 +107,7 @@ async def test_what_appears_late_is_waited_for(vendor: Vendor) -> None:
 
 
 async def test_a_repeatable_call_is_made_twice_but_not_after_silence() -> None:
-    for error, times in ((UnclearError("broke"), 2), (SilenceError("silent"), 1)):
+    for error, times in ((AmbiguousError("broke"), 2), (SilenceError("silent"), 1)):
         calls = 0
 
         async def call(error: Exception = error) -> None:

@@ -151,6 +151,28 @@ def test_a_sandbox_that_ends_under_a_command(emulator: ModalEmulator, sandbox: S
     assert not error.by_command
 
 
+def test_the_keeper_ignores_what_a_command_sends_it(sandbox: Sandbox) -> None:
+    script = """
+    keeper=$(pgrep -o -f '[w]hile :; do sleep 3600') || exit 1
+    for n in $(seq 1 64); do case $n in 9|17|19|32|33) ;; *) kill -$n $keeper ;; esac; done
+    sleep 0.5
+    kill -0 $keeper
+    """
+    assert sandbox.exec(["bash", "-c", script]).result(PATIENCE).returncode == 0
+    lives(sandbox)
+
+
+def test_a_first_process_that_ended_is_the_programs_doing(
+    emulator: ModalEmulator, sandbox: Sandbox
+) -> None:
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
+    emulator.ask("leave", sandbox_id=sandbox.id)
+    for each in (process, sandbox.exec(["true"])):
+        error = each.exception(PATIENCE)
+        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert error.by_command
+
+
 def test_a_sandbox_that_ends_while_nothing_runs(emulator: ModalEmulator, sandbox: Sandbox) -> None:
     emulator.ask("end", sandbox_id=sandbox.id)
     error = sandbox.exec(["true"]).exception(PATIENCE)

@@ -1,0 +1,176 @@
+"""Images with the agent in them: starts find them, do without them, and `bake` renews and removes them."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit import _registry
+from sandboxkit.cli import main
+from sandboxkit.errors import ImageNotFoundError
+from sandboxkit.providers._hosted import install
+from sandboxkit.providers._hosted.agent import HostedInstance
+from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.types import Command, SandboxSpec
+from tests.daytona.server import emulator as daytona
+from tests.e2b.server import emulator as e2b
+from tests.emulators.modal.client import modal_emulator as modal
+
+pytestmark = pytest.mark.anyio
+
+EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "e2b": e2b,
+    "daytona": daytona,
+    "modal": modal,
+}
+
+
+@pytest.fixture(scope="module", params=sorted(EMULATORS))
+def vendor(request: pytest.FixtureRequest) -> Iterator[str]:
+    with EMULATORS[request.param]():
+        yield request.param
+
+
+@pytest.fixture
+def state(vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
+    return tmp_path / "baked"
+
+
+def loaded(vendor: str) -> BakingProvider[HostedInstance]:
+    provider = _registry.load(vendor)
+    assert isinstance(provider, BakingProvider)
+    return provider
+
+
+@pytest.fixture
+async def provider(
+    anyio_backend: str, vendor: str, state: Path
+) -> AsyncIterator[BakingProvider[HostedInstance]]:
+    provider = loaded(vendor)
+    yield provider
+    for baked in await provider.baked():
+        await provider.unbake(baked)
+    await provider.aclose()
+
+
+async def start(provider: BakingProvider[HostedInstance], image: str | None = None) -> None:
+    """Start a sandbox, use it and delete it."""
+
+    async def drop(stream: object, data: bytes) -> None:
+        pass
+
+    sandbox_id = await provider.create(SandboxSpec(image=image, lifetime=600))
+    try:
+        assert (await provider.exec(sandbox_id, Command(("true",)), drop)).status == 0
+    finally:
+        await provider.delete(sandbox_id)
+
+
+def become_old(state: Path) -> None:
+    """Let what is remembered be of another version."""
+    (path,) = state.glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": "another"}))
+
+
+async def test_a_start_finds_the_agent_in_what_was_baked(
+    provider: BakingProvider[HostedInstance], vendor: str
+) -> None:
+    baked = await provider.bake(None, renew=False)
+    later = loaded(vendor)
+    try:
+        await start(later)
+        # Had it been missing there, the start would have learned what to send.
+        assert later._guesses == {baked.reference: install.PRESENT}
+    finally:
+        await later.aclose()
+
+
+async def test_baking_again_makes_nothing(provider: BakingProvider[HostedInstance]) -> None:
+    first = await provider.bake(None, renew=False)
+    assert await provider.bake(None, renew=False) == first
+    assert await provider.baked() == [first]
+
+
+async def test_a_start_does_without_what_somebody_else_has_removed(
+    provider: BakingProvider[HostedInstance],
+) -> None:
+    baked = await provider.bake(None, renew=False)
+    await provider._remove_snapshot(baked.reference)
+    await start(provider)
+    assert await provider.baked() == []
+
+
+async def test_what_is_removed_is_removed_at_the_vendor(
+    provider: BakingProvider[HostedInstance],
+) -> None:
+    baked = await provider.bake(None, renew=False)
+    await start(provider, baked.reference)
+    await provider.unbake(baked)
+    assert await provider.baked() == []
+    with pytest.raises(ImageNotFoundError):
+        await start(provider, baked.reference)
+
+
+async def test_one_of_another_version_is_not_used_and_baking_replaces_it(
+    provider: BakingProvider[HostedInstance], state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await provider.bake(None, renew=False)
+    become_old(state)
+    with caplog.at_level(logging.WARNING, "sandboxkit"):
+        for _ in range(2):
+            await start(provider)
+    assert caplog.text.count("`sandboxkit bake") == 1
+    assert [each.current for each in await provider.baked()] == [False]
+    await provider.bake(None, renew=False)
+    assert [each.current for each in await provider.baked()] == [True]
+    await start(provider)
+
+
+async def test_a_cancelled_baking_leaves_nothing(provider: BakingProvider[HostedInstance]) -> None:
+    # The emulator's end says what is left.
+    for seconds in (0.05, 0.2, 0.4):
+        with anyio.move_on_after(seconds):
+            await provider.bake(None, renew=False)
+
+
+async def test_a_baking_that_is_cancelled_while_its_sandbox_is_deleted_leaves_nothing(
+    provider: BakingProvider[HostedInstance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = provider.delete
+    with anyio.CancelScope() as scope:
+
+        async def cancelled(sandbox_id: str) -> None:
+            scope.cancel()
+            await delete(sandbox_id)
+
+        monkeypatch.setattr(provider, "delete", cancelled)
+        await provider.bake(None)
+    assert scope.cancel_called
+    assert [each.current for each in await provider.baked()] == [True]
+    # The emulator's end says whether the sandbox is left.
+
+
+def test_the_command_line_bakes_lists_and_removes(
+    vendor: str, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bake", "-p", vendor]) == 0
+    made = capsys.readouterr().out
+    assert main(["bake", "-p", vendor, "--list"]) == 0
+    assert capsys.readouterr().out == made
+    assert main(["bake", "-p", vendor, "--rm"]) == 0
+    assert capsys.readouterr().out == made
+    assert main(["bake", "-p", vendor, "--list"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_provider_of_this_machine_has_nothing_to_bake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bake", "-p", "local"]) == 2
+    assert "has nothing to bake" in capsys.readouterr().err
