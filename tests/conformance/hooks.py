@@ -43,7 +43,9 @@ class AgentHooks(Conformance):
         assert isinstance(provider, AgentProvider)
 
         async def shut() -> None:
-            stream = provider._clients[sandbox_id]._link._stream
+            client = provider._known(sandbox_id).client
+            assert client is not None
+            stream = client._link._stream
             assert stream is not None
             connection = os.dup(stream.extra(SocketAttribute.raw_socket).fileno())
             _shut(connection)

@@ -10,7 +10,7 @@ import pytest
 from sandboxkit import ConfigurationError, Operation, SandboxTerminatedError, Session
 from sandboxkit.provider import Provider
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.providers.kubernetes._exec import ExecStream
+from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from tests.conformance.hooks import _shut
@@ -43,8 +43,10 @@ class KubernetesHooks(Conformance):
         assert isinstance(provider, KubernetesProvider)
 
         async def shut() -> None:
-            stream = provider._clients[sandbox_id]._link._stream
-            assert isinstance(stream, ExecStream)
+            client = provider._known(sandbox_id).client
+            assert client is not None
+            stream = client._link._stream
+            assert isinstance(stream, PodExecStream)
             assert stream._socket is not None
             _shut(os.dup(stream._socket.fileno()))
 

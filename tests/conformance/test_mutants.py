@@ -13,7 +13,7 @@ import pytest
 
 from sandboxkit import Operation, SandboxError, Session
 from sandboxkit.provider import Provider
-from sandboxkit.testing import FakeProvider, mutants
+from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import kill_tree
 from sandboxkit.testing.conformance import (
     ProviderConformance,
@@ -25,7 +25,7 @@ from sandboxkit.testing.conformance import (
     transfers,
 )
 from sandboxkit.types import SandboxSpec
-from tests.conformance import weakened
+from tests.conformance import mutants, weakened
 from tests.conformance.hooks import FakeHooks
 
 _TREES = {**kill._TREES, **kill._HIDDEN}

@@ -15,7 +15,7 @@ from unittest import mock
 
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import LocalProvider, _bwrap, _layout, _provider
+from sandboxkit.providers.local import LocalProvider, _arguments, _layout, _provider
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +34,9 @@ class Weakened(LocalProvider):
     @asynccontextmanager
     async def weakness(self) -> AsyncGenerator[None]:
         """In force while a sandbox is made."""
-        arguments: Callable[..., list[str]] = _bwrap.arguments
+        arguments: Callable[..., list[str]] = _arguments.arguments
         with mock.patch.object(
-            _bwrap, "arguments", lambda *args, **kw: self.options(arguments(*args, **kw))
+            _arguments, "arguments", lambda *args, **kw: self.options(arguments(*args, **kw))
         ):
             yield
 

@@ -1,0 +1,62 @@
+"""Which checks of the contract wait for `make nightly`: on a vendor, those of the agent alone."""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from sandboxkit.testing.conformance.endings import EndingsConformance
+from sandboxkit.testing.conformance.exec import ExecConformance, TerminalConformance
+from sandboxkit.testing.conformance.files import FilesConformance
+from sandboxkit.testing.conformance.isolation import IsolationConformance
+from sandboxkit.testing.conformance.kill import KillConformance, StrongKillConformance
+from sandboxkit.testing.conformance.neighbours import (
+    NeighboursConformance,
+    TerminalNeighboursConformance,
+)
+from sandboxkit.testing.conformance.starts import CommandStartConformance
+from tests.conformance.hooks import VendorHooks
+
+OF_THE_AGENT = (
+    CommandStartConformance,
+    EndingsConformance,
+    ExecConformance,
+    FilesConformance,
+    IsolationConformance,
+    KillConformance,
+    NeighboursConformance,
+    StrongKillConformance,
+    TerminalConformance,
+    TerminalNeighboursConformance,
+)
+"""What these check happens in the sandbox, by the agent, which is the same with all providers."""
+
+OF_THE_PROVIDER = {"provider", "sandbox", "session"}
+"""Who asks for one of these has the provider make or end sandboxes, and look after them."""
+
+BY_THE_PROVIDER = {
+    "test_20_mb_make_the_round_trip",
+    "test_network_none_fails_at_once",
+    "test_network_none_has_a_loopback_interface_only",
+    "test_pty_is_a_terminal_of_the_size_asked_for",
+    "test_user_is_honoured_or_refused",
+}
+"""What else is a vendor's: what its connection carries, and what is asked for as a sandbox is made."""
+
+
+def waits(suite: type, check: Callable[..., object]) -> bool:
+    """Whether a check of a provider's suite is of the agent alone, and the agent a vendor's guest."""
+    return (
+        issubclass(suite, VendorHooks)
+        and any(vars(part).get(check.__name__) is check for part in OF_THE_AGENT)
+        and check.__name__ not in BY_THE_PROVIDER
+        and OF_THE_PROVIDER.isdisjoint(inspect.signature(check).parameters)
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls and waits(item.cls, item.function):
+            item.add_marker(pytest.mark.nightly)
