@@ -17,12 +17,16 @@ from sandboxkit import (
     Usage,
 )
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict
-from sandboxkit.integrations.rewards._isolated import limited, retried, run, watched
-from sandboxkit.integrations.rewards._programs import Program
+from sandboxkit.integrations.rewards._programs import SandboxProgram, limited
+from sandboxkit.integrations.rewards._run import retried, run, watched
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+on_local_first = pytest.mark.parametrize(
+    "provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)], indirect=True
+)
+"""These wait long, and differ between providers only in how usage is read, which others test."""
 
 HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
 """Needs two seconds of processor time, whatever else happens."""
@@ -85,7 +89,8 @@ def grade_together(
     async def main() -> list[ProcessResult | Verdict]:
         async with Session(provider, cpus=cpus) as session:
             runs = [
-                run(session, Program(("python3", "-c", code)), limits) for code, limits in programs
+                run(session, SandboxProgram(("python3", "-c", code)), limits)
+                for code, limits in programs
             ]
             return await asyncio.gather(*runs)
 
@@ -100,6 +105,7 @@ def is_timeout(answer: ProcessResult | Verdict) -> bool:
     )
 
 
+@on_local_first
 def test_submissions_full_of_busy_loops_take_nothing_from_their_neighbour(provider: str) -> None:
     spinners = [(SPINNERS, Limits(timeout=3, deadline=250))] * 3
     *theirs, honest = grade_together(provider, *spinners, (HONEST, Limits(timeout=4, deadline=250)))
@@ -147,6 +153,7 @@ def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
     assert is_timeout(feigned), feigned
 
 
+@on_local_first
 def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     limits = Limits(timeout=2, wall=2.5, deadline=150)
@@ -156,6 +163,7 @@ def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
     assert slow.duration > 2.5
 
 
+@on_local_first
 def test_a_program_that_starves_for_good_is_not_at_fault(provider: str) -> None:
     limits = Limits(timeout=5, wall=6, deadline=12)
     (starved,) = grade_together(provider, ("while True: pass", limits), cpus=0.02)
@@ -179,7 +187,7 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
     async with Session(provider) as session, session.sandbox() as sandbox:
         argv = limited(["python3", "-c", "print('ready', flush=True)\ninput()"], limits)
 
-        async def attempt() -> ProcessResult | Verdict:
+        async def attempt(*given: object) -> ProcessResult | Verdict:
             process = sandbox.exec(argv, stdin=True)
             async for _ in process.stdout:
                 break
@@ -199,6 +207,7 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
             freeze(sandbox, False)
 
 
+@on_local_first
 def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) -> None:
     limits = Limits(timeout=1, wall=2, deadline=6)
     verdict = asyncio.run(watch_frozen(provider, limits, 3600))
@@ -206,6 +215,7 @@ def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) 
     assert verdict.outcome is Outcome.INFRA_ERROR
 
 
+@on_local_first
 def test_the_time_in_which_a_sandbox_stood_still_does_not_count(provider: str) -> None:
     result = asyncio.run(watch_frozen(provider, Limits(timeout=1, wall=3), 6))
     assert isinstance(result, ProcessResult), result
@@ -243,7 +253,9 @@ class Still(FakeProvider):
 def test_where_usage_is_unknown_the_wall_bound_decides() -> None:
     async def main() -> ProcessResult | Verdict:
         async with Session(Still()) as session:
-            return await run(session, Program(("sleep", "60")), Limits(timeout=0.2, wall=0.5))
+            return await run(
+                session, SandboxProgram(("sleep", "60")), Limits(timeout=0.2, wall=0.5)
+            )
 
     assert is_timeout(asyncio.run(main()))
 
@@ -251,7 +263,7 @@ def test_where_usage_is_unknown_the_wall_bound_decides() -> None:
 def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -> None:
     tried = 0
 
-    async def fail() -> ProcessResult:
+    async def fail(*_: object) -> ProcessResult:
         nonlocal tried
         tried += 1
         raise ProviderUnavailableError("gone", provider="x")
@@ -261,7 +273,7 @@ def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert tried == 2
 
-    async def wrong() -> ProcessResult:
+    async def wrong(*_: object) -> ProcessResult:
         raise ConfigurationError("no")
 
     with pytest.raises(ConfigurationError):

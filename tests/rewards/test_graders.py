@@ -8,7 +8,6 @@ import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.integrations.rewards import (
-    Canary,
     ExitCode,
     Grader,
     HostCompare,
@@ -76,37 +75,11 @@ def test_a_line_that_cannot_be_taken_apart_is_still_graded() -> None:
     assert grade(HostCompare(LIMITS), wrong, task).outcome is Outcome.FAILED
 
 
-def test_the_canary_runs_test_functions_that_import_the_code() -> None:
-    tests = """
-import math
-from answer import mix
-
-def check(value):
-    assert value == 5
-
-def test_small():
-    assert mix(2, 3) == 5
-    assert math.sqrt(mix(7, 7)) == 7.0
-
-def test_large():
-    for a in range(3):
-        assert mix(a, 0) == a
-    assert mix(10, 1) == 19
-"""
-    task = {"tests": tests, "module": "answer"}
-    assert grade(Canary(LIMITS, canaries=1), HONEST, task).outcome is Outcome.PASSED
-    wrong = HONEST.replace("+", "-")
-    assert grade(Canary(LIMITS, canaries=1), wrong, task).outcome is Outcome.FAILED
-
-
 @pytest.mark.parametrize(
     ("grader", "task"),
     [
         (HostCompare(), {}),
         (HostCompare(), {"test_list": ["assert ("]}),
-        (Canary(), {"tests": "def helper(): pass"}),
-        (Canary(), {"tests": "def test_it(tmp_path): assert 1 == 1"}),
-        (Canary(), {"tests": "def test_it(): pass"}),
         (ExitCode(), {}),
         (PassRate(), {}),
     ],
@@ -125,7 +98,6 @@ def test_bad_options_are_refused() -> None:
         lambda: Limits(timeout=0),
         lambda: Limits(retries=-1),
         lambda: Limits(timeout=10, deadline=10),
-        lambda: Canary(canaries=0),
         lambda: HostCompare(partial=True, together=True),
     ):
         with pytest.raises(ConfigurationError):
@@ -173,7 +145,7 @@ class Hanging(FakeProvider):
         raise AssertionError("unreachable")
 
 
-@pytest.mark.parametrize("grader", [HostCompare, Canary, ExitCode, PassRate])
+@pytest.mark.parametrize("grader", [HostCompare, ExitCode, PassRate])
 def test_a_start_that_hangs_is_given_up_and_undone(grader: Callable[[Limits], Grader]) -> None:
     provider = Hanging()
 

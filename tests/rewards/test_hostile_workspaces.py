@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sandboxkit import Operation, Sandbox, Session
-from sandboxkit.integrations._kept import Kept
-from sandboxkit.integrations.grpo.clock import Clock, Timer
-from sandboxkit.integrations.grpo.config import Rollout as RolloutSettings
+from sandboxkit.integrations._training.clock import StageTimes, Timer
+from sandboxkit.integrations._training.rollout_record import RolloutRecord
+from sandboxkit.integrations.grpo.config import RolloutConfig as RolloutSettings
 from sandboxkit.integrations.grpo.workplace import own_sandbox, swe_task
 from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
 from sandboxkit.integrations.swe import SweConfig, SweEnv, load_tasks
@@ -268,6 +268,7 @@ def said(environment: Any, called: list[tuple[str, Any]]) -> None:
 
 @few
 @given(left=lefts, called=st.lists(calls, max_size=4), odd=values)
+@example(left=["a full disk"], called=[], odd=None)
 def test_trls_environments_end_with_a_verdict(
     folder: Path, left: list[str], called: list[tuple[str, Any]], odd: Any
 ) -> None:
@@ -282,7 +283,7 @@ def test_trls_environments_end_with_a_verdict(
                 _answer({}, message, environment._trace)["content"].encode()
             verdict, _ = Operation(environment._grade()).result(60)
             trace = environment._trace
-            made_of = Kept(
+            made_of = RolloutRecord(
                 group=0,
                 member=0,
                 verdict=verdict,
@@ -310,7 +311,7 @@ def test_a_grpo_workplace_gives_work_or_a_verdict(
         of_a_task = swe_task(session, load_tasks(folder), row(task_id="fresh"), config, room)
         for entered in (of_its_own, of_a_task):
             async with entered as place:
-                await place.ready(Timer(Clock(), {}))
+                await place.ready(Timer(StageTimes(), {}))
                 await place.call("bash", {"command": script(left)})
                 for name, wanted in called:
                     (await place.call(name, wanted)).text.encode()

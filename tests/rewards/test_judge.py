@@ -23,7 +23,7 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.rewards._judges import judges
 from tests.rewards.conftest import grade_all
-from tests.rewards.corpus.across import BEHAVIOURS, HOSTILE, SUBMISSION
+from tests.rewards.corpus.across import BEHAVIOURS, HOSTILE, IN_PLACE, SUBMISSION
 
 pytestmark = pytest.mark.timeout(300)
 LIMITS = Limits(timeout=20)
@@ -35,7 +35,10 @@ def module_test(body: str) -> dict[str, Any]:
 
 
 def test_tests_see_what_they_would_see_in_one_process(provider: str) -> None:
-    submissions = [(name, SUBMISSION, module_test(body)) for name, body in BEHAVIOURS.items()]
+    submissions = [
+        (name, SUBMISSION, {**module_test(body), "in_place": name in IN_PLACE})
+        for name, body in BEHAVIOURS.items()
+    ]
     verdicts = grade_all(provider, HostCompare(LIMITS), submissions)
     assert {n: v.detail for n, v in verdicts.items() if v.outcome is not Outcome.PASSED} == {}
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
@@ -76,10 +79,15 @@ def test_a_daemon_thread_of_the_tests_does_not_fail_what_is_right() -> None:
     assert grade(code, {"tests": tests}).outcome is Outcome.PASSED
 
 
-def test_operators_of_named_classes_are_believed() -> None:
+def test_an_operator_with_plain_data_gives_objects_and_no_plain_values() -> None:
     task = {"tests": "from solution import Vector\ndef test(): assert (Vector(1, 2) * 3).y == 6"}
-    assert grade(SUBMISSION, task).outcome is Outcome.FAILED
-    assert grade(SUBMISSION, {**task, "operators": ["Vector"]}).outcome is Outcome.PASSED
+    assert grade(SUBMISSION, task).outcome is Outcome.PASSED
+    near = (
+        "class Near:\n    def __sub__(self, other): return self\n    def __abs__(self): return 0\n"
+    )
+    task = {"tests": "from solution import Near\ndef test(): assert abs(Near() - 5) < 1"}
+    assert grade(near, task).outcome is Outcome.FAILED
+    assert grade(near, {**task, "operators": ["Near"]}).outcome is Outcome.PASSED
 
 
 def test_partial_scores_count_what_a_judge_runs() -> None:

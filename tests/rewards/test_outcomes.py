@@ -152,7 +152,7 @@ WORST = (
 @pytest.mark.parametrize(
     ("where", "task", "names", "in_turn"),
     [
-        ("local", CASES, tuple(HOSTILE), False),
+        pytest.param("local", CASES, tuple(HOSTILE), False, marks=pytest.mark.nightly),
         ("local", CASES, tuple(HOSTILE), True),
         ("local", TESTS, WORST, False),
         ("docker", CASES, WORST, True),

@@ -10,7 +10,6 @@ import pytest
 
 from sandboxkit.integrations import rewards
 from sandboxkit.integrations.rewards import (
-    Canary,
     ExitCode,
     Grader,
     HostCompare,
@@ -31,22 +30,19 @@ SHAPES_OF_EACH = {True: 1, False: 1}
 """On how many shapes each cheat is tried otherwise, the next one on others: where sandboxes are
 reset, and where each is fresh."""
 SHARED: dict[str, Callable[[Limits], Grader]] = {
-    "Canary": lambda limits: Canary(limits, canaries=2),
     "PassRate": PassRate,
     "ExitCode": ExitCode,
 }
 """Graders that run tests beside the submission. What they accept varies with chance and time."""
-EVERY = 18
-"""Of the cheats every so manieth is tried on those, and all that were written against `Canary`."""
+EVERY = 12
+"""On those, one cheat in so many is tried."""
 
 Counts = dict[str, int]
 """How many are accepted, by shape."""
 
 
 def sample(trial: Trial) -> list[str]:
-    names = [name for name in sorted(trial.cheats) if name not in SLOW]
-    told = {name for name in names if name.startswith("tells mutants")}
-    return sorted(told.union(names[::EVERY]))
+    return [name for name in sorted(trial.cheats) if name not in SLOW][::EVERY]
 
 
 def measured(grader: Callable[[Limits], Grader]) -> Counts:
@@ -87,7 +83,9 @@ def documented(text: str) -> dict[str, Counts]:
     return found
 
 
-@pytest.mark.parametrize("reset", SHAPES_OF_EACH, ids=["reset", "fresh"])
+@pytest.mark.parametrize(
+    "reset", [pytest.param(True, marks=pytest.mark.nightly), False], ids=["reset", "fresh"]
+)
 def test_no_cheat_is_accepted_in_isolation(reset: bool) -> None:
     shapes = max(len(trial.shapes) for trial in TRIALS)
     tried = in_turn(shapes if WRITE else SHAPES_OF_EACH[reset])

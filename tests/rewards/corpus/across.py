@@ -249,6 +249,13 @@ BEHAVIOURS = {
     """,
 }
 
+IN_PLACE = {
+    "arguments are changed in place",
+    "what was changed before an exception is changed",
+    "subclasses of containers as arguments",
+}
+"""Behaviours that need a task's `in_place`."""
+
 HOSTILE = {
     "an operator with plain data is not the submission's": (
         "class Near:\n"

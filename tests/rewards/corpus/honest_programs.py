@@ -131,6 +131,7 @@ HONEST: dict[str, Row] = {
             "assert f('a', 1) == Item('a', [1])",
             "assert f('a').tags == []",
             "assert f('x').name == 'x'",
+            names=["Item", "f"],
         ),
     ),
     "an ordered data class in sets": (
@@ -139,6 +140,7 @@ HONEST: dict[str, Row] = {
             "assert [v.n for v in f(3, 1, 2)] == [1, 2, 3]",
             "assert f(2, 1) == [V(1), V(2)]",
             "assert V(1) < V(2)",
+            names=["V", "f"],
         ),
     ),
     "a linked list": (
@@ -162,12 +164,13 @@ HONEST: dict[str, Row] = {
     ),
     "changes a list in place": (
         "def f(items):\n    items.sort(reverse=True)\n    items.append(0)",
-        lines("a = [1, 3, 2]\nassert f(a) is None\nassert a == [3, 2, 1, 0]"),
+        lines("a = [1, 3, 2]\nassert f(a) is None\nassert a == [3, 2, 1, 0]", in_place=True),
     ),
     "changes a dict and a set in place": (
         "def f(d, s):\n    for k in list(d):\n        if d[k] in s: s.discard(d.pop(k))\n    return len(d)",
         lines(
-            "d, s = {'a': 1, 'b': 2}, {1, 9}\nassert f(d, s) == 1\nassert d == {'b': 2} and s == {9}"
+            "d, s = {'a': 1, 'b': 2}, {1, 9}\nassert f(d, s) == 1\nassert d == {'b': 2} and s == {9}",
+            in_place=["f"],
         ),
     ),
     "changes a matrix in place": (
@@ -187,6 +190,7 @@ HONEST: dict[str, Row] = {
         lines(
             "try:\n    f(-4)\nexcept Broken as error:\n    assert error.code == -4 and str(error) == 'code -4'\nelse:\n    assert False",
             "assert f(3) == 3",
+            names=["Broken", "f"],
         ),
     ),
     "raises a builtin exception": (
@@ -229,7 +233,7 @@ HONEST: dict[str, Row] = {
     ),
     "identifiers of other scripts": (
         "def größe(länge, π=3): return länge * π\nمجموع = größe",
-        lines("assert größe(2) == 6", "assert مجموع(1, π=1) == 1"),
+        lines("assert größe(2) == 6", "assert مجموع(1, π=1) == 1", names=["größe", "مجموع"]),
     ),
     "its own sum": (
         "def sum(a, b): return a + b",
@@ -267,6 +271,7 @@ HONEST: dict[str, Row] = {
         lines(
             "assert f([(2, 1), (1, 1), (0, 5)]) == [(1, 1), (2, 1), (0, 5)]",
             "assert g('bca') == ['c', 'b', 'a']",
+            names=["f", "g"],
         ),
     ),
     "functions for test functions": (

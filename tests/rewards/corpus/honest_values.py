@@ -144,12 +144,20 @@ HONEST: dict[str, Row] = {
     ),
     "an enumeration of ints": (
         "import enum\nclass Color(enum.IntEnum):\n    RED = 1\n    BLUE = 2\ndef f(n): return Color(n)",
-        lines("assert f(2) == 2", "assert f(1).name == 'RED'", "assert f(2) == Color.BLUE"),
+        lines(
+            "assert f(2) == 2",
+            "assert f(1).name == 'RED'",
+            "assert f(2) == Color.BLUE",
+            names=["Color", "f"],
+        ),
     ),
     "an enumeration": (
         "from enum import Enum\nclass Color(Enum):\n    RED = 'r'\n    BLUE = 'b'\ndef f(c): return Color(c)",
         lines(
-            "assert f('r') is Color.RED", "assert f('b').value == 'b'", "assert f('b') != Color.RED"
+            "assert f('r') is Color.RED",
+            "assert f('b').value == 'b'",
+            "assert f('b') != Color.RED",
+            names=["Color", "f"],
         ),
     ),
     "a text enumeration": (

@@ -188,9 +188,9 @@ class tally:
     (
         Shape(
             "assertions in with",
-            {"test": _TALLY, "entry_point": "tally"},
+            {"test": _TALLY, "entry_point": "tally", "classes": ["tally"]},
             (f"{_TALLY}\ncheck(tally)",),
         ),
-        Shape("test functions with with", {"tests": _TALLY_MODULE}),
+        Shape("test functions with with", {"tests": _TALLY_MODULE, "classes": ["tally"]}),
     ),
 )

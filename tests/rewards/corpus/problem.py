@@ -19,6 +19,7 @@ class Problem:
     def row(self) -> dict[str, Any]:
         """The row as a data set has it."""
         return {
+            "in_place": "in place" in self.prompt,
             "task_id": f"Shaped/{self.entry_point}",
             "prompt": self.prompt,
             "canonical_solution": self.canonical_solution,

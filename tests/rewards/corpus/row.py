@@ -8,9 +8,10 @@ Row = tuple[str, dict[str, Any]]
 """A submission and its task."""
 
 
-def lines(*tests: str) -> dict[str, Any]:
-    """Lines of tests, as MBPP has them."""
-    return {"test_list": list(tests)}
+# Any: options of a task.
+def lines(*tests: str, **options: Any) -> dict[str, Any]:
+    """Lines of tests, as MBPP has them, with further keys of the task."""
+    return {"test_list": list(tests), **options}
 
 
 # Any: arguments and results of every type.

@@ -148,9 +148,13 @@ def apply(function, items):
 APPLY_SHAPES = (
     Shape(
         "callables, in place: check(candidate)",
-        {"test": _APPLY_CHECK, "entry_point": "apply"},
+        {"test": _APPLY_CHECK, "entry_point": "apply", "in_place": True},
         (f"{_APPLY_CHECK}\ncheck(apply)",),
     ),
-    Shape("callables, in place: asserts", {"test_list": _APPLY_LINES}, tuple(_APPLY_LINES)),
+    Shape(
+        "callables, in place: asserts",
+        {"test_list": _APPLY_LINES, "in_place": ["apply"]},
+        tuple(_APPLY_LINES),
+    ),
 )
 """For apply(function, items): puts function(value) in the place of each and returns the sum."""

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grading_session
-from sandboxkit.integrations.rewards._lanes import Lanes
+from sandboxkit.integrations.rewards._prefetch import PrefetchQueue
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
@@ -49,7 +49,7 @@ def test_results_come_in_order_from_runs_that_began_early() -> None:
     async def run() -> list[int]:
         wait = asyncio.Event()
         asyncio.get_running_loop().call_later(0.05, wait.set)
-        async with aclosing(Lanes(3).in_order(runs(done, wait))) as results:
+        async with aclosing(PrefetchQueue(3).in_order(runs(done, wait))) as results:
             return [each async for each in results]
 
     assert asyncio.run(run()) == [0, 1, 2, 3, 4]
@@ -60,12 +60,12 @@ def test_nothing_begins_early_while_others_have_the_room() -> None:
     first, second = list[int](), list[int]()
 
     async def run() -> None:
-        lanes, wait, ready = Lanes(1), asyncio.Event(), asyncio.Event()
+        queue, wait, ready = PrefetchQueue(1), asyncio.Event(), asyncio.Event()
         ready.set()
-        async with aclosing(lanes.in_order(runs(first, wait))) as held:
+        async with aclosing(queue.in_order(runs(first, wait))) as held:
             pending = asyncio.ensure_future(anext(held))
             await asyncio.sleep(0)
-            async with aclosing(lanes.in_order(runs(second, ready))) as results:
+            async with aclosing(queue.in_order(runs(second, ready))) as results:
                 assert await anext(results) == 0
             wait.set()
             assert await pending == 0
@@ -87,7 +87,7 @@ def test_runs_that_are_not_needed_are_cancelled() -> None:
 
     async def run() -> None:
         works = [functools.partial(endless, number) for number in range(4)]
-        async with aclosing(Lanes(2).in_order(works)) as results:
+        async with aclosing(PrefetchQueue(2).in_order(works)) as results:
             assert await anext(results) == 0
         assert ended == [0, 1]
 

@@ -1,0 +1,1 @@
+"""The doctor of tasks, and the check of their keys."""

@@ -1,0 +1,151 @@
+"""A mistyped key of a task is an error before any sandbox; a data set's other columns are not."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards import ExitCode, Grader, HostCompare, PassRate
+from sandboxkit.integrations.rewards._task import checked, comparison_of
+from sandboxkit.testing import FakeProvider
+from tests.rewards.conftest import grade_all
+from tests.rewards.humaneval_shaped import PROBLEMS
+
+LINES = ["assert f(1) == 2", "assert f(2) == 3", "assert f(5) == 6"]
+CASES = [{"args": [1], "expected": 2}]
+ROW = {"test_list": LINES}
+CASE_ROW = {"entry_point": "f", "cases": CASES}
+
+
+def refusal(grader: Grader, task: dict[str, Any]) -> str:
+    """What the grader says to a task that it refuses, and that it makes no sandbox before."""
+    provider = FakeProvider()
+
+    async def run() -> str:
+        async with Session(provider) as session:
+            with pytest.raises(ConfigurationError) as caught:
+                await grader.grade(session, "def f(x): return x + 1", task)
+            assert not await session.list()
+        return str(caught.value)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "remedy"),
+    [
+        ("rel_tool", 1e-6, "rel_tol"),
+        ("tests_list", LINES, "test_list"),
+        ("testList", LINES, "test_list"),
+        ("entrypoint", "f", "entry_point"),
+        ("promt", "Write f", "prompt"),
+        ("operator", ["V"], "operators"),
+        ("language", "cpp", "python"),
+        ("lang", "cpp", "language"),
+        ("time_limit", 2, "limits"),
+        ("timeout", 2, "limits"),
+        ("tolerance", 0.1, "rel_tol"),
+        ("test_imports", ["import math"], "test_setup_code"),
+        ("test_cases", [[1, 2]], "cases"),
+    ],
+)
+def test_a_key_that_is_mistyped_or_of_another_grader_is_refused_with_a_remedy(
+    column: str, value: Any, remedy: str
+) -> None:
+    said = refusal(HostCompare(), {**CASE_ROW, column: value})
+    assert column in said
+    assert remedy in said
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        ({"cases": {"args": [1]}}, "cases="),
+        ({"test_list": "assert f(1) == 2"}, "test_list="),
+        ({"test_list": [b"assert f(1) == 2"]}, "test_list="),
+        ({**ROW, "test_setup_code": ["import math"]}, "test_setup_code="),
+        ({**ROW, "operators": "Vector"}, "operators="),
+        ({**ROW, "classes": ["not a name"]}, "classes="),
+        ({**ROW, "in_place": "yes"}, "in_place="),
+        ({**ROW, "trust": "share"}, "trust="),
+        ({**ROW, "rel_tol": 0.1}, "rel_tol="),
+        ({**CASE_ROW, "strict": "no"}, "strict="),
+        ({**CASE_ROW, "rel_tol": "1e-6"}, "rel_tol="),
+        ({**CASE_ROW, "abs_tol": -1}, "abs_tol="),
+        ({**CASE_ROW, "classes": ["V"]}, "classes="),
+        ({"entry_point": ["f"], "cases": CASES}, "entry_point="),
+        ({"test": "def check(candidate): pass"}, "test="),
+    ],
+)
+def test_a_value_that_cannot_be_or_has_no_effect_is_refused(
+    task: dict[str, Any], named: str
+) -> None:
+    assert named in refusal(HostCompare(), task)
+
+
+@pytest.mark.parametrize(
+    ("case", "named"),
+    [
+        ({"args": [1], "expected": 2, "tol": 0.1}, "'tol'"),
+        ({"input": "1", "output": "2"}, "stdin"),
+        ({"arg": [1], "expected": 2}, "'args'"),
+        ({"args": 1, "expected": 2}, "args=1"),
+        ({"args": [1], "kwargs": [2], "expected": 2}, "kwargs="),
+        ({"args": [1]}, "expected"),
+        ({"stdin": "1"}, "stdout"),
+        ({"stdin": 1, "stdout": "2"}, "stdin=1"),
+        ({"args": [1], "expected": 2, "rel_tol": -1}, "rel_tol=-1"),
+        ([1, 2], "list"),
+    ],
+)
+def test_within_a_case_every_unknown_key_is_refused(case: Any, named: str) -> None:
+    said = refusal(HostCompare(), {"entry_point": "f", "cases": [*CASES, case]})
+    assert "case 2" in said
+    assert named in said
+
+
+@pytest.mark.parametrize("grader", [ExitCode(), PassRate()])
+def test_the_other_graders_refuse_what_they_would_ignore(grader: Grader) -> None:
+    assert "test_list" in refusal(grader, {"tests_list": LINES})
+    assert type(grader).__name__ in refusal(grader, {**ROW, **CASE_ROW})
+
+
+def test_the_columns_of_known_data_sets_are_let_through() -> None:
+    mbpp = Path(__file__).parents[1] / "data" / "mbpp_500.jsonl"
+    rows = [json.loads(line) for line in mbpp.read_text().splitlines()]
+    rows += [problem.row for problem in PROBLEMS]
+    rows.append({**ROW, "text": "Write f", "code": "", "challenge_test_list": [], "task_id": 7})
+    rows.append({**ROW, "source_file": "a", "prompt": "Write f", "test_imports": []})
+    rows.append({**ROW, "difficulty": "easy", "name": "f", "tags": ["a"], "language": "Python"})
+    for row in rows:
+        assert checked(row) == row
+
+
+def test_a_column_that_is_ignored_on_purpose_is_let_through() -> None:
+    task = {**ROW, "time_limit": 2, "language": "cpp"}
+    assert checked(task, ignore=("time_limit", "language")) == ROW
+    HostCompare(ignore=("time_limit", "language")).validate(task)
+    with pytest.raises(ConfigurationError, match="is text"):
+        HostCompare(ignore="time_limit")
+
+
+def test_empty_columns_count_as_absent() -> None:
+    assert checked({**ROW, "cases": None, "tests": None, "rel_tol": None}) == ROW
+    both = {"entry_point": "f", "cases": [{**CASES[0], "stdin": None, "stdout": None}]}
+    assert checked(both) == both
+
+
+def test_a_case_has_tolerances_of_its_own() -> None:
+    task = {"strict": False, "rel_tol": 0.5}
+    assert comparison_of(task, {"rel_tol": 0.0, "abs_tol": 1}) == comparison_of(
+        {"strict": False, "abs_tol": 1.0}
+    )
+    near = {"args": [1.0], "expected": 1.01}
+    loose = {"entry_point": "f", "cases": [{**near, "rel_tol": 0.1}]}
+    exact = {"entry_point": "f", "rel_tol": 0.1, "cases": [{**near, "rel_tol": 0.0}]}
+    code = "def f(x): return x"
+    verdicts = grade_all("local", HostCompare(), [("loose", code, loose), ("exact", code, exact)])
+    assert {name: each.score for name, each in verdicts.items()} == {"loose": 1, "exact": 0}

@@ -1,0 +1,97 @@
+"""What the tests of a task take from the submission, and the cheats that are made of it."""
+
+import ast
+
+from sandboxkit.integrations.rewards.doctor._cheats import cheats
+from sandboxkit.integrations.rewards.doctor._names import names_of
+from sandboxkit.integrations.rewards.doctor._reference import reference_of
+
+BANK = """
+class Insufficient(Exception): pass
+class Account:
+    def __init__(self): self.held = 0
+    def withdraw(self, n):
+        if n > self.held: raise Insufficient(n)
+        self.held -= n
+def opened(): return Account()
+"""
+TESTS = """
+from math import isclose
+import solution
+from solution import Account, Insufficient
+
+def oracle(n):
+    return sorted([n])
+
+def test_it():
+    account = solution.opened()
+    try:
+        account.withdraw(3)
+        assert False
+    except Insufficient:
+        pass
+    assert isclose(Account().held, 0)
+    assert all(oracle(2)) and account.held == 0
+"""
+
+
+def test_names_are_told_from_helpers_classes_and_exceptions() -> None:
+    names = names_of({"tests": TESTS}, BANK)
+    assert names.functions == ("opened",)
+    assert names.classes == ("Account",)
+    assert names.exceptions == ("Insufficient",)
+    assert {"isclose", "oracle", "sorted", "all"} <= set(names.helpers)
+    assert names.answer == "0"
+
+
+def test_lines_and_cases_have_names_and_a_first_answer() -> None:
+    names = names_of({"test_list": ["assert set(f(1)) == set(g([2]))", "assert f(0) == [7]"]}, "")
+    assert names.functions == ("f", "g")
+    assert names.answer == "[7]"
+    case = {"args": [1], "expected": {"__tuple__": [1]}}
+    names = names_of({"entry_point": "f", "cases": [case]}, "def f(x): return (x,)")
+    assert (names.functions, names.answer) == (("f",), "(1, )")
+    assert names_of({"cases": [{"stdin": "1", "stdout": "2"}]}, "").printed == "2"
+
+
+def test_the_classes_of_cheats_that_are_known_are_all_made() -> None:
+    names = names_of({"tests": TESTS}, BANK)
+    made = {each.name: each.code for each in cheats(names, BANK)}
+    for name in (
+        "an empty submission",
+        "os._exit(0) when it is loaded",
+        "sys.exit(0) when it is called",
+        "always returns None",
+        "always returns the first expected value",
+        "always returns an iterator that is empty",
+        "returns its argument",
+        "clears its arguments and returns 0",
+        "an object that answers anew each time it is asked",
+        "an object that equals everything",
+        "a class without state whose methods return None",
+        "always raises Insufficient",
+        "its exceptions are AssertionError, and it raises none",
+        "its exceptions are Exception, and it raises none",
+        "replaces the names that the tests use",
+    ):
+        assert name in made
+    for code in made.values():
+        ast.parse(code)
+    assert (
+        made["its exceptions are AssertionError, and it raises none"]
+        .rstrip()
+        .endswith("Insufficient = AssertionError")
+    )
+    assert "isclose = yes" in made["replaces the names that the tests use"]
+
+
+def test_a_reference_is_found_in_the_columns_of_known_data_sets() -> None:
+    body = {"prompt": "def f(x):\n", "canonical_solution": "    return x\n", "entry_point": "f"}
+    assert reference_of(body) == "def f(x):\n    return x\n"
+    whole = {**body, "canonical_solution": "def f(x):\n    return x\n"}
+    assert reference_of(whole) == whole["canonical_solution"]
+    messages = {**body, "prompt": [{"role": "user", "content": "Write f"}]}
+    assert reference_of(messages) is None
+    assert reference_of({"code": "a = 1", "text": "Write it"}) == "a = 1"
+    assert reference_of({"answer": "b = 1", "code": "a = 1"}, "answer") == "b = 1"
+    assert reference_of({"code": "a = 1"}, "answer") is None

@@ -1,0 +1,254 @@
+"""Time behind others is nobody's, slowness is its owner's, and an unproven end is repeated alone."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Sandbox, SandboxTerminatedError, Session
+from sandboxkit.integrations._service import DeadlineError, service_time
+from sandboxkit.integrations.rewards import (
+    HostCompare,
+    Limits,
+    Outcome,
+    Verdict,
+    grade_in_fresh,
+    grading_session,
+)
+from sandboxkit.integrations.rewards._run import retried
+from sandboxkit.testing import FakeProvider
+from tests.control_groups import processes_of
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(280)]
+
+RIGHT = "def f(x): return x + 1"
+SLEEPER = "import time\ndef f(x): time.sleep(600)"
+TASK = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
+
+
+async def grade_batch(
+    codes: Iterable[str], limits: Limits, task: Mapping[str, object], pool: int
+) -> list[Verdict]:
+    grader = HostCompare(limits)
+    async with grading_session(grader, "local", pool=pool) as session:
+        await session.warm()
+        return await asyncio.gather(*[grader.grade(session, code, task) for code in codes])
+
+
+@pytest.mark.nightly
+def test_sleepers_mask_nobody_behind_them() -> None:
+    codes = [f"{SLEEPER} # {number}" for number in range(50)] + [RIGHT] * 10
+    begun = time.monotonic()
+    limits = Limits(timeout=0.6, wall=0.6, deadline=12, retries=0)
+    verdicts = asyncio.run(grade_batch(codes, limits, TASK, 2))
+    assert time.monotonic() - begun > limits.deadline, "the last ones did wait for longer"
+    assert [each.outcome for each in verdicts[:50]] == [Outcome.TIMEOUT] * 50
+    assert [each.outcome for each in verdicts[50:]] == [Outcome.PASSED] * 10
+
+
+def test_the_duration_of_a_batch_of_sleepers_is_known_beforehand() -> None:
+    limits = Limits(timeout=0.5, wall=1.0)
+    begun = time.monotonic()
+    verdicts = asyncio.run(grade_batch([SLEEPER] * 12, limits, TASK, 2))
+    took = time.monotonic() - begun
+    assert {each.outcome for each in verdicts} == {Outcome.TIMEOUT}
+    assert 6 * limits.longest < took < limits.longest_batch(12, 2)
+
+
+def test_one_that_waits_behind_others_for_a_fresh_sandbox_is_not_masked() -> None:
+    async def run() -> Verdict:
+        async with Session(FakeProvider(), max_concurrency=1) as session:
+            agent = session.sandbox(files={"/workspace/a": b""})
+            holders = [session.sandbox() for _ in range(8)]
+
+            async def hold(sandbox: Sandbox) -> None:
+                async with sandbox:
+                    await sandbox.exec(["sleep", "1"])
+
+            async def grade(sandbox: Sandbox) -> Verdict:
+                return Verdict(Outcome.PASSED, 1.0)
+
+            await agent.start()
+            holding = [asyncio.ensure_future(hold(each)) for each in holders]
+            await asyncio.sleep(0)
+            verdict = await grade_in_fresh(
+                agent, ["/workspace/a"], session.sandbox, grade, deadline=6
+            )
+            await asyncio.gather(*holding)
+            return verdict
+
+    assert asyncio.run(run()).outcome is Outcome.PASSED
+
+
+def test_a_queue_in_which_nothing_moves_ends() -> None:
+    async def run() -> Verdict:
+        async with Session(FakeProvider(), max_concurrency=1) as session, session.sandbox():
+            limits = Limits(timeout=0.2, deadline=0.5)
+            return await HostCompare(limits).grade(session, RIGHT, TASK)
+
+    assert asyncio.run(run()).detail == "no answer within deadline=0.5 s"
+
+
+def test_service_counts_and_waiting_does_not() -> None:
+    waiting: float | None = 0.0
+
+    async def run() -> None:
+        nonlocal waiting
+        async with service_time(0.4, lambda: waiting):
+            await asyncio.sleep(1.0)
+            waiting = None
+            await asyncio.Event().wait()
+
+    begun = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"deadline=0\.4 s"):
+        asyncio.run(run())
+    assert time.monotonic() - begun > 1.3
+
+
+def test_a_timeout_of_somebody_else_is_not_taken_for_the_deadline() -> None:
+    async def run() -> None:
+        async with service_time(60.0, lambda: None):
+            raise TimeoutError("theirs")
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        asyncio.run(run())
+
+
+UNIQUE = {
+    "tests": (
+        "from solution import f\n"
+        "def test_f():\n"
+        "    found = f()\n"
+        "    assert [each for each in found if found.count(each) == 1] == [1, 2, 3]\n"
+    )
+}
+
+
+def test_slowness_in_the_judge_is_the_submissions_and_masks_nobody() -> None:
+    codes = ["def f(): return list(range(100_000))"] * 2 + ["def f(): return [1, 2, 3]"] * 2
+    limits = Limits(timeout=1.0, wall=3.0, deadline=120)
+    verdicts = asyncio.run(grade_batch(codes, limits, UNIQUE, 2))
+    outcomes = [each.outcome for each in verdicts]
+    assert outcomes == [Outcome.TIMEOUT] * 2 + [Outcome.PASSED] * 2, verdicts
+
+
+def test_who_runs_out_of_time_between_long_answers_did_not_write_too_much() -> None:
+    code = "def f():\n    while True: yield list(range(20_000))"
+    task: Mapping[str, object] = {
+        "tests": "from solution import f\ndef test_f():\n    assert sum(map(len, f())) == 3\n"
+    }
+    (verdict,) = asyncio.run(grade_batch([code], Limits(timeout=1.0), task, 1))
+    assert verdict.outcome is Outcome.TIMEOUT, verdict
+
+
+IN_VAIN = {
+    "tests": (
+        "import threading\nfrom solution import f\n"
+        "def test_f():\n    done = threading.Event()\n    f(done.set)\n    done.wait()\n"
+    )
+}
+
+
+def test_tests_that_wait_in_vain_are_the_submissions_time() -> None:
+    limits = Limits(timeout=1.0, wall=1.0, deadline=6.0)
+    codes = ["def f(done): pass", "def f(done): done()"]
+    verdicts = asyncio.run(grade_batch(codes, limits, IN_VAIN, 2))
+    assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED]
+    assert verdicts[0].detail == "the tests waited in vain for something of the submission"
+
+
+LATER = "import time\ndef f(x):\n    time.sleep(1.5)\n    return x + 1"
+INTERPRETER = b"How a fork of the interpreter ends"
+
+
+def jobs(sandbox_id: str) -> list[tuple[int, int]]:
+    """The process of each job that was forked from an interpreter, and that interpreter's."""
+    found = []
+    for pid in processes_of(sandbox_id):
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+        if all(INTERPRETER in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, parent)):
+            found.append((pid, parent))
+    return found
+
+
+async def graded_under_fire(which: int, task: Mapping[str, object]) -> tuple[Verdict, int]:
+    """Grade a right submission; its job (0) or the interpreter (1) is killed wherever it is forked."""
+    tag, grader, killed = f"service-time:{uuid.uuid4().hex}", HostCompare(Limits(timeout=5)), 0
+    async with grading_session(grader, "local", pool=2, tags=tag) as session:
+        await session.warm()
+        grading = asyncio.ensure_future(grader.grade(session, LATER, task))
+        while not grading.done():
+            for info in await session.list(tags=tag):
+                with suppress(AssertionError, OSError):  # it may end meanwhile
+                    for pids in jobs(info.id):
+                        os.kill(pids[which], signal.SIGKILL)
+                        killed += 1
+            await asyncio.wait([grading], timeout=0.1)
+        return grading.result(), killed
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the job", "the interpreter"])
+@pytest.mark.parametrize(
+    "task", [TASK, {"tests": "from solution import f\ndef test_f():\n    assert f(1) == 2\n"}]
+)
+def test_who_is_killed_from_outside_is_graded_alone(which: int, task: Mapping[str, object]) -> None:
+    verdict, killed = asyncio.run(graded_under_fire(which, task))
+    assert verdict.outcome is Outcome.PASSED, verdict
+    assert killed
+
+
+def test_no_error_is_left_unretrieved_where_an_interpreter_is_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task: Mapping[str, object] = {
+        "tests": "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
+    }
+    with caplog.at_level(logging.ERROR, logger="asyncio"):
+        _, killed = asyncio.run(graded_under_fire(1, task))
+        gc.collect()
+    assert killed
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_unproven_end_is_repeated_once_in_a_fresh_sandbox(again: bool) -> None:
+    seen = list[tuple[bool, str]]()
+
+    async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
+        seen.append((alone, sandbox.spec.reuse))
+        if alone and not again:
+            return Verdict(Outcome.PASSED, 1.0)
+        raise SandboxTerminatedError("the sandbox's interpreter has ended", by_command=True)
+
+    async def run() -> Verdict:
+        async with Session("local", pool=1, profile="strict", reuse="reset") as session:
+            return await retried(session, Limits(retries=0), attempt)
+
+    verdict = asyncio.run(run())
+    assert seen == [(False, "reset"), (True, "never")]
+    assert verdict.outcome is (Outcome.FAILED if again else Outcome.PASSED)
+    assert verdict.attributable_to == "policy"
+
+
+def test_out_of_memory_is_proven_at_once() -> None:
+    tried = 0
+
+    async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
+        nonlocal tried
+        tried += 1
+        raise SandboxTerminatedError("out of memory", out_of_memory=True)
+
+    async def run() -> Verdict:
+        async with Session(FakeProvider()) as session:
+            return await retried(session, Limits(), attempt)
+
+    assert asyncio.run(run()).outcome is Outcome.OOM
+    assert tried == 1
