@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-from sandboxkit.integrations.grpo.engines import Request
+from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.engines.transfer import broadcast, gloo_group
 from sandboxkit.integrations.grpo.model import load
@@ -64,7 +64,7 @@ class StandIn:
             if token >= self._size:
                 raise ValueError(f"no token {token}")
             return self._answer([token], [0.0], _OWN)
-        request = Request(
+        request = SampleRequest(
             tuple(body["token_ids"]), how["max_tokens"], how["temperature"], how["seed"]
         )
         made = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)

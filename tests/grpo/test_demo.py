@@ -54,6 +54,7 @@ def test_it_solves_what_it_has_never_seen(tmp_path: Path) -> None:
     assert json.loads((run / "config.json").read_text())["run"]["steps"] == 50
 
 
+@pytest.mark.nightly
 def test_it_learns_to_write_run_read_the_error_and_fix(tmp_path: Path) -> None:
     folder = tmp_path / f"repair-{os.getpid()}"
     rows = [row for row in demo(folder, "repair", "--set=run.steps=30") if "reward" in row]

@@ -9,18 +9,18 @@ import torch
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.config import read
-from sandboxkit.integrations.grpo.engines import Completion, Request
+from sandboxkit.integrations.grpo.engines import Completion, SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine, _drawn
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
-from tests.grpo.tiny import VOCABULARY, save_model
+from tests.grpo.tiny import VOCABULARY, ask, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 REQUESTS = [
-    Request((2, 3), 8, 1.0, 5),
-    Request((4, 5, 6, 7, 8), 3, 0.7, 6),
-    Request((9,), 12, 1.3, 7),
+    SampleRequest((2, 3), 8, 1.0, 5),
+    SampleRequest((4, 5, 6, 7, 8), 3, 0.7, 6),
+    SampleRequest((9,), 12, 1.3, 7),
 ]
 
 
@@ -34,13 +34,6 @@ def engine(folder: str) -> Iterator[HFEngine]:
     engine = HFEngine(load(folder), stop=[1])
     yield engine
     engine.close()
-
-
-def ask(engine: HFEngine, *requests: Request) -> list[Completion]:
-    async def together() -> list[Completion]:
-        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
-
-    return asyncio.run(together())
 
 
 def test_log_probabilities_are_the_trainers(engine: HFEngine, folder: str) -> None:
@@ -64,8 +57,8 @@ def test_what_is_equal_so_far_is_computed_once_and_what_has_ended_no_more(folder
     )
     engine = HFEngine(model, stop=[1])
     lengths = [1, 2, 6, 6, 6]
-    asked = [Request((2, 3), size, 0.3, seed) for seed, size in enumerate(lengths)]
-    asked += [Request((7, 8, 9), 3, 1.0, 9), asked[-1]]
+    asked = [SampleRequest((2, 3), size, 0.3, seed) for seed, size in enumerate(lengths)]
+    asked += [SampleRequest((7, 8, 9), 3, 1.0, 9), asked[-1]]
     done = ask(engine, *asked)
     ended = [len(each.ids) for each in done]
 
@@ -91,7 +84,7 @@ def test_what_has_ended_is_handed_over_while_the_others_are_written(folder: str)
 
     async def run() -> None:
         short, long = (
-            asyncio.ensure_future(engine.generate(Request((2, 3), size, 1.0, size)))
+            asyncio.ensure_future(engine.generate(SampleRequest((2, 3), size, 1.0, size)))
             for size in (2, 4)
         )
         step.release(2)
@@ -120,7 +113,9 @@ def test_what_is_asked_for_while_it_is_busy_is_sampled_together(folder: str) -> 
     async def run() -> None:
         asked = []
         for prompt in range(2, 8):
-            asked.append(asyncio.ensure_future(engine.generate(Request((prompt,), 1, 1.0, 0))))
+            asked.append(
+                asyncio.ensure_future(engine.generate(SampleRequest((prompt,), 1, 1.0, 0)))
+            )
             await asyncio.sleep(0.01)
             await asyncio.to_thread(begun.wait, 30)
         asked[1].cancel()
@@ -142,7 +137,7 @@ def test_a_draw_from_a_large_vocabulary_is_that_of_the_whole_sum() -> None:
 
 
 def test_what_is_drawn_has_the_models_distribution(engine: HFEngine, folder: str) -> None:
-    done = ask(engine, *[Request((2, 3), 1, 1.0, seed) for seed in range(4000)])
+    done = ask(engine, *[SampleRequest((2, 3), 1, 1.0, seed) for seed in range(4000)])
     found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
     expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)
     # 5 standard deviations of a share of 4000
@@ -156,7 +151,7 @@ def test_a_stop_token_ends_a_completion_and_belongs_to_it(folder: str) -> None:
 
 
 def test_greedy_takes_the_likeliest(engine: HFEngine, folder: str) -> None:
-    (done,) = ask(engine, Request((2, 3), 1, 0.0, 0))
+    (done,) = ask(engine, SampleRequest((2, 3), 1, 0.0, 0))
     assert done.ids[0] == load(folder)(torch.tensor([[2, 3]])).logits[0, -1].argmax()
 
 
@@ -206,7 +201,7 @@ def test_weights_of_another_model_are_refused(engine: HFEngine) -> None:
 
 def test_closing_gives_up_what_is_in_flight(engine: HFEngine) -> None:
     async def run() -> None:
-        flying = asyncio.ensure_future(engine.generate(Request((2,), 10_000, 1.0, 0)))
+        flying = asyncio.ensure_future(engine.generate(SampleRequest((2,), 10_000, 1.0, 0)))
         await asyncio.sleep(0)
         await asyncio.to_thread(engine.close)
         with pytest.raises((RuntimeError, asyncio.CancelledError)):

@@ -1,6 +1,5 @@
 """Servers that die under a run: it goes on with those that are left, and counts nothing twice."""
 
-import asyncio
 import os
 import secrets
 import signal
@@ -18,9 +17,9 @@ from toys import compose
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint
-from sandboxkit.integrations.grpo.config import Engine as Settings
+from sandboxkit.integrations.grpo.config import EngineConfig as Settings
 from sandboxkit.integrations.grpo.config import Model
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.program import main
@@ -73,14 +72,7 @@ def update(engine: VLLMServers, model: torch.nn.Module, version: int) -> None:
     engine.resume()
 
 
-def ask(engine: VLLMServers, *requests: Request) -> list[Completion]:
-    async def together() -> list[Completion]:
-        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
-
-    return asyncio.run(together())
-
-
-def exact(model: torch.nn.Module, request: Request, done: Completion) -> bool:
+def exact(model: torch.nn.Module, request: SampleRequest, done: Completion) -> bool:
     expected, _ = logp_of(model, Sequences([request.ids + done.ids], [len(request.ids)]))
     return float((torch.tensor(done.logp) - expected.detach()).abs().max()) <= CLOSE
 
@@ -88,7 +80,7 @@ def exact(model: torch.nn.Module, request: Request, done: Completion) -> bool:
 def until_sampled_by(engine: VLLMServers, url: str) -> Completion:
     deadline = time.monotonic() + 60
     while True:
-        (done,) = ask(engine, Request((9, 3, 11), 14, 1.0, 5, url))
+        (done,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, url))
         if done.server == url:
             return done
         assert time.monotonic() < deadline
@@ -106,15 +98,15 @@ def test_a_lost_server_is_done_without_and_comes_back_with_the_weights(
             parameter.add_(torch.randn_like(parameter) * 0.02)
     update(engine, model, 3)
     # Turns go where the one before them was.
-    turns = [Request((9, 3, 11), 14, 1.0, seed, urls[seed % 2]) for seed in range(8)]
-    assert [done.server for done in ask(engine, *turns)] == [each.server for each in turns]
-    spread = ask(engine, *(replace(each, server="") for each in turns))
+    turns = [SampleRequest((9, 3, 11), 14, 1.0, seed, urls[seed % 2]) for seed in range(8)]
+    assert [done.server for done in tiny.ask(engine, *turns)] == [each.server for each in turns]
+    spread = tiny.ask(engine, *(replace(each, server="") for each in turns))
     assert sorted(done.server for done in spread) == sorted(urls * 4)
 
     # One that hangs, with turns in flight, and is killed: each is answered once, by the other.
     servers[0].signal(signal.SIGSTOP)
     threading.Timer(1.0, servers[0].kill).start()
-    answers = ask(engine, *turns)
+    answers = tiny.ask(engine, *turns)
     assert {done.server for done in answers} == {urls[1]}
     assert all(exact(model, request, done) for request, done in zip(turns, answers, strict=True))
 
@@ -126,13 +118,13 @@ def test_a_lost_server_is_done_without_and_comes_back_with_the_weights(
     servers[0].start()
     done = until_sampled_by(engine, urls[0])
     assert done.version == 4
-    assert exact(model, Request((9, 3, 11), 14, 1.0, 5), done)
+    assert exact(model, SampleRequest((9, 3, 11), 14, 1.0, 5), done)
 
     # Started again before anybody noticed, one would sample with weights that are not the run's.
     servers[1].kill()
     servers[1].start()
     servers[1].wait()
-    (other,) = ask(engine, Request((9, 3, 11), 14, 1.0, 5, urls[1]))
+    (other,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, urls[1]))
     assert other.server == urls[0]
     assert until_sampled_by(engine, urls[1]).version == 4
     engine.close()
@@ -236,7 +228,7 @@ def test_a_server_that_is_still_starting_is_waited_for(folder: Path, servers: li
     later.start()
     engine = connect(folder, [servers[0].url])
     later.join()
-    assert ask(engine, Request((5,), 2, 1.0, 0))[0].server == servers[0].url
+    assert tiny.ask(engine, SampleRequest((5,), 2, 1.0, 0))[0].server == servers[0].url
     engine.close()
 
 

@@ -16,7 +16,8 @@ import pytest
 from toys import compose
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
-from sandboxkit.integrations.grpo import plot, records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.loop import learning_rate
 from sandboxkit.integrations.grpo.trainer import train

@@ -12,7 +12,7 @@ import torch
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.data import load_tokenizer
-from sandboxkit.integrations.grpo.engines import Request
+from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.gguf import dequantize
 from sandboxkit.integrations.grpo.model import load
@@ -134,7 +134,7 @@ def test_a_model_in_a_gguf_file_becomes_one_to_train(
 
     async def ask() -> int:
         ids = tuple(tokens("defx(y):")["input_ids"])
-        return len((await engine.generate(Request(ids, 4, 1.0, 0))).ids)
+        return len((await engine.generate(SampleRequest(ids, 4, 1.0, 0))).ids)
 
     assert 1 <= asyncio.run(ask()) <= 4
     engine.close()

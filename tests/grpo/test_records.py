@@ -17,9 +17,9 @@ import pytest
 
 from sandboxkit import Operation, Session
 from sandboxkit.integrations._tools import ToolResult
-from sandboxkit.integrations.grpo import records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.clock import PARTS, StageTimes, Timer
 from sandboxkit.integrations.grpo.buffer import Batch
-from sandboxkit.integrations.grpo.clock import PARTS, Clock, Timer
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import Row
@@ -55,8 +55,8 @@ def test_a_moment_without_sampling_is_shared_out_among_those_who_wait(
 ) -> None:
     now = 0.0
     times = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("sandboxkit.integrations.grpo.clock.time", times)
-    clock = Clock()
+    monkeypatch.setattr("sandboxkit.integrations._training.clock.time", times)
+    clock = StageTimes()
     seconds: list[dict[Any, float]] = [{}, {}, {}]
     one, two, three = (Timer(clock, each) for each in seconds)
     one.enter("sampling")
@@ -165,7 +165,7 @@ def test_a_disk_that_takes_no_rollouts_is_noted_and_the_run_goes_on(
 def test_a_kill_while_a_step_is_written_loses_that_step_alone(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from sandboxkit.integrations.grpo import records\n"
+        "from sandboxkit.integrations._training import records\n"
         "def rows():\n"
         "    for number in range(10_000):\n"
         "        yield {'step': 2, 'text': os.urandom(500).hex()}\n"

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.grpo.engines import Completion, Request, Weights
-from sandboxkit.integrations.grpo.rollout import Rollout, Rollouts
+from sandboxkit.integrations.grpo.engines import Completion, SampleRequest, Weights
+from sandboxkit.integrations.grpo.rollout import Rollout, RolloutRunner
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
 from tests.grpo.tiny import chat_tokenizer
 
@@ -25,9 +25,9 @@ class Script:
     """An engine whose policy is written down: a text for each turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
-        self.tokenizer, self.texts, self.seen = tokenizer, list(texts), list[Request]()
+        self.tokenizer, self.texts, self.seen = tokenizer, list(texts), list[SampleRequest]()
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: SampleRequest) -> Completion:
         self.seen.append(request)
         ids = self.tokenizer(self.texts[(len(self.seen) - 1) % len(self.texts)])["input_ids"]
         ids = (*ids, END)[: request.max_tokens]
@@ -81,14 +81,16 @@ def tool_call(command: str) -> str:
     return f"<tool_call>{json.dumps(arguments)}</tool_call>"
 
 
-def rollouts(session: Session, texts: Sequence[str], *settings: str) -> tuple[Rollouts, Script]:
+def rollouts(
+    session: Session, texts: Sequence[str], *settings: str
+) -> tuple[RolloutRunner, Script]:
     tokenizer = chat_tokenizer()
     engine = Script(tokenizer, texts)
     given = ["model.name=m", "data.train=t", "grading.grader=tests.grpo.test_rollout:Counting"]
-    return Rollouts(read(None, [*given, *settings]), tokenizer, {END}, engine, session), engine
+    return RolloutRunner(read(None, [*given, *settings]), tokenizer, {END}, engine, session), engine
 
 
-def run(subject: Rollouts, row: Row, count: int = 1) -> list[Rollout]:
+def run(subject: RolloutRunner, row: Row, count: int = 1) -> list[Rollout]:
     async def all_of_them() -> list[Rollout]:
         made = await asyncio.gather(*[subject.one(row, str(n)) for n in range(count)])
         subject.close()
@@ -271,7 +273,7 @@ def test_closing_gives_up_what_is_graded_and_no_longer_remembered(session: Sessi
 def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> None:
     subject, engine = rollouts(session, [BLOCK], "rollout.max_turns=2")
 
-    async def away(_: Request) -> Completion:
+    async def away(_: SampleRequest) -> Completion:
         raise RuntimeError("no engine")
 
     engine.generate = away  # type: ignore[method-assign,assignment] # it fails from here on
@@ -316,4 +318,4 @@ def test_tools_need_a_chat_template(session: Session) -> None:
     tokenizer.chat_template = None
     config = read(None, ["model.name=m", "data.train=t", "rollout.max_turns=2"])
     with pytest.raises(ConfigurationError, match="needs a tokenizer with a chat template"):
-        Rollouts(config, tokenizer, {END}, Script(tokenizer, [""]), session)
+        RolloutRunner(config, tokenizer, {END}, Script(tokenizer, [""]), session)

@@ -13,14 +13,15 @@ from toys import compose
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
-from sandboxkit.integrations.grpo import checkpoint, records
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.errors import DivergedError
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.trainer import train
-from sandboxkit.integrations.grpo.training import Sample, StepReport, train_step
+from sandboxkit.integrations.grpo.training import StepReport, TrainingSample, train_step
 from tests.grpo import tiny
 from tests.grpo.test_program import Failing, metrics
 
@@ -48,7 +49,11 @@ def config(folder: Path, run: Path, *more: str) -> Config:
 
 
 def step(
-    model_folder: str, batch: Sequence[Sample], objective: Objective, *, off_policy: bool = False
+    model_folder: str,
+    batch: Sequence[TrainingSample],
+    objective: Objective,
+    *,
+    off_policy: bool = False,
 ) -> tuple[dict[str, torch.Tensor], StepReport]:
     """The weights after one step from the same start, and its report."""
     model = load(model_folder)
@@ -72,7 +77,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     first = batch[0]
     logp = (-value,) * len(first.completion) if where == "sampler" else first.sampler_logp
     advantage = value if where == "advantage" else 1.0
-    batch[0] = Sample(first.prompt, first.completion, first.mask, logp, advantage)
+    batch[0] = TrainingSample(first.prompt, first.completion, first.mask, logp, advantage)
     objective = Objective(weighting="token_mask", weight_cap=1e30)
     weights, report = step(model_folder, batch, objective)
     assert report.skipped

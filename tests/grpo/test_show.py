@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit.integrations._tools import ToolResult
-from sandboxkit.integrations.grpo import records
+from sandboxkit.integrations._training import records
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.record import record
 from sandboxkit.integrations.grpo.rollout import Rollout, ToolCall

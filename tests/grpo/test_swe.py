@@ -17,7 +17,7 @@ from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, 
 from sandboxkit.integrations.grpo import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row, read_rows
-from sandboxkit.integrations.grpo.rollout import Group, Rollout, Rollouts
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Task, bundled_tasks
@@ -56,7 +56,7 @@ def run(
     config = read(None, ["model.name=m", "data.tasks=bundled", *LONG, *settings])
     row = Row(0, (5, 6), "ask", "", {"task_id": task.id})
     engine = Script(tokenizer, texts)
-    subject = Rollouts(config, tokenizer, {END}, engine, session, {task.id: task})
+    subject = RolloutRunner(config, tokenizer, {END}, engine, session, {task.id: task})
 
     async def all_of_them() -> list[Rollout]:
         return list(await asyncio.gather(*[subject.one(row, str(n)) for n in range(count)]))

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
-from sandboxkit.integrations.grpo.training import Sample, train_step
+from sandboxkit.integrations.grpo.training import TrainingSample, train_step
 from tests.grpo.tiny import samples, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -153,7 +153,7 @@ def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> N
 def test_the_mean_over_micro_batches_is_over_those_of_all_ranks(folder: str) -> None:
     """Of two, with a row of as many tokens on each: then it is the mean over all tokens."""
     batch = [
-        Sample((2, 3), (number, 5, 6), (True,) * 3, (-3.0,) * 3, 0.1 * number)
+        TrainingSample((2, 3), (number, 5, 6), (True,) * 3, (-3.0,) * 3, 0.1 * number)
         for number in range(4, 8)
     ]
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
@@ -174,12 +174,12 @@ def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
     model = load(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-    def sample(completion: tuple[int, ...], advantage: float) -> Sample:
+    def sample(completion: tuple[int, ...], advantage: float) -> TrainingSample:
         ids = Sequences([(2, 3, *completion)], [2])
         with torch.no_grad():
             logp, _ = logp_of(model, ids)
         size = len(completion)
-        return Sample((2, 3), completion, (True,) * size, tuple(logp.tolist()), advantage)
+        return TrainingSample((2, 3), completion, (True,) * size, tuple(logp.tolist()), advantage)
 
     def total(completion: tuple[int, ...]) -> float:
         return sum(sample(completion, 0).sampler_logp)
@@ -198,7 +198,7 @@ def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
 def test_a_tools_tokens_leave_the_model_as_it_is(folder: str) -> None:
     model, other = load(folder), load(folder)
     for subject, ending in ((model, 9), (other, 10)):
-        batch = [Sample((2, 3), (4, ending), (True, False), (-3.0, 0.0), 1.0)]
+        batch = [TrainingSample((2, 3), (4, ending), (True, False), (-3.0, 0.0), 1.0)]
         train_step(
             subject,
             torch.optim.SGD(subject.parameters(), lr=0.1),
@@ -212,12 +212,12 @@ def test_a_tools_tokens_leave_the_model_as_it_is(folder: str) -> None:
 
 def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="mask of 1 and 2 log-prob"):
-        Sample((2,), (3, 4), (True,), (0.0, 0.0), 1.0)
+        TrainingSample((2,), (3, 4), (True,), (0.0, 0.0), 1.0)
     with pytest.raises(ConfigurationError, match="a prompt token"):
-        Sample((), (3,), (True,), (0.0,), 1.0)
+        TrainingSample((), (3,), (True,), (0.0,), 1.0)
     model = load(folder)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tool_only = [Sample((2,), (3,), (False,), (0.0,), 1.0)]
+    tool_only = [TrainingSample((2,), (3,), (False,), (0.0,), 1.0)]
     with pytest.raises(ConfigurationError, match="nothing to train on"):
         train_step(model, optimizer, tool_only, Objective(), max_tokens_per_row=8)
     with pytest.raises(ConfigurationError, match="does not fit in max_tokens_per_row=8"):

@@ -14,11 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.serving import needs_vllm, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import VOCABULARY, save_model
+from tests.grpo.tiny import VOCABULARY, ask, difference, save_model
 
 if TYPE_CHECKING:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 REQUESTS = [
-    Request((2, 3), 8, 1.0, 5),
-    Request((4, 5, 6, 7, 8), 3, 0.7, 6),
-    Request((9,), 12, 1.3, 7),
-    Request((2, 3, 4), 6, 0.0, 8),
+    SampleRequest((2, 3), 8, 1.0, 5),
+    SampleRequest((4, 5, 6, 7, 8), 3, 0.7, 6),
+    SampleRequest((9,), 12, 1.3, 7),
+    SampleRequest((2, 3, 4), 6, 0.0, 8),
 ]
-LONG = Request((2, 3), 60, 1.0, 9)
+LONG = SampleRequest((2, 3), 60, 1.0, 9)
 CLOSE = 1e-4
 
 
@@ -66,13 +66,6 @@ def engine(folder: str) -> Iterator["VLLMEngine"]:
     assert "sampling" not in {each.name for each in threading.enumerate()}
 
 
-def ask(engine: "VLLMEngine", *requests: Request) -> list[Completion]:
-    async def together() -> list[Completion]:
-        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
-
-    return asyncio.run(together())
-
-
 def other_model(folder: str, seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
     model = load(folder)
@@ -80,12 +73,6 @@ def other_model(folder: str, seed: int) -> torch.nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model
-
-
-def difference(model: torch.nn.Module, request: Request, done: Completion) -> float:
-    sequence = Sequences([request.ids + done.ids], [len(request.ids)])
-    expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
-    return float((torch.tensor(done.logp) - expected.detach()).abs().max())
 
 
 def test_log_probabilities_are_the_trainers(engine: "VLLMEngine", folder: str) -> None:
@@ -104,14 +91,14 @@ def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
     engine: "VLLMEngine", folder: str
 ) -> None:
     prompts = [tuple((7 * n + m) % 30 + 2 for m in range(60)) for n in range(64)]
-    requests = [Request(prompt, 4, 1.0, n) for n, prompt in enumerate(prompts)]  # 3840 tokens
+    requests = [SampleRequest(prompt, 4, 1.0, n) for n, prompt in enumerate(prompts)]  # 3840 tokens
     model = load(folder)
     for request, done in zip(requests, ask(engine, *requests), strict=True):
         assert difference(model, request, done) <= CLOSE
 
 
 def test_what_is_drawn_has_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
-    done = ask(engine, *[Request((2, 3), 1, 1.0, seed) for seed in range(2000)])
+    done = ask(engine, *[SampleRequest((2, 3), 1, 1.0, seed) for seed in range(2000)])
     found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
     expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)
     # 5 standard deviations of a share of 2000
@@ -207,7 +194,7 @@ def test_what_was_given_up_is_sampled_no_further(engine: "VLLMEngine") -> None:
 def test_a_prompt_that_is_too_long_fails_alone(engine: "VLLMEngine") -> None:
     async def run() -> None:
         with pytest.raises(EngineError, match="refuses the request"):
-            await engine.generate(Request((2,) * 100, 4, 1.0, 0))
+            await engine.generate(SampleRequest((2,) * 100, 4, 1.0, 0))
         assert (await engine.generate(REQUESTS[0])).ids
 
     asyncio.run(run())

@@ -16,27 +16,28 @@ import torch
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import lora
 from sandboxkit.integrations.grpo.config import Config, read
-from sandboxkit.integrations.grpo.config import Engine as Settings
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, Request
+from sandboxkit.integrations.grpo.config import EngineConfig as Settings
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines import transfer as transfers
 from sandboxkit.integrations.grpo.engines.start import start as start_engine
 from sandboxkit.integrations.grpo.engines.transfer import buckets
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from sandboxkit.integrations.grpo.loop import handed
-from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from sandboxkit.integrations.grpo.model import load
 from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
+from tests.grpo.tiny import ask, difference
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
 
 VOCABULARY = 22
 REQUESTS = [
-    Request((9, 3, 11), 14, 1.0, 5),
-    Request((9, 3, 12, 3), 3, 0.7, 6),
-    Request((9,), 12, 1.3, 7),
-    Request((9, 3, 13), 6, 0.0, 8),
+    SampleRequest((9, 3, 11), 14, 1.0, 5),
+    SampleRequest((9, 3, 12, 3), 3, 0.7, 6),
+    SampleRequest((9,), 12, 1.3, 7),
+    SampleRequest((9, 3, 13), 6, 0.0, 8),
 ]
-LONG = Request((9, 3), 60, 1.0, 9)
+LONG = SampleRequest((9, 3), 60, 1.0, 9)
 CLOSE = 1e-4
 
 
@@ -59,13 +60,6 @@ def connect(server: Server, **more: object) -> VLLMServers:
         **more,  # type: ignore[arg-type] # fields of Settings
     )
     return VLLMServers(given, model=str(server.folder), vocabulary=VOCABULARY, stop=[1])
-
-
-def ask(engine: VLLMServers, *requests: Request) -> list[Completion]:
-    async def together() -> list[Completion]:
-        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
-
-    return asyncio.run(together())
 
 
 def other_model(server: Server, seed: int) -> torch.nn.Module:
@@ -91,12 +85,6 @@ def adapted(server: Server, run: Path, *more: str) -> tuple[VLLMServers, Config]
     engine = start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
     assert isinstance(engine, VLLMServers)
     return engine, config
-
-
-def difference(model: torch.nn.Module, request: Request, done: Completion) -> float:
-    sequence = Sequences([request.ids + done.ids], [len(request.ids)])
-    expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
-    return float((torch.tensor(done.logp) - expected.detach()).abs().max())
 
 
 # First: afterwards the server has other weights than the model's own.
@@ -125,6 +113,7 @@ def test_adapters_alone_are_sent_and_sampled_with_exactly(server: Server, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @needs_vllm
 def test_two_ranks_train_adapters_that_are_sent_alone(server: Server, tmp_path: Path) -> None:
     run, shared = tmp_path / "run", tmp_path / "shared"
@@ -140,7 +129,7 @@ def test_two_ranks_train_adapters_that_are_sent_alone(server: Server, tmp_path: 
 
 
 @needs_vllm
-@pytest.mark.parametrize("transfer", ["gloo", "disk"])
+@pytest.mark.parametrize("transfer", ["gloo", pytest.param("disk", marks=pytest.mark.nightly)])
 def test_weights_are_exact_after_each_update(server: Server, transfer: str, tmp_path: Path) -> None:
     engine = connect(server, transfer=transfer, folder=str(tmp_path))
     for version in (3, 4):
@@ -156,6 +145,7 @@ def test_weights_are_exact_after_each_update(server: Server, transfer: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @needs_vllm
 def test_a_server_takes_an_update_after_one_that_broke_off(
     server: Server, monkeypatch: pytest.MonkeyPatch
@@ -222,7 +212,7 @@ def test_a_server_of_something_else_is_refused(server: Server, tmp_path: Path) -
 
 
 @needs_vllm
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_two_ranks_train_with_a_server(server: Server, tmp_path: Path, lag: int) -> None:
     more = [
         *("run.steps=4", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),

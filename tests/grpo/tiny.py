@@ -1,5 +1,6 @@
 """A model small enough to train in a test, rollouts for it, and a run's settings."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from sandboxkit.integrations.grpo.training import Sample
+from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest
+from sandboxkit.integrations.grpo.model import Sequences, logp_of
+from sandboxkit.integrations.grpo.training import TrainingSample
 
 VOCABULARY = 32
 
@@ -33,7 +36,23 @@ def save_model(folder: Path, head_dim: int = 16, *, tied: bool = False) -> str:
     return str(folder)
 
 
-def samples(count: int, seed: int = 0) -> list[Sample]:
+def ask(engine: Engine, *requests: SampleRequest) -> list[Completion]:
+    """Return the completions of requests that are made together."""
+
+    async def together() -> list[Completion]:
+        return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
+
+    return asyncio.run(together())
+
+
+def difference(model: torch.nn.Module, request: SampleRequest, done: Completion) -> float:
+    """Return how far a completion's log-probabilities are from the model's, at most."""
+    sequence = Sequences([request.ids + done.ids], [len(request.ids)])
+    expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
+    return float((torch.tensor(done.logp) - expected.detach()).abs().max())
+
+
+def samples(count: int, seed: int = 0) -> list[TrainingSample]:
     """Rollouts of unequal lengths, some with a tool's tokens in the middle."""
     numbers = random.Random(seed)
     made = []
@@ -41,7 +60,7 @@ def samples(count: int, seed: int = 0) -> list[Sample]:
         size = numbers.randint(1, 12)
         mask = tuple(index % 3 != 0 or position % 4 != 3 for position in range(size))
         made.append(
-            Sample(
+            TrainingSample(
                 prompt=tuple(
                     numbers.randrange(2, VOCABULARY) for _ in range(numbers.randint(1, 8))
                 ),
