@@ -2,7 +2,7 @@
 
 import json
 
-from sandboxkit.cli import _mbpp, demo
+from sandboxkit.cli import _demo_run, _mbpp
 from tests.cli.conftest import Cli, Open
 
 
@@ -54,9 +54,9 @@ def test_the_demo_leaves_no_sandbox(cli: Cli) -> None:
 def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:
     right, broken = _mbpp.programs(1)
 
-    def succeeded(*outcomes: tuple[_mbpp.Program, demo.Kind]) -> bool:
-        return demo.Report(
-            [demo.Outcome(program, kind, 0.1) for program, kind in outcomes], 1
+    def succeeded(*outcomes: tuple[_mbpp.MbppProgram, _demo_run.Kind]) -> bool:
+        return _demo_run.Report(
+            [_demo_run.ProgramResult(program, kind, 0.1) for program, kind in outcomes], 1
         ).succeeded
 
     assert succeeded((right, "passed"), (broken, "failed"))

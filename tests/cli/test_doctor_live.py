@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from sandboxkit import Operation, SandboxError, Session
-from sandboxkit.testing import FakeProvider, mutants
+from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.live import _commands, _ends, _life, _run, _subject, _world
 from tests.cli import live_defects as defects
 from tests.cli.conftest import Cli, Open, environment
+from tests.conformance import mutants
 from tests.daytona.server import emulator as daytona
 from tests.docker_here import require_docker
 from tests.e2b.server import emulator as e2b
@@ -173,7 +174,7 @@ def test_every_check_has_a_defect_that_it_finds() -> None:
     assert {name for name, _ in CASES} == set(CHECKS)
 
 
-def _row(name: str, session: Session, again: Callable[[], Session]) -> _subject.Row:
+def _row(name: str, session: Session, again: Callable[[], Session]) -> _subject.CheckResult:
     subject = _run.subject(session, again, {}, silence=2.0)
     if name == "nothing left":
         subject.sandbox.stop().result(30)

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,78 @@ def test_a_long_copy_says_on_a_terminal_how_far_it_is(
     window.type("\x04")
     assert window.exit_code() == 0
     assert cli("exec", detached, "cat", "typed").stdout == "x\n" * typed
+
+
+def test_top_prints_one_list_after_the_other_where_nobody_watches(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No other test's process waits for room in this folder: `top` would show it.
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    with following("top", "-p", "local", "--tag", tag, "--interval", "0.2s") as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+    assert all(line.startswith("0 sandboxes, ") for line in lines[::2])
+    assert all(line.split()[:2] == ["ID", "PROVIDER"] for line in lines[1::2])
+    assert not any("\x1b" in line for line in lines)
+
+
+WAITS = """
+import time
+from sandboxkit import Session, _reconciler
+from sandboxkit.testing import FakeProvider
+
+_reconciler._WARN_SECONDS = 0.1
+session = Session(FakeProvider(), max_concurrency=1)
+first = session.sandbox().start().result()
+second = session.sandbox().start()
+if input() == "go on":
+    first.stop().result()
+    second.result()
+    print("over", flush=True)
+    input()
+"""
+
+
+def shown_below(process: "subprocess.Popen[str]", number: int, there: bool) -> str:
+    """Read lists until a line names the process, or until a list ends without such a line."""
+    assert process.stdout is not None
+    named = ""
+    for line in process.stdout:
+        if line.startswith(f"process {number}: "):
+            named = line
+        elif " sandboxes, " in line:
+            if bool(named) is there:
+                return named
+            named = ""
+    raise AssertionError("the program has ended")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_top_shows_the_processes_that_wait_for_room_and_why(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the killed process leaves its sandboxes' folders
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as waiter,
+        following("top", "-p", "local", "--tag", tag, "--interval", "0.2s") as process,
+    ):
+        text = shown_below(process, waiter.pid, True)
+        assert "1 sandboxes wait for room" in text
+        assert "max_concurrency=1" in text
+        if killed:
+            waiter.kill()
+        else:
+            assert waiter.stdin is not None
+            waiter.stdin.write("go on\n")
+            waiter.stdin.flush()
+        shown_below(process, waiter.pid, False)
+        assert list((tmp_path / "state").glob("waiting-*")) == []
 
 
 def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:

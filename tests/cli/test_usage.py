@@ -25,6 +25,7 @@ VERBS = (
     "doctor",
     "top",
     "grpo",
+    "tasks",
 )
 
 

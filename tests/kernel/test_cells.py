@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from sandboxkit import Sandbox
-from sandboxkit.kernel import CellResult, Kernel, Outcome
+from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 from tests.kernel.conftest import KINDS
 
 SECONDS = 60.0
@@ -46,7 +46,7 @@ def pieces(result: CellResult) -> list[tuple[str, str]]:
 
 def test_state_is_kept_and_the_last_expression_is_the_text(kept: Kernel) -> None:
     first = ran(kept, "import math\ndef twice(x): return 2 * x\nx = 20\nx")
-    assert (first.text, first.outcome, first.error) == ("20", Outcome.OK, None)
+    assert (first.text, first.outcome, first.error) == ("20", CellOutcome.OK, None)
     second = ran(kept, "x += 1\ntwice(x)")
     assert second.text == "42"
     assert first.execution_count is not None
@@ -68,7 +68,7 @@ def test_values_have_html_pictures_and_json(kept: Kernel) -> None:
     for no_json in ("[1, (2,)]", "{1: 2}", "[float('nan')]", "{'a': object}"):
         assert ran(kept, no_json).json is None, no_json
     broken = ran(kept, "Broken()")
-    assert (broken.text, broken.html, broken.outcome) == ("broken", None, Outcome.ERROR)
+    assert (broken.text, broken.html, broken.outcome) == ("broken", None, CellOutcome.ERROR)
     assert broken.error is not None
     assert broken.error.name == "ZeroDivisionError"
     page = rich._repr_mimebundle_()["text/html"]
@@ -79,7 +79,7 @@ def test_values_have_html_pictures_and_json(kept: Kernel) -> None:
 def test_errors_have_name_message_and_traceback(kept: Kernel) -> None:
     ran(kept, "def divide(a, b):\n    return a / b\nkept_value = 5")
     failed = ran(kept, "print('before')\ndivide(1, 0)\nprint('never')")
-    assert failed.outcome is Outcome.ERROR
+    assert failed.outcome is CellOutcome.ERROR
     assert failed.error is not None
     assert (failed.error.name, failed.error.message) == ("ZeroDivisionError", "division by zero")
     assert "return a / b" in failed.error.traceback
@@ -96,7 +96,7 @@ def test_errors_have_name_message_and_traceback(kept: Kernel) -> None:
         result = ran(kept, code)
         assert result.error is not None, code
         assert result.error.name in name.split(), code
-        assert result.outcome is Outcome.ERROR
+        assert result.outcome is CellOutcome.ERROR
     assert ran(kept, "import os, sys; sys.stdin.readline(), os.read(0, 1)").text == "('', b'')"
     assert ran(kept, "kept_value").text == "5"
 
@@ -152,7 +152,7 @@ def test_forged_lines_are_output_or_nothing(kept: Kernel) -> None:
         "'mine'"
     )
     result = ran(kept, forged)
-    assert (result.text, result.outcome) == ("'mine'", Outcome.OK)
+    assert (result.text, result.outcome) == ("'mine'", CellOutcome.OK)
     assert result.execution_count != 77
     assert '"count": 77' in result.stdout
     holder = "os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)"

@@ -16,7 +16,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations.rewards import Phase, verdict_of
-from sandboxkit.kernel import CellResult, Kernel, Outcome
+from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 from sandboxkit.testing import FakeProvider
 from tests.docker_here import require_docker
 from tests.kernel.conftest import KINDS
@@ -54,14 +54,18 @@ def until_it_runs(box: Sandbox, mark: str) -> None:
 def test_a_cell_past_its_timeout_is_interrupted_and_the_state_is_kept(kept: Kernel) -> None:
     late = kept.run("print('begun'); held = 7\nwhile True: pass", timeout=1.0, grace=SECONDS)
     result = late.result(SECONDS)
-    assert (result.outcome, result.ended, result.stdout) == (Outcome.TIMED_OUT, False, "begun\n")
+    assert (result.outcome, result.ended, result.stdout) == (
+        CellOutcome.TIMED_OUT,
+        False,
+        "begun\n",
+    )
     assert result.error is not None
     assert result.error.name == "KeyboardInterrupt"
     assert ran(kept, "held").text == "7"
     waiting = "import subprocess\nsubprocess.run(['sleep', '979'])"
     for code in (waiting, "import asyncio\nawait asyncio.sleep(1000)"):
         stopped = kept.run(code, timeout=0.5, grace=SECONDS).result(SECONDS)
-        assert (stopped.outcome, stopped.ended) == (Outcome.TIMED_OUT, False)
+        assert (stopped.outcome, stopped.ended) == (CellOutcome.TIMED_OUT, False)
     assert ran(kept, "held").text == "7"
 
 
@@ -70,7 +74,7 @@ def test_what_does_not_heed_the_interrupt_is_killed_and_restart_begins_anew(
 ) -> None:
     ran(kernel, f"held = 1\n{DAEMONS}")
     result = kernel.run(f"print('begun')\n{DEAF}", timeout=0.5, grace=0.5).result(SECONDS)
-    assert (result.outcome, result.ending) == (Outcome.TIMED_OUT, Ending.KILLED)
+    assert (result.outcome, result.ending) == (CellOutcome.TIMED_OUT, Ending.KILLED)
     assert result.stdout == "begun\n"
     assert result.error is not None
     assert "did not heed" in result.error.message
@@ -84,7 +88,10 @@ def test_what_does_not_heed_the_interrupt_is_killed_and_restart_begins_anew(
     until_it_runs(box, "/tmp/begun")
     assert kernel.interrupt(timeout=0.5).result(SECONDS) is False
     kernel.restart().result(SECONDS)
-    assert (running.result(SECONDS).outcome, running.result().ended) == (Outcome.INTERRUPTED, True)
+    assert (running.result(SECONDS).outcome, running.result().ended) == (
+        CellOutcome.INTERRUPTED,
+        True,
+    )
     assert ran(kernel, "1 + 1").text == "2"
 
 
@@ -98,7 +105,7 @@ def test_interrupting_and_cancelling_end_the_cell_and_not_the_kernel(
     assert kept.running
     assert kept.interrupt(timeout=SECONDS).result(SECONDS) is True
     result = running.result(SECONDS)
-    assert (result.outcome, result.ended) == (Outcome.INTERRUPTED, False)
+    assert (result.outcome, result.ended) == (CellOutcome.INTERRUPTED, False)
     assert queued.result(SECONDS).text == "4"
     running = kept.run(begun)
     until_it_runs(box, "/tmp/begun")
@@ -140,7 +147,7 @@ def test_a_kernel_whose_holder_dies_says_so_and_takes_all_along(
 
 
 def check_died(box: Sandbox, kernel: Kernel, result: CellResult, ending: Ending, says: str) -> None:
-    assert (result.outcome, result.ending) == (Outcome.DIED, ending)
+    assert (result.outcome, result.ending) == (CellOutcome.DIED, ending)
     assert result.stdout == "last words\n"
     assert result.error is not None
     assert result.error.name == "KernelEnded"
@@ -155,13 +162,13 @@ def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
     with Session("local") as session, session.sandbox() as box:
         kernel = box.python(ipykernel=False)
         ran(kernel, f"open('glob.py', 'w').write('1 / 0')\n{DAEMONS}")
-        assert kernel.run(HOLDER).result(SECONDS).outcome is Outcome.DIED
+        assert kernel.run(HOLDER).result(SECONDS).outcome is CellOutcome.DIED
         assert left(box) == []
 
 
 def test_a_kernel_that_dies_between_cells_is_no_cells_result(kernel: Kernel) -> None:
     later = "import threading, os\nthreading.Timer(0.1, os._exit, (4,)).start()"
-    assert kernel.run(later).result(SECONDS).outcome is Outcome.OK
+    assert kernel.run(later).result(SECONDS).outcome is CellOutcome.OK
     with pytest.raises(KernelError, match="status 4"):
         run_until_it_raises(kernel)
 
@@ -211,7 +218,7 @@ def test_a_kernel_without_memory_says_so() -> None:
     ):
         assert kernel.backend == "own"  # the image has no ipykernel
         result = kernel.run("b'x' * (1 << 30)", timeout=SECONDS).result(2 * SECONDS)
-        assert (result.outcome, result.ending) == (Outcome.DIED, Ending.OUT_OF_MEMORY)
+        assert (result.outcome, result.ending) == (CellOutcome.DIED, Ending.OUT_OF_MEMORY)
 
 
 def test_a_sandbox_that_ends_is_no_doing_of_the_cell() -> None:

@@ -20,6 +20,7 @@ from sandboxkit import (
     TerminalError,
 )
 from sandboxkit.terminal import Terminal
+from sandboxkit.terminal._shell import Shell
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import members
 
@@ -80,6 +81,26 @@ def test_a_shell_that_ends_says_so_and_takes_all_along(
             terminal.run("true").result(SECONDS)
         assert over.value.ended
         assert terminal.wait().result(SECONDS).ended
+
+
+def test_a_command_is_not_run_where_the_shell_ends_while_it_is_stored(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Shell.store
+
+    async def kill_then_store(shell: Shell, command: str) -> str | None:
+        await box.exec(["sh", "-c", "kill -9 $(cat /tmp/shell)"])
+        with anyio.fail_after(SECONDS):
+            while not shell.ended:
+                await shell.change()
+        return await store(shell, command)
+
+    with box.terminal() as terminal:
+        terminal.run("echo $$ > /tmp/shell").result(SECONDS)
+        monkeypatch.setattr(Shell, "store", kill_then_store)
+        with pytest.raises(TerminalError, match="has ended with status 137") as raised:
+            terminal.run("echo never").result(SECONDS)
+    assert raised.value.ended
 
 
 def test_reports_that_nobody_made_are_no_reports(box: Sandbox) -> None:

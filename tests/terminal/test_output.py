@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sandboxkit.terminal import plain
-from sandboxkit.terminal._unread import Unread
+from sandboxkit.terminal._unread import UnreadOutput
 
 MARK = b"\x1b]m;"
 
@@ -13,7 +13,7 @@ MARK = b"\x1b]m;"
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_marks_are_no_output_however_they_are_cut(size: int) -> None:
     text = b"a\x1b]m\x1b]m;12.3\ab\x1b]\x1b[1m" + MARK + b"x" * 80 + b"\x1b]m;12.4\ac\x1b]m;"
-    unread = Unread(1000, MARK)
+    unread = UnreadOutput(1000, MARK)
     for at in range(0, len(text), size):
         unread.feed(text[at : at + size])
     assert unread.marked(b"12.3")
@@ -25,8 +25,18 @@ def test_marks_are_no_output_however_they_are_cut(size: int) -> None:
     )
 
 
+def test_a_mark_counts_once() -> None:
+    unread = UnreadOutput(1000, MARK)
+    unread.feed(MARK + b"12.1\a" + MARK + b"12.2\a")
+    assert unread.marked(b"12.2")
+    assert not unread.marked(b"12.1")
+    assert not unread.marked(b"12.2")
+    unread.feed(MARK + b"12.1\a")
+    assert unread.marked(b"12.1")
+
+
 def test_the_middle_goes_and_both_ends_stay() -> None:
-    unread = Unread(10, MARK)
+    unread = UnreadOutput(10, MARK)
     for number in range(1000):
         unread.feed(b"%d," % number)
     assert unread.look() == b"0,1,2,,999,"[:5] + b",999,"
@@ -60,7 +70,7 @@ def test_hostile_drawings_cost_time_in_proportion(part: str) -> None:
 @pytest.mark.parametrize("part", [b"x", MARK, MARK + b"1.1\a", MARK[:-1]])
 def test_hostile_output_costs_time_in_proportion(part: bytes) -> None:
     begun = time.process_time()
-    unread = Unread(1 << 20, MARK)
+    unread = UnreadOutput(1 << 20, MARK)
     for _ in range(4):
         unread.feed(part * 60_000)
     unread.take()

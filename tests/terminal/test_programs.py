@@ -77,11 +77,6 @@ def test_what_came_in_between_is_read(terminal: Terminal) -> None:
     assert terminal.read().result() in ("", "\n")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_coroutines_and_a_wait_that_is_cancelled() -> None:
     async with (
