@@ -111,7 +111,7 @@ def test_the_end_of_the_sandbox_is_no_answer_to_the_model(sandbox: Sandbox) -> N
 
     async def run() -> None:
         work = asyncio.create_task(made.ainvoke(TASK))
-        while b"sleep 60" not in sandbox.exec(["ps", "axo", "args"]).result().stdout_bytes:
+        while b"sleep 60" not in (await sandbox.exec(["ps", "axo", "args"])).stdout_bytes:
             await asyncio.sleep(0.05)
         await sandbox.stop()
         await work

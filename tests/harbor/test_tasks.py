@@ -24,7 +24,7 @@ async def graded(
     folder: Path, test: str, submission: str = "echo 42 >answer.txt", settings: str = SETTINGS
 ) -> Verdict:
     task = load_task(write(folder, test=test, settings=settings), image="default")
-    with Session("local") as session:
+    async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.exec(["bash", "-c", submission], check=True)
         return await grade(session, task, agent)
@@ -34,7 +34,7 @@ async def graded(
 async def test_an_episode_is_graded_by_the_tests(tmp_path: Path, provider: str) -> None:
     image = "default" if provider == "local" else require_docker()
     task = load_task(write(tmp_path / "answer"), image=image)
-    with Session(provider) as session:
+    async with Session(provider) as session:
         for script, reward in ((SOLUTION, 1.0), ("cat /tests/test.sh", 0.0)):
             async with SweEnv(session, {"answer": task}) as env:
                 await env.reset("answer")
@@ -100,7 +100,7 @@ async def test_a_network_that_fails_the_tests_once_is_no_submissions_doing(tmp_p
     folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
     flaky = Flaky()
     task = dataclasses.replace(load_task(folder, image="default"), test_env=flaky)
-    with Session("local") as session:
+    async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.start()
         assert (await grade(session, task, agent)).reward == 0.5

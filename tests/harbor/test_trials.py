@@ -41,19 +41,14 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARBOR_TELEMETRY", "off")
 
 
-def there(provider: str) -> set[str]:
+async def there(provider: str) -> set[str]:
     """The sandboxes of trials that live."""
-    found = Sandbox.list(provider=provider).result()
+    found = await Sandbox.list(provider=provider)
     return {info.id for info in found if "harbor" in info.tags}
 
 
@@ -91,7 +86,7 @@ async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: s
         result = await made.run()
         assert result.exception_info is None
         assert result.verifier_result.rewards == {"reward": reward}
-    assert there(provider) == set()
+    assert await there(provider) == set()
 
 
 def test_the_documents_command_runs_a_job(tmp_path: Path) -> None:
@@ -115,7 +110,7 @@ async def test_a_lost_sandbox_is_an_exception_and_no_reward(tmp_path: Path) -> N
     made = await trial(tmp_path, write(tmp_path / "answer"), "local", "oracle")
 
     async def lose(event: object) -> None:
-        (lost,) = there("local")
+        (lost,) = await there("local")
         await (await Sandbox.from_id(lost, provider="local")).stop()
 
     made.add_hook(TrialEvent.AGENT_START, lose)
@@ -136,11 +131,11 @@ async def test_a_cancelled_trial_leaves_nothing(tmp_path: Path) -> None:
     running = asyncio.create_task(made.run())
     waiting = asyncio.create_task(begun.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-    assert len(there("local")) == 1
+    assert len(await there("local")) == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert there("local") == set()
+    assert await there("local") == set()
 
 
 async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
@@ -151,7 +146,7 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     await box.stop(delete=True)
-    assert there("local") == set()
+    assert await there("local") == set()
 
 
 async def test_a_stop_that_failed_is_tried_again(
@@ -167,9 +162,9 @@ async def test_a_stop_that_failed_is_tried_again(
         patched.setattr(LocalProvider, "delete", fails)
         with pytest.raises(ExceptionGroup):
             await box.stop(delete=True)
-    assert there("local")
+    assert await there("local")
     await box.stop(delete=True)
-    assert there("local") == set()
+    assert await there("local") == set()
 
 
 async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:

@@ -5,13 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 from inspect_ai.util import SandboxEnvironment
 
-from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitEnvironment
+from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitSandboxEnvironment
 from tests.docker_here import require_docker
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -25,6 +20,6 @@ def provider(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def environment(provider: str, anyio_backend: str) -> AsyncIterator[SandboxEnvironment]:
     config = SandboxkitConfig(provider=provider)
-    environments = await SandboxkitEnvironment.sample_init("test", config, {})
+    environments = await SandboxkitSandboxEnvironment.sample_init("test", config, {})
     yield environments["default"]
-    await SandboxkitEnvironment.sample_cleanup("test", config, environments, False)
+    await SandboxkitSandboxEnvironment.sample_cleanup("test", config, environments, False)

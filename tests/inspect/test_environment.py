@@ -15,7 +15,7 @@ from inspect_ai.util import (
 from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 
 from sandboxkit import ConfigurationError, SandboxError, SandboxTerminatedError, Session
-from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitEnvironment
+from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitSandboxEnvironment
 
 pytestmark = pytest.mark.anyio
 ENTRY_POINT = "[inspect_ai]\nsandboxkit = sandboxkit.integrations.inspect\n"
@@ -60,7 +60,7 @@ async def test_a_program_that_exits_with_126_is_no_permission_error(
 
 
 async def test_a_dead_sandbox_is_not_a_commands_failure(environment: SandboxEnvironment) -> None:
-    await environment.as_type(SandboxkitEnvironment)._sandbox.stop()
+    await environment.as_type(SandboxkitSandboxEnvironment)._sandbox.stop()
     with pytest.raises(SandboxTerminatedError):
         await environment.exec(["true"])
     with pytest.raises(SandboxTerminatedError):
@@ -70,24 +70,31 @@ async def test_a_dead_sandbox_is_not_a_commands_failure(environment: SandboxEnvi
 async def test_a_start_that_fails_is_said_and_leaves_nothing(provider: str) -> None:
     config = SandboxkitConfig(provider=provider, image="/no/such/image")
     with pytest.raises(SandboxError, match="/no/such/image"):
-        await SandboxkitEnvironment.sample_init("test", config, {})
+        await SandboxkitSandboxEnvironment.sample_init("test", config, {})
+
+
+async def test_a_start_past_its_limit_is_an_error_of_the_infrastructure(provider: str) -> None:
+    config = SandboxkitConfig(provider=provider, start_timeout=0.001)
+    with pytest.raises(SandboxError, match=r"start_timeout=0\.001 s") as raised:
+        await SandboxkitSandboxEnvironment.sample_init("test", config, {})
+    assert raised.value.retryable
 
 
 async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
     with anyio.move_on_after(0.01):
-        environments = await SandboxkitEnvironment.sample_init(
+        environments = await SandboxkitSandboxEnvironment.sample_init(
             "test", SandboxkitConfig(provider=provider), {}
         )
-        await SandboxkitEnvironment.sample_cleanup("test", None, environments, True)
+        await SandboxkitSandboxEnvironment.sample_cleanup("test", None, environments, True)
 
 
 async def test_a_config_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"compose\.yaml': No such file"):
-        await SandboxkitEnvironment.sample_init("test", "compose.yaml", {})
+        await SandboxkitSandboxEnvironment.sample_init("test", "compose.yaml", {})
     with pytest.raises(ConfigurationError, match="unknown provider 'podman'"):
-        await SandboxkitEnvironment.sample_init("test", "podman", {})
+        await SandboxkitSandboxEnvironment.sample_init("test", "podman", {})
     with pytest.raises(ValueError, match="memory_gb"):
-        SandboxkitEnvironment.config_deserialize({"memory_gb": 1})
+        SandboxkitSandboxEnvironment.config_deserialize({"memory_gb": 1})
 
 
 @pytest.mark.parametrize("text", ["services: {default: {}}", "- provider", "provider: [", "3"])
@@ -95,18 +102,18 @@ async def test_a_file_that_says_something_else_is_refused(text: str, tmp_path: P
     path = tmp_path / "compose.yaml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=r"compose\.yaml.*fields of SandboxkitConfig"):
-        await SandboxkitEnvironment.sample_init("test", str(path), {})
+        await SandboxkitSandboxEnvironment.sample_init("test", str(path), {})
 
 
 async def test_a_file_in_the_tasks_folder_has_the_options(tmp_path: Path) -> None:
-    name = str(tmp_path / SandboxkitEnvironment.config_files()[0])
+    name = str(tmp_path / SandboxkitSandboxEnvironment.config_files()[0])
     Path(name).write_text("provider: local\nenv: {A: '1'}\nworkdir: /tmp/work\n")
-    environments = await SandboxkitEnvironment.sample_init("test", name, {})
+    environments = await SandboxkitSandboxEnvironment.sample_init("test", name, {})
     try:
         result = await environments["default"].exec(["sh", "-c", "echo $A; pwd"])
         assert result.stdout == "1\n/tmp/work\n"
     finally:
-        await SandboxkitEnvironment.sample_cleanup("test", name, environments, False)
+        await SandboxkitSandboxEnvironment.sample_cleanup("test", name, environments, False)
 
 
 @pytest.fixture

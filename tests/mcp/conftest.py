@@ -17,11 +17,6 @@ COMMAND = ("-m", "sandboxkit", "mcp")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def tag() -> str:
     """A tag that no other test uses."""
     return f"mcp-test:{uuid.uuid4().hex[:8]}"

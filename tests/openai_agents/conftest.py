@@ -15,11 +15,6 @@ from sandboxkit import Session
 from sandboxkit.integrations.openai_agents import SandboxkitClient
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _untraced() -> None:
     set_tracing_disabled(True)

@@ -169,6 +169,8 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Sessio
     client = SandboxkitClient(session)
     with pytest.raises(WorkspaceStartError, match="/no/such/image") as caught:
         await client.create(options=SandboxkitClientOptions(image="/no/such/image"))
+    with pytest.raises(Exception, match=r"start_timeout=0\.001 s"):
+        await client.create(options=SandboxkitClientOptions(start_timeout=0.001))
     assert (caught.value.retryable, caught.value.context["provider"]) == (False, "local")
     with pytest.raises(ConfigurationError, match="cpus"):
         await client.create(options=SandboxkitClientOptions(cpus=-1))

@@ -1,5 +1,6 @@
 """Whole runs of a CodeAgent with a scripted model: state, tools, errors, the final answer."""
 
+import re
 import signal
 import threading
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from smolagents import ActionStep, CodeAgent, LogLevel, Tool, tool
 
 from sandboxkit import ConfigurationError, SandboxError, Session
-from sandboxkit.integrations.smolagents import SandboxkitExecutor, SandboxLost, _kernel
+from sandboxkit.integrations.smolagents import SandboxkitExecutor, SandboxLost, _executor
 from tests.adapters_document import use
 from tests.docker_here import require_docker
 from tests.smolagents.conftest import ScriptedModel, living
@@ -72,7 +73,7 @@ def test_a_run_has_state_tools_errors_and_a_final_answer(provider: str) -> None:
         with pytest.raises(ConfigurationError, match="cleaned up"):
             coder.run("Once more.")
     assert model.seen[1].startswith("Observation:\nExecution logs:\ndefined\nLast output from")
-    assert '"<step 2>", line 2, in <module>\n    count / 0' in model.seen[2]
+    assert re.search(r'"<cell \d+>", line 2, in <module>\n    count / 0', model.seen[2])
     assert "ZeroDivisionError: division by zero" in model.seen[2]
     assert "Last output from code snippet:\n13" in model.seen[3]
 
@@ -80,8 +81,8 @@ def test_a_run_has_state_tools_errors_and_a_final_answer(provider: str) -> None:
 def test_a_step_that_takes_too_long_is_told_and_keeps_its_variables(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_kernel, "_GRACE_SECONDS", 1.0)
-    stubborn = "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
+    monkeypatch.setattr(_executor, "_GRACE_SECONDS", 1.0)
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     model = ScriptedModel(
         "print('begun')\nx = plus(1, 1)\nimport time\ntime.sleep(600)",
         "x",
@@ -115,6 +116,7 @@ def test_an_outage_ends_the_run_and_is_not_shown_to_the_model(session: Session) 
         executor("1")
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_step_and_the_next_has_the_tools_and_variables(session: Session) -> None:
     with SandboxkitExecutor(session) as executor:
         executor.send_variables({"given": 41})
@@ -124,7 +126,8 @@ def test_ctrl_c_ends_the_step_and_the_next_has_the_tools_and_variables(session: 
         with pytest.raises(KeyboardInterrupt):
             executor("import time; time.sleep(600)")
         assert executor("plus(given, 1)").output == 42
-        assert executor.sandbox.exec(["pgrep", "-c", "python3"]).result().stdout == "1\n"
+        # The same kernel, which a process of its own holds.
+        assert executor.sandbox.exec(["pgrep", "-c", "python3"]).result().stdout == "2\n"
 
 
 def test_what_cannot_be_sent_is_refused_by_name(session: Session) -> None:
@@ -146,7 +149,10 @@ def test_a_start_that_fails_is_no_step_of_the_models(session: Session) -> None:
         with pytest.raises(SandboxError, match="/no/such/image"), SandboxkitExecutor(other) as made:
             made("1")
         assert living(other) == []
-    for python, said in (("no-such-python", "no-such-python"), ("false", "false is no Python")):
+    for python, said in (
+        ("no-such-python", "no-such-python"),
+        ("false", "cannot start with 'false'"),
+    ):
         executor = SandboxkitExecutor(session, python=python)
         with pytest.raises(SandboxError, match=said), executor:
             executor("1")

@@ -17,8 +17,7 @@ from smolagents.serialization import SafeSerializer
 
 from sandboxkit import Session
 from sandboxkit.integrations.smolagents import SandboxkitExecutor
-from sandboxkit.integrations.smolagents._in_sandbox import encode
-from sandboxkit.integrations.smolagents._log import Log
+from sandboxkit.integrations.smolagents._in_sandbox import MEDIA_TYPE, encode
 from tests.docker_here import require_docker
 
 
@@ -116,7 +115,7 @@ def test_arrays_and_pictures_leave_a_sandbox_too() -> None:
     ("code", "said"),
     [
         ("import os; os._exit(3)", "ended with status 3"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended with status 137"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
         ("exit(4)", "SystemExit: 4"),
         ("class E(Exception):\n    def __str__(self): return 1\nraise E", "E"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -146,40 +145,21 @@ def test_a_fork_of_the_code_answers_nothing(executor: SandboxkitExecutor) -> Non
     assert executor("child > 0").output is True
 
 
-FORGE = """
-import json, os, sys
-frame = sys._getframe()
-while 'request' not in frame.f_locals: frame = frame.f_back
-mark = frame.f_locals['request']['mark']
-line = {line}
-for fd in range(3, 20):
-    try: os.write(fd, line.encode() + b'\\n')
-    except OSError: pass
+FORGED = """
+class FinalAnswer(BaseException): pass
+class Forged:
+    def _repr_mimebundle_(self, **asked):
+        return {%r: {'__type__': 'Decimal', 'data': []}}
+display(Forged())
+raise FinalAnswer
 """
-VALUE = "json.dumps({'mark': mark, 'value': {'__type__': 'Decimal', 'data': []}})"
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), [(VALUE, "not one of plain data"), ("'{'", "ended with status 137")]
-)
-def test_code_that_writes_its_answers_itself_fails_by_itself(
-    executor: SandboxkitExecutor, line: str, said: str
-) -> None:
-    with pytest.raises(InterpreterError, match=said):
-        executor(FORGE.format(line=line))
+def test_code_that_forges_its_final_answer_fails_by_itself(executor: SandboxkitExecutor) -> None:
+    with pytest.raises(InterpreterError, match="not one of plain data"):
+        executor(FORGED % MEDIA_TYPE)
     assert executor("6 * 7").output == 42
 
 
-def test_a_log_keeps_its_beginning_and_its_end_whatever_the_pieces() -> None:
-    log = Log(100)
-    for number in range(2):
-        log.expect("\0mark\0")
-        data = b"begin" + b"." * 5000 + b"end\0mark\0rest"
-        for at in range(0, len(data), 7):
-            log.feed(data[at : at + 7])
-        assert log.marked.is_set()
-        text = log.text()
-        assert text.startswith("restbegin" if number else "begin")
-        assert text.endswith("end")
-        assert "bytes left out" in text
-        assert len(text) < 400
+def test_names_of_the_code_do_not_matter_to_how_values_leave(executor: SandboxkitExecutor) -> None:
+    assert executor("display = encode = sys = types = None\n_ = 1\n(2, {3})").output == (2, {3})

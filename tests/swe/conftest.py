@@ -9,11 +9,6 @@ from sandboxkit.testing.fake import FakeProvider
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def session() -> Iterator[Session]:
     """Folders of this machine: enough for the tools, whose code has no part in isolation."""
     with Session(FakeProvider()) as session:

@@ -28,6 +28,11 @@ USER = "docker, another user"
 # can have changed any of it; a local sandbox's user cannot, and no program that is tested later.
 NOT_PROMISED_IN_PLACE = {"docker": {"bash overwritten"}, "local": set[str]()}
 
+_NIGHTLY = pytest.mark.nightly
+FRESH = ["docker", pytest.param("local", marks=_NIGHTLY), pytest.param(USER, marks=_NIGHTLY)]
+IN_PLACE = ["local", pytest.param("docker", marks=_NIGHTLY)]
+"""Each time every cheat is tried where it may do most, as the root of an image, and in place."""
+
 
 @pytest.fixture
 def session(provider: str) -> Iterator[Session]:
@@ -75,14 +80,14 @@ async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: 
     )
 
 
-@pytest.mark.parametrize("provider", [*PROVIDERS, USER])
+@pytest.mark.parametrize("provider", FRESH)
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> None:
     verdict = await cheat(session, make(tmp_path), SCRIPTS[name])
     assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", IN_PLACE)
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_no_cheat_passes_in_place(
     session: Session, tmp_path: Path, name: str, provider: str
@@ -164,7 +169,7 @@ async def test_artefacts_that_leave_no_room_for_the_tests_are_the_policy_s(
 ) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(8 << 20))
-    with Session("local", tags=("swe-tests",), disk_mb=40, max_concurrency=1) as session:
+    async with Session("local", tags=("swe-tests",), disk_mb=40, max_concurrency=1) as session:
         agent = session.sandbox()
         await work(agent, "head -c 37000000 /dev/zero > full")
         verdict = await grade(session, task, agent)
@@ -177,7 +182,7 @@ async def test_tests_that_fit_into_no_sandbox_are_not_the_policy_s(
 ) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(30 << 20))
-    with Session("local", tags=("swe-tests",), disk_mb=20) as session:
+    async with Session("local", tags=("swe-tests",), disk_mb=20) as session:
         verdict = await grade(session, task, session.sandbox())
     assert (verdict.outcome, verdict.attributable_to) == (Outcome.INFRA_ERROR, "infra"), verdict
 

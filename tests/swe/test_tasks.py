@@ -23,6 +23,22 @@ RUNS = [
 ]
 
 
+ONE = RUNS[0][1]
+"""The task that meets every cheat; each other one meets one of them, on each provider another."""
+
+
+def meets(number: int, name: str) -> bool:
+    """Whether a run is tried with a cheat each time, not by `make nightly` alone."""
+    return RUNS[number][1] == ONE or number % len(IN_WORKSPACES) == IN_WORKSPACES.index(name)
+
+
+FORGERIES = [
+    pytest.param(*run, name, marks=[] if meets(number, name) else pytest.mark.nightly)
+    for number, run in enumerate(RUNS)
+    for name in IN_WORKSPACES
+]
+
+
 @pytest.fixture
 def on(provider: str, task: str) -> Iterator[Session]:
     if task == "fix_c_build" and not shutil.which("cc"):
@@ -65,8 +81,7 @@ async def test_doing_nothing_and_cheating_score_zero(
     assert (env.metrics.episodes, env.metrics.passed, env.metrics.masked) == (1, 0, 0)
 
 
-@pytest.mark.parametrize(("provider", "task"), RUNS)
-@pytest.mark.parametrize("name", IN_WORKSPACES)
+@pytest.mark.parametrize(("provider", "task", "name"), FORGERIES)
 async def test_no_forged_verdict_is_believed(on: Session, task: str, name: str) -> None:
     agent = make_sandbox(on, TASKS[task])
     if TASKS[task].setup is not None:

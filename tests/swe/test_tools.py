@@ -134,7 +134,7 @@ async def test_a_program_is_answered(tools: Toolbox, sandbox: Sandbox) -> None:
 
 
 async def test_a_connection_that_is_lost_is_not_the_scripts_doing() -> None:
-    with Session(FakeProvider()) as session:
+    async with Session(FakeProvider()) as session:
         box = session.sandbox()
         tools = Toolbox(box)
         running = asyncio.create_task(tools.call("bash", {"command": "touch begun; sleep 63"}))

@@ -25,7 +25,7 @@ from sandboxkit.integrations.trl import (
     SandboxRollouts,
     _environment,
 )
-from sandboxkit.terminal import _lasting, _shell
+from sandboxkit.terminal import _managed
 from sandboxkit.testing import FakeProvider
 from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
 from tests.trl.tiny import Dying, expected_advantages, trainer
@@ -259,8 +259,8 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
 
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sandboxkit.terminal._shell."
-    assert _environment._SHELL_GRACE > 4 * (_lasting.START_SECONDS + _shell._CALL_SECONDS)
-    monkeypatch.setattr(f"{shell}_CALL_SECONDS", 0.5)  # the rest in proportion
+    assert _environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
+    monkeypatch.setattr(f"{shell}CALL_SECONDS", 0.5)  # the rest in proportion
     monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
         rollout = environments()

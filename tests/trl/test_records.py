@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.grpo import records, show
+from sandboxkit.integrations._training import records
+from sandboxkit.integrations.grpo import show
 from sandboxkit.integrations.trl import (
     EnvironmentReward,
     SandboxEnvironments,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
-from sandboxkit.integrations.rewards import HostCompare
+from sandboxkit.integrations._service import within
+from sandboxkit.integrations.rewards import HostCompare, Limits
 from sandboxkit.integrations.trl import CombinedReward, SandboxReward
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Hangs, Length, Sometimes, whole
@@ -118,6 +119,61 @@ def test_a_grader_that_hangs_is_given_up() -> None:
         subject.close()
 
 
+SLEEPS = "import time\ndef f(x): time.sleep(600)"
+
+
+@pytest.mark.timeout(200)
+def test_the_longest_time_of_a_batch_is_logged_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(timeout=1, wall=4)
+    with caplog.at_level("INFO", logger="sandboxkit.integrations.trl"):
+        function = SandboxReward(HostCompare(limits), provider="local", pool=2)
+        try:
+            rewards = function(
+                [""] * 4, ["```python\nf = abs\n```"] * 4, test_list=[["assert f(-1) == 1"]] * 4
+            )
+        finally:
+            function.close()
+    assert rewards == [1.0] * 4
+    longest = f"{limits.longest_batch(4, 2):.0f} s"
+    assert [each.message for each in caplog.records if longest in each.message]
+
+
+def test_completions_that_sleep_mask_nobody_behind_them() -> None:
+    limits = Limits(timeout=0.6, wall=0.6)
+    subject = SandboxReward(
+        HostCompare(limits), provider="local", pool=2, extract=whole, deadline=9
+    )
+    texts = [f"{SLEEPS} # {number}" for number in range(40)] + ["def f(x): return x + 1"] * 4
+    try:
+        found = subject(
+            [str(number) for number in range(44)],
+            texts,
+            entry_point=["f"] * 44,
+            cases=[[{"args": [1], "expected": 2}]] * 44,
+        )
+    finally:
+        subject.close()
+    assert found == [0.0] * 40 + [1.0] * 4
+
+
+@pytest.mark.timeout(200)
+def test_a_completion_that_sleeps_in_each_of_many_cases_does_not_excuse_itself() -> None:
+    grader = HostCompare(Limits(timeout=0.6, wall=0.6), partial=True)
+    subject = SandboxReward(grader, provider="local", pool=1, extract=whole, deadline=6)
+    cases = [{"args": [number], "expected": number + 1} for number in range(16)]
+    try:
+        assert subject(["p"], [SLEEPS], entry_point=["f"], cases=[cases]) == [0.0]
+    finally:
+        subject.close()
+
+
+def test_the_graders_runs_end_before_the_deadline_of_a_sample() -> None:
+    grader = HostCompare()
+    assert within(grader, 60.0).limits.deadline == 60.0
+    assert within(grader, 1000.0) is grader
+    assert grader.limits.deadline == 900.0
+
+
 def test_it_can_be_pickled_and_named() -> None:
     subject = SandboxReward(Length(), provider="local", extract=whole, name="mbpp")
     copy = pickle.loads(pickle.dumps(subject))
@@ -162,3 +218,32 @@ def test_combined_rewards_of_another_number_are_refused() -> None:
         CombinedReward([short], weights=[1.0, 2.0])
     with pytest.raises(ConfigurationError, match="returned 1 rewards for 2 completions"):
         CombinedReward([lambda **_: [1.0]])(["p"] * 2, ["a", "b"])
+
+
+ADD = "def add(a, b): return a + b"
+
+
+def checked(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
+    """What is logged of the tasks for two batches, of which the second task refuses its reference."""
+    caplog.clear()
+    subject = SandboxReward(HostCompare(), provider="local", extract=whole, **options)
+    lines = [["assert add(1, 2) == 3", "assert add(4, 4) == 8"], ["assert add(1, 2) == 4"]]
+    try:
+        for _ in range(2):
+            found = subject(["p", "q"], [ADD] * 2, test_list=lines, code=[ADD] * 2)
+            assert found == [1.0, 0.0]
+    finally:
+        subject.close()
+    return [each.message for each in caplog.records if "tasks checked" in each.message]
+
+
+def test_tasks_with_a_reference_are_checked_before_the_first_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (line,) = checked(caplog)
+    assert "2 tasks: 1 fine, 1 refused; task 2 is refused: failed: add(1, 2)" in line
+    assert checked(caplog, check_tasks="off") == []
+    with pytest.raises(ConfigurationError, match="task 2 is refused"):
+        checked(caplog, check_tasks="raise")
+    with pytest.raises(ConfigurationError, match="check_tasks='no': give one of warn, raise, off"):
+        SandboxReward(HostCompare(), check_tasks="no")  # type: ignore[arg-type] # the mistake

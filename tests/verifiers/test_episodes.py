@@ -32,11 +32,6 @@ print(json.dumps(open_ports))
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 pytestmark = pytest.mark.anyio
 
 
