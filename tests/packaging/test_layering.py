@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ TESTING = sorted((ROOT / "sandboxkit" / "testing").rglob("*.py"))
 PROVIDERS = sorted((ROOT / "providers").rglob("*.py"))
 INTEGRATIONS = sorted((ROOT / "integrations").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-_GRPO = "sandboxkit.integrations.grpo"
+SHARED_TOOLS = ("_extras", "_outages", "_retries", "_service", "_tools", "_training")
 SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 
@@ -43,68 +44,86 @@ def third_party(path: Path) -> set[str]:
     return tops - STDLIB - {"sandboxkit"}
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
-def test_the_core_uses_anyio_alone_and_knows_no_provider(path: Path) -> None:
-    assert third_party(path) <= {"anyio"}
-    for name in imports(path):
-        assert not under(
-            name, "sandboxkit.providers", "sandboxkit.integrations", "sandboxkit.testing"
-        )
-        assert path.name == "__main__.py" or not under(name, "sandboxkit.cli")
+def offenders(paths: list[Path], wrong: Callable[[Path], Collection[str]]) -> dict[str, list[str]]:
+    """All files that import what they must not, each with the names of that."""
+    assert len(paths) > 3
+    found = {str(path.relative_to(ROOT)): sorted(wrong(path)) for path in paths}
+    return {path: names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize("path", CLI, ids=lambda path: path.name)
-def test_the_command_line_adds_rich_alone_and_knows_no_provider(path: Path) -> None:
-    assert third_party(path) <= {"anyio", "rich"}
-    assert not [
-        n for n in imports(path) if under(n, "sandboxkit.providers", "sandboxkit.integrations")
-    ]
+def test_the_core_uses_anyio_alone_and_knows_no_provider() -> None:
+    def wrong(path: Path) -> set[str]:
+        others = ["sandboxkit.providers", "sandboxkit.integrations", "sandboxkit.testing"]
+        if path.name != "__main__.py":
+            others.append("sandboxkit.cli")
+        return (third_party(path) - {"anyio"}) | {n for n in imports(path) if under(n, *others)}
 
-
-@pytest.mark.parametrize("path", TESTING, ids=lambda path: path.name)
-def test_the_testing_package_adds_pytest_alone_and_knows_no_provider(path: Path) -> None:
-    assert third_party(path) <= {"anyio", "pytest"}
-    assert not [
-        n for n in imports(path) if under(n, "sandboxkit.providers", "sandboxkit.integrations")
-    ]
-
-
-@pytest.mark.parametrize("path", PROVIDERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_provider_knows_the_contract_and_what_providers_share(path: Path) -> None:
-    own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
-    shared = [f"sandboxkit.providers.{name}" for name in ("_agent", "_hosted")]
-    for name in imports(path):
-        if under(name, "sandboxkit") and name not in ("sandboxkit.providers",):
-            assert under(name, *SPI, *shared, own), name
+    assert offenders(CORE, wrong) == {}
 
 
 @pytest.mark.parametrize(
-    "path", [*INTEGRATIONS, *EXAMPLES], ids=lambda path: str(path.relative_to(ROOT))
+    ("paths", "added"), [(CLI, "rich"), (TESTING, "pytest")], ids=["command line", "testing"]
 )
-def test_integrations_and_examples_use_public_names_and_no_provider(path: Path) -> None:
-    # An integration's own private modules, and the tools that several share.
-    own = [
-        f"sandboxkit.integrations.{part}"
-        for part in (*path.relative_to(ROOT).parts[1:2], "_extras", "_kept", "_outages", "_tools")
-    ]
-    for name in imports(path):
-        assert not under(name, "sandboxkit.providers")
-        if path not in INTEGRATIONS or not under(name, *own):
-            assert not under(name, "sandboxkit") or not any(
-                part.startswith("_") for part in name.split(".")
-            ), name
-        assert path not in INTEGRATIONS or not under(name, "examples")
+def test_what_stands_on_the_core_adds_one_library_and_knows_no_provider(
+    paths: list[Path], added: str
+) -> None:
+    def wrong(path: Path) -> set[str]:
+        others = ("sandboxkit.providers", "sandboxkit.integrations")
+        names = {name for name in imports(path) if under(name, *others)}
+        return (third_party(path) - {"anyio", added}) | names
+
+    assert offenders(paths, wrong) == {}
 
 
-def test_what_the_integration_of_trl_shares_with_the_other_trainer_trains_nothing() -> None:
-    grpo, names = ROOT / "integrations" / "grpo", {"clock", "records", "whole"}
-    for path in (ROOT / "integrations" / "trl").glob("*.py"):
-        found = [name.split(".") for name in imports(path) if under(name, _GRPO)]
-        assert {name[3] for name in found if len(name) > 3} <= names, path
-    for name in names:
-        assert not third_party(grpo / f"{name}.py")
-        own = [each for each in imports(grpo / f"{name}.py") if under(each, "sandboxkit")]
-        assert all(under(each, *(f"{_GRPO}.{other}" for other in names)) for each in own)
+def test_a_provider_knows_the_contract_and_what_providers_share() -> None:
+    def wrong(path: Path) -> set[str]:
+        own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
+        shared = [f"sandboxkit.providers.{name}" for name in ("_agent", "_hosted", "_rules")]
+        known = {"sandboxkit.providers"}
+        known |= {name for name in imports(path) if under(name, *SPI, *shared, own)}
+        return {name for name in imports(path) if under(name, "sandboxkit")} - known
+
+    assert offenders(PROVIDERS, wrong) == {}
+
+
+def test_integrations_and_examples_use_public_names_and_no_provider() -> None:
+    def wrong(path: Path) -> list[str]:
+        # An integration's own private modules, and the tools that several share.
+        tops = (*path.relative_to(ROOT).parts[1:2], *SHARED_TOOLS)
+        own = [f"sandboxkit.integrations.{top}" for top in tops]
+        inside = path in INTEGRATIONS
+        return [
+            name
+            for name in imports(path)
+            if under(name, "sandboxkit.providers")
+            or (inside and under(name, "examples"))
+            or (private(name) and not (inside and under(name, *own)))
+        ]
+
+    def private(name: str) -> bool:
+        return under(name, "sandboxkit") and any(part[0] == "_" for part in name.split("."))
+
+    assert offenders([*INTEGRATIONS, *EXAMPLES], wrong) == {}
+
+
+def test_all_offenders_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    paths = [tmp_path / f"{number}.py" for number in range(4)]
+    for path, code in zip(
+        paths, ("import anyio", "import rich", "import os", "from rich import text"), strict=True
+    ):
+        path.write_text(code)
+    found = offenders(paths, lambda path: third_party(path) - {"anyio"})
+    assert found == {"1.py": ["rich"], "3.py": ["rich"]}
+
+
+def test_what_trainers_share_knows_none_of_them_and_needs_no_library() -> None:
+    trainers = [f"sandboxkit.integrations.{name}" for name in ("art", "grpo", "trl", "verifiers")]
+    shared = sorted((ROOT / "integrations" / "_training").glob("*.py"))
+    assert offenders(shared, third_party) == {}
+    for path in (*shared, *(ROOT / "integrations" / "trl").glob("*.py")):
+        others = [each for each in trainers if each.rpartition(".")[2] != path.parent.name]
+        assert not [name for name in imports(path) if under(name, *others)], path
 
 
 def test_training_libraries_stay_in_integrations_one_example_and_the_toys() -> None:
@@ -112,6 +131,42 @@ def test_training_libraries_stay_in_integrations_one_example_and_the_toys() -> N
     trainers |= set((ROOT / "examples" / "grpo" / "toys").glob("*.py"))
     for path in {*CORE, *CLI, *TESTING, *PROVIDERS, *EXAMPLES} - trainers:
         assert not {"torch", "vllm", "trl", "transformers", "tests"} & third_party(path), path
+
+
+def test_no_module_imports_itself_through_others_not_even_within_a_function() -> None:
+    """An import `if TYPE_CHECKING` does not count: a Sandbox returns a Terminal, which keeps it."""
+    modules = {}
+    for path in (
+        path
+        for each in ("sandboxkit", "providers", "integrations")
+        for path in (ROOT / each).rglob("*.py")
+    ):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts if parts[0] == "sandboxkit" else ("sandboxkit", *parts)
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    assert len(modules) > 300
+    graph = {name: needed(path, modules) - {name} for name, path in modules.items()}
+    # Raises CycleError, which names the modules of a circle in their order.
+    TopologicalSorter(graph).prepare()
+
+
+def needed(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules, of these, that a file imports when it is imported or later."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # What is no module of the package is defined in the package's own file.
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if names <= set(modules) else {*names, str(node.module)}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+        else:
+            nodes += ast.iter_child_nodes(node)
+    return found & set(modules)
 
 
 def test_nothing_imports_the_folders_past_the_package() -> None:

@@ -121,7 +121,9 @@ def test_every_entry_point_loads_from_the_installed_wheel(python: Path, tmp_path
     assert said["version"] == said["package_version"]
 
 
-@pytest.mark.parametrize("minor", range(11, 16))
+@pytest.mark.parametrize(
+    "minor", [11, *(pytest.param(each, marks=pytest.mark.nightly) for each in range(12, 16))]
+)
 def test_each_python_installs_and_uses_it(built: Built, tmp_path: Path, minor: int) -> None:
     found = pythons().get((3, minor))
     if found is None:

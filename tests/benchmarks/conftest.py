@@ -1,8 +1,0 @@
-"""The event loop of the sides."""
-
-import pytest
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
