@@ -1,4 +1,4 @@
-"""The same calls from asyncio: await instead of .result(), async for instead of for."""
+"""Calls from asyncio: await instead of .result(), async for instead of for."""
 
 import asyncio
 

@@ -22,7 +22,7 @@ import real_tasks
 from sandboxkit.integrations.grpo import program
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
-from sandboxkit.integrations.grpo.engines import Request
+from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.gguf import dequantize
 from sandboxkit.integrations.rewards import grading_session
@@ -40,7 +40,7 @@ def packaged() -> Path:
 
 
 def pass_at_1(config: Config, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each family the share of tasks that the likeliest answer of `model.name` solves."""
+    """Return the share of each family's tasks that the likeliest answer of `model.name` solves."""
     tokenizer = load_tokenizer(config.model.name)
     generation = json.loads((Path(config.model.name) / "generation_config.json").read_text())
     stop = stop_ids(tokenizer, SimpleNamespace(**generation))
@@ -50,7 +50,7 @@ def pass_at_1(config: Config, rows: Sequence[Mapping[str, Any]]) -> dict[str, fl
         engine = start(config, stop=stop, vocabulary=len(tokenizer), ranks=1)
         try:
             prompts = [tuple(tokenizer(row["prompt"])["input_ids"]) for row in rows]
-            asked = [engine.generate(Request(ids, longest, 0.0, 0)) for ids in prompts]
+            asked = [engine.generate(SampleRequest(ids, longest, 0.0, 0)) for ids in prompts]
             answers = await asyncio.gather(*asked)
         finally:
             engine.close()

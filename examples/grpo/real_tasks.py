@@ -21,7 +21,7 @@ __all__ = ["MBPP", "Task", "mbpp", "row", "splits", "tasks", "write"]
 CASES = 8
 """Hidden calls of a task."""
 HELD_OUT = 4
-"""Of each family's parameters so many are held out, and a third at most."""
+"""The number of held-out parameters per family, at most a third of them."""
 MBPP = "mbpp"
 """The family of its problems."""
 
@@ -81,7 +81,7 @@ def row(task: Task) -> dict[str, Any]:
 
 
 def splits(seed: int = 0) -> tuple[list[Task], list[Task], list[Task]]:
-    """To train on, held out of the same families, and of families that are all held out."""
+    """Return rows to train on, held-out rows of the same families, and rows of held-out families."""
     train, held_out, new = list[Task](), list[Task](), list[Task]()
     for family in FAMILIES:
         chosen = tasks(family)

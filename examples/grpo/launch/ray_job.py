@@ -26,7 +26,7 @@ class Node:
         return str(ray.util.get_node_ip_address())
 
     def run(self, command: Sequence[str]) -> int:
-        """Its exit status, -n for signal n."""
+        """Wait for the process and return its exit status, -n for signal n."""
         self._program = subprocess.Popen(["env", "VLLM_SERVER_DEV_MODE=1", *command])
         return self._program.wait()
 

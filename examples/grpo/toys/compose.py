@@ -56,7 +56,7 @@ def row(program: Program) -> dict[str, Any]:
 
 
 def splits() -> tuple[list[Program], list[Program]]:
-    """To train on: single steps, each several times, and 100 compositions; held out: 44."""
+    """Return rows to train on (repeated single steps and 100 compositions) and 44 held-out rows."""
     singles: list[Program] = [(step,) for step in STEPS]
     pairs: list[Program] = list(itertools.product(STEPS, STEPS))
     random.Random(0).shuffle(pairs)

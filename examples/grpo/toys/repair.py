@@ -79,7 +79,7 @@ def write(folder: Path, steps: int = 200) -> None:
 
 
 def row(step: tuple[str, int]) -> dict[str, Any]:
-    """The same prompt for every step; its sandbox has the check, its grader the cases."""
+    """One prompt for every step; the sandbox has the check, the grader has the cases."""
     word, number = step
     check = CHECK.format(sign=compose.SIGNS[word], number=number, hint=f"{word} {number}")
     cases = compose.row((step,))["cases"]
