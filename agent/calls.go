@@ -26,7 +26,18 @@ const (
 	opStats      op = 11
 	opReset      op = 12
 	opPython     op = 13
+	opConnect    op = 14
+	opListen     op = 15
+	opAccept     op = 16
 )
+
+// knownCalls lists every operation, for WELCOME.
+func knownCalls() (known []byte) {
+	for o := opRead; o <= opAccept; o++ {
+		known = append(known, byte(o))
+	}
+	return known
+}
 
 func errnoOf(err error) syscall.Errno {
 	var errno syscall.Errno
@@ -99,8 +110,26 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		work = func(*stream) ([]byte, error) {
 			return nil, b.startInterpreter(program, preload, source, setup)
 		}
+	case opConnect:
+		port := in.u16()
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return nil, b.connectPort(s, port) }
+	case opListen:
+		port := in.u16()
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return nil, b.listenPort(s, port) }
+	case opAccept:
+		port := in.u16()
+		asUser = false
+		work = func(s *stream) ([]byte, error) { return nil, acceptPort(s, port) }
 	default:
-		return nil, protocolError(fmt.Sprintf("unknown call %d", o))
+		if in.err == nil {
+			in.rest = nil // the arguments have an unknown form
+		}
+		asUser = false
+		work = func(*stream) ([]byte, error) {
+			return nil, fmt.Errorf("unknown call %d: %w", o, syscall.ENOSYS)
+		}
 	}
 	if err := in.end(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"flag"
 	"fmt"
 	"io"
@@ -88,7 +89,16 @@ func lead(verb string, args []string) error {
 	return fmt.Errorf("%q is neither connect nor link nor launch", verb)
 }
 
+// firstVariable holds the client's first bytes in base64, if the command that starts the agent carries
+// them. It is a variable, because every process may read a command line.
+const firstVariable = "SANDBOXKIT_FIRST"
+
 func link(socket string, start bool, flags []string) error {
+	given, err := base64.StdEncoding.DecodeString(os.Getenv(firstVariable))
+	if err != nil {
+		return say("fails", fmt.Errorf("the client's first bytes are not base64: %w", err))
+	}
+	_ = os.Unsetenv(firstVariable) // the agent and its commands do not inherit it
 	c, err := net.Dial("unix", socket)
 	if err != nil && start {
 		flags = append([]string{"-beside", "-owner=socket", "-listen-path=" + socket}, flags...)
@@ -112,9 +122,11 @@ func link(socket string, start bool, flags []string) error {
 		return err
 	}
 	if start {
-		first, err := afterPadding(os.Stdin)
-		if err != nil {
-			return err
+		first := given
+		if len(first) == 0 {
+			if first, err = afterPadding(os.Stdin); err != nil {
+				return err
+			}
 		}
 		if _, err := u.Write(first); err != nil {
 			return err

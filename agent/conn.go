@@ -15,12 +15,15 @@ type stream struct {
 	in     *inbox
 	cancel func()            // stops the work; called once, on its own goroutine
 	resize func(r, c uint16) // nil for anything but a command on a terminal
+	begun  func()            // ends the precedence of a command; nil for a call
 
-	once sync.Once
+	once    sync.Once
+	stopped chan struct{} // closed by stop
 }
 
 func (s *stream) stop() {
 	s.once.Do(func() {
+		close(s.stopped)
 		s.out.close()
 		s.in.cancel(errCancelled)
 		if s.cancel != nil {
@@ -29,12 +32,29 @@ func (s *stream) stop() {
 	})
 }
 
+// whenStopped calls do when the client kills the request or its connection ends, unless release was
+// called before.
+func (s *stream) whenStopped(do func()) (release func()) {
+	released := make(chan struct{})
+	go func() {
+		select {
+		case <-s.stopped:
+			do()
+		case <-released:
+		}
+	}()
+	return func() { close(released) }
+}
+
 // send sends data in chunks, and blocks while the client's window is full.
 func (s *stream) send(k kind, data []byte) error {
 	for len(data) > 0 {
 		n, err := s.out.take(min(len(data), chunkSize))
 		if err != nil {
 			return err
+		}
+		if n > shortFrame && s.begun != nil {
+			s.begun() // or it would wait for itself
 		}
 		if err := s.conn.write(seal(append(newFrame(n), data[:n]...), k, s.id)); err != nil {
 			return err
@@ -137,6 +157,7 @@ func (c *conn) loop(owner bool) error {
 	}
 	welcome := append(binary.BigEndian.AppendUint32(newFrame(64), protocolVersion), bootID[:]...)
 	welcome = putString(welcome, c.sandbox.workdir)
+	welcome = putString(welcome, string(knownCalls()))
 	if err := c.write(seal(welcome, kWelcome, 0)); err != nil {
 		return err
 	}
@@ -155,7 +176,7 @@ func (c *conn) open(id uint32) (*stream, error) {
 	if id == 0 {
 		return nil, protocolError("stream 0 is the connection's own")
 	}
-	s := &stream{conn: c, id: id, out: newCredit(c.windows.out)}
+	s := &stream{conn: c, id: id, out: newCredit(c.windows.out), stopped: make(chan struct{})}
 	s.in = newInbox(c.windows.in, func(n int) {
 		_ = c.write(seal(binary.BigEndian.AppendUint32(newFrame(4), uint32(n)), kCredit, id))
 	})
@@ -182,7 +203,7 @@ func (c *conn) handle(f frame) error {
 			return err
 		}
 		e := &execution{stream: s, request: request}
-		s.cancel, s.resize = e.kill, e.resize
+		s.cancel, s.resize, s.begun = e.kill, e.resize, beginning.enter()
 		go e.run(c.sandbox)
 		return nil
 	case kCall:

@@ -98,6 +98,7 @@ var killedBeforeItBegan = outcome{
 
 // run runs a client's command until it exits, and sends EXIT or FAIL.
 func (e *execution) run(box *sandbox) {
+	defer e.stream.begun()
 	e.output = e.stream.send
 	started, err := e.start(box)
 	if err == errKilled {

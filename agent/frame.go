@@ -45,6 +45,7 @@ const (
 	kDone    kind = 20
 	kFail    kind = 21
 	kBye     kind = 22
+	kOpened  kind = 23
 )
 
 type frame struct {

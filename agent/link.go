@@ -36,6 +36,9 @@ const (
 	// deadAfter is how long a connection may be silent where breaks may go unnoticed. Clients ping.
 	deadAfter = 60 * time.Second
 
+	// shortFrame is the size of the largest frame that overtakes longer ones.
+	shortFrame = 4 << 10
+
 	openingPatience = 10 * time.Second
 )
 
@@ -56,42 +59,6 @@ type transport interface {
 	Close() error
 }
 
-// An opening is the first thing a client sends on a connection.
-type opening struct {
-	id       [16]byte
-	resume   bool
-	grace    time.Duration
-	received uint64
-}
-
-func readOpening(t transport) (opening, error) {
-	var o opening
-	var raw [openingSize]byte
-	if _, err := io.ReadFull(t, raw[:]); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return o, protocolError("the connection ended inside its opening")
-		}
-		return o, err
-	}
-	in := fields{rest: raw[:]}
-	if string(in.take(len(linkMagic))) != linkMagic {
-		return o, protocolError("the first bytes are not a link's")
-	}
-	if in.u8() != protocolVersion {
-		return o, protocolError(fmt.Sprintf("the agent speaks version %d of its protocol only", protocolVersion))
-	}
-	copy(o.id[:], in.take(16))
-	o.resume = in.u8() == 1
-	o.grace = min(time.Duration(in.u32())*time.Millisecond, maxGrace)
-	o.received = in.u64()
-	return o, in.err
-}
-
-func answer(verdict byte, received uint64) []byte {
-	out := append([]byte(linkMagic), protocolVersion, verdict)
-	return binary.BigEndian.AppendUint64(out, received)
-}
-
 // A carrier is one connection under a session, and the reader's place in it.
 type carrier struct {
 	transport
@@ -107,15 +74,20 @@ func newCarrier(t transport) *carrier {
 // A session carries a client's frames. With a grace it survives the loss of its connection for that
 // long. Without one it ends with its connection and keeps no data.
 type session struct {
-	grace time.Duration
+	opening [openingSize]byte
+	grace   time.Duration
 	// left reports whether the client is known to have gone, so that no grace applies; nil: never.
 	left func() bool
 	// settled is set when the owner's start is complete. Before that no grace applies.
 	settled bool
 
+	// bulk is held while a long frame is sent or waits, which gives each sender its turn. It guards
+	// yielder. Take it before writing.
+	bulk    sync.Mutex
+	yielder yielder
 	// writing is held while a record is written, so that records stay in order and none is lost
 	// between two connections. Take it before mu.
-	writing sync.Mutex
+	writing writeLock
 
 	mu       sync.Mutex
 	cond     *sync.Cond
@@ -129,8 +101,8 @@ type session struct {
 	expiry   *time.Timer
 }
 
-func newSession(t transport, grace time.Duration) *session {
-	s := &session{grace: grace, over: newCarrier(t)}
+func newSession(t transport, o opening, grace time.Duration) *session {
+	s := &session{opening: o.raw, grace: grace, over: newCarrier(t)}
 	s.cond = sync.NewCond(&s.mu)
 	return s
 }
@@ -139,8 +111,8 @@ func newSession(t transport, grace time.Duration) *session {
 // It returns false if the session is closed or no longer has the data.
 func (s *session) resume(t transport, o opening) bool {
 	s.drop(nil) // a writer that is blocked on the old connection holds the lock
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.writing.lock(false)
+	defer s.writing.unlock()
 	s.mu.Lock()
 	first := s.sent - uint64(s.kept.size)
 	if s.closed || o.received < first || o.received > s.sent {
@@ -279,6 +251,9 @@ func (s *session) nextRecord(c *carrier) error {
 		_, err := c.in.Discard(openingSize - recordSize) // a duplicate of the opening, from a proxy
 		return err
 	}
+	if string(head[:len(packedMagic)]) == packedMagic {
+		return c.skipCopy(s.opening)
+	}
 	offset, size := binary.BigEndian.Uint64(head[1:]), binary.BigEndian.Uint32(head[9:])
 	switch head[0] {
 	case recordData:
@@ -334,8 +309,8 @@ func (s *session) owe(c *carrier) {
 }
 
 func (s *session) acknowledge(c *carrier) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.writing.lock(false)
+	defer s.writing.unlock()
 	s.mu.Lock()
 	buf := record(nil, recordAck, s.received, 0)
 	s.acked, s.owing = s.received, false
@@ -356,17 +331,24 @@ func record(buf []byte, kind byte, offset uint64, size int) []byte {
 }
 
 // send writes a buffer that begins with room for a record's head, and takes ownership of it. Without a
-// connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged.
+// connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged. A frame of
+// at most shortFrame bytes overtakes longer ones that wait.
 func (s *session) send(buf []byte) error {
 	data := buf[recordSize:]
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	long := len(data) > shortFrame
+	if long {
+		s.bulk.Lock()
+		defer s.bulk.Unlock()
+		s.yielder.yield(&beginning)
+	}
+	s.writing.lock(long)
+	defer s.writing.unlock()
 	s.mu.Lock()
 	for s.kept.size > keepBytes && !s.closed {
-		s.writing.Unlock() // resume and acknowledge need it
+		s.writing.unlock() // resume and acknowledge need it
 		s.cond.Wait()
 		s.mu.Unlock()
-		s.writing.Lock()
+		s.writing.lock(long)
 		s.mu.Lock()
 	}
 	if s.closed {
@@ -442,7 +424,7 @@ func (t *sessionTable) open(c transport, most time.Duration) (s *session, done f
 	t.mu.Lock()
 	known := t.by[o.id]
 	if known == nil && !o.resume {
-		s = newSession(c, min(o.grace, most))
+		s = newSession(c, o, min(o.grace, most))
 		if s.grace > 0 {
 			t.by[o.id] = s
 		}

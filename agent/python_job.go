@@ -161,41 +161,17 @@ func (j *job) strike(known map[int]uint64) (gone bool) {
 // members picks the job's processes from the table: the interpreter's children that are not older than
 // the job, and their descendants. If the interpreter was killed, they are the agent's children.
 func (j *job) members(table []processStat, known map[int]uint64, mains map[int]bool) []processStat {
-	const mine, others, undecided = 1, 2, 3
-	byPid := make(map[int]*processStat, len(table))
-	for i := range table {
-		byPid[table[i].pid] = &table[i]
-	}
-	found := map[int]int{}
-	var of func(p *processStat) int
-	of = func(p *processStat) int {
-		if side, done := found[p.pid]; done {
-			return side
-		}
-		found[p.pid] = undecided // the table is no snapshot: a reused pid may close a circle
-		side := others
-		above := byPid[p.ppid]
+	return pick(table, func(p, above *processStat, mine func(*processStat) bool) bool {
 		switch {
 		case known[p.pid] == p.start && p.start != 0:
-			side = mine
+			return true
 		case forks.is(p.pid), mains[p.pid]:
+			return false
 		case forks.is(p.ppid):
-			if p.start >= j.start {
-				side = mine
-			}
+			return p.start >= j.start
 		case above != nil:
-			side = of(above)
-		case p.ppid == self && forks.gone.Load() && p.start >= j.start && uidOf(p.pid) == j.launch.id.uid:
-			side = mine
+			return mine(above)
 		}
-		found[p.pid] = side
-		return side
-	}
-	var out []processStat
-	for i := range table {
-		if of(&table[i]) == mine {
-			out = append(out, table[i])
-		}
-	}
-	return out
+		return p.ppid == self && forks.gone.Load() && p.start >= j.start && uidOf(p.pid) == j.launch.id.uid
+	})
 }

@@ -152,38 +152,40 @@ func (t *tree) release() {}
 // processes of other commands.
 func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*reaper,
 	mains map[int]bool) []processStat {
-	const mine, others, undecided = 1, 2, 3
+	return pick(table, func(p, above *processStat, mine func(*processStat) bool) bool {
+		switch r := ours[p.ppid]; {
+		case p.pid == t.reaper.main && !t.reaper.exited, known[p.pid] == p.start && p.start != 0,
+			r == t.reaper && r != nil:
+			return true
+		case r != nil, mains[p.pid], p.ppid == 0, forks.is(p.pid):
+			return false
+		case above != nil:
+			return mine(above)
+		}
+		return p.ppid == self && t.reaper.lost && p.start >= t.start && t.uidOf(p.pid) == t.uid
+	})
+}
+
+// pick returns the processes for which isMine is true. isMine gets a process, its parent or nil if the table
+// lacks it, and a function that says whether the parent is picked.
+func pick(table []processStat,
+	isMine func(p, above *processStat, mine func(*processStat) bool) bool) []processStat {
 	byPid := make(map[int]*processStat, len(table))
 	for i := range table {
 		byPid[table[i].pid] = &table[i]
 	}
-	found := map[int]int{}
-	var of func(p *processStat) int
-	of = func(p *processStat) int {
-		if side, done := found[p.pid]; done {
-			return side
+	found := map[int]bool{}
+	var mine func(p *processStat) bool
+	mine = func(p *processStat) bool {
+		if _, asked := found[p.pid]; !asked {
+			found[p.pid] = false // the table is no snapshot: a reused pid may close a circle
+			found[p.pid] = isMine(p, byPid[p.ppid], mine)
 		}
-		found[p.pid] = undecided // the table is no snapshot: a reused pid may close a circle
-		side := undecided
-		above := byPid[p.ppid]
-		switch r := ours[p.ppid]; {
-		case p.pid == t.reaper.main && !t.reaper.exited, known[p.pid] == p.start && p.start != 0:
-			side = mine
-		case r == t.reaper && r != nil:
-			side = mine
-		case r != nil, mains[p.pid], p.ppid == 0, forks.is(p.pid):
-			side = others
-		case above != nil:
-			side = of(above)
-		case p.ppid == self && t.reaper.lost && p.start >= t.start && t.uidOf(p.pid) == t.uid:
-			side = mine
-		}
-		found[p.pid] = side
-		return side
+		return found[p.pid]
 	}
 	var out []processStat
 	for i := range table {
-		if of(&table[i]) == mine {
+		if mine(&table[i]) {
 			out = append(out, table[i])
 		}
 	}

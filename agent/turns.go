@@ -1,0 +1,47 @@
+// The lock under which frames are written, which short ones get before a long one.
+package main
+
+import "sync"
+
+// shortsInARow is how many short frames may overtake a long one, which has its turn then.
+const shortsInARow = 16
+
+// A writeLock is held by one writer at a time. The zero value is unlocked.
+type writeLock struct {
+	mu            sync.Mutex
+	freed         sync.Cond
+	busy          bool
+	shorts, longs int // how many wait
+	passed        int // short ones since the last long one
+}
+
+func (l *writeLock) lock(long bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.freed.L = &l.mu
+	if long {
+		l.longs++
+		for l.busy || l.shorts > 0 && l.passed < shortsInARow {
+			l.freed.Wait()
+		}
+		l.longs--
+		l.passed = 0
+	} else {
+		l.shorts++
+		for l.busy || l.longs > 0 && l.passed >= shortsInARow {
+			l.freed.Wait()
+		}
+		l.shorts--
+		l.passed++
+	}
+	l.busy = true
+}
+
+func (l *writeLock) unlock() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = false
+	if l.shorts+l.longs > 0 {
+		l.freed.Broadcast()
+	}
+}
