@@ -1,17 +1,19 @@
-"""Writes docs/options.md: every option, and which providers honour it according to their code.
+"""Write docs/options.md: every option, and which providers honour it according to their code.
 
 python scripts/options.py
 """
 
+import dataclasses
+import itertools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 from unittest.mock import patch
 
-from sandboxkit import ConfigurationError, Interpreter, SandboxSpec, _spec
-from sandboxkit.display import signatures
+from sandboxkit import ConfigurationError, SandboxSpec, _spec
+from sandboxkit.options import ALL_OPTIONS, ConfigOptions, Option
 from sandboxkit.providers.daytona import _spec as daytona
 from sandboxkit.providers.docker import _container as docker
 from sandboxkit.providers.e2b import _spec as e2b
@@ -21,7 +23,6 @@ from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.providers.modal import _spec as modal
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "options.md"
-DAY = 24 * 3600
 
 CHECKS: dict[str, Callable[[SandboxSpec], None]] = {
     "local": LocalProvider().check,
@@ -31,51 +32,31 @@ CHECKS: dict[str, Callable[[SandboxSpec], None]] = {
     "daytona": daytona.check,
     "modal": modal.check,
 }
-# Any: options are of many types, as a caller writes them.
-PROBES: dict[str, dict[str, Any]] = {
-    "image": {"image": "python:3.12"},
-    "command": {"command": ["sleep", "60"]},
-    "env": {"env": {"A": "1"}},
-    "workdir": {"workdir": "/work"},
-    "user='root'": {"user": "root"},
-    "user='1000'": {"user": "1000"},
-    "cpus": {"cpus": 1},
-    "memory_mb": {"memory_mb": 1024},
-    "disk_mb": {"disk_mb": 1024},
-    "pids": {"pids": 64},
-    "network='internet'": {"network": "internet"},
-    "lifetime, a day": {"lifetime": DAY},
-    "lifetime, a week": {"lifetime": 7 * DAY},
-    "lifetime=None": {"lifetime": None},
-    "start_timeout": {"start_timeout": 60},
-    "tags": {"tags": "run:1"},
-    "files": {"files": {"/data/a": b"1"}},
-    "secrets": {"secrets": {"A": "1"}},
-    "gpu": {"gpu": "1"},
-    "profile='strict'": {"profile": "strict"},
-    "detach": {"detach": True},
-    "interpreter": {"interpreter": Interpreter()},
-    "reuse='reset'": {"reuse": "reset", "profile": "strict"},
-}
 WITH: dict[str, dict[str, Any]] = {
     "yes": {},
     "with `profile='strict'`": {"profile": "strict"},
     "with an image of a registry": {"image": "python:3.12"},
+    "with `profile='strict'` and an image of a registry": {
+        "profile": "strict",
+        "image": "python:3.12",
+    },
 }
 
 OPENING = """# Options
 
-The keywords of `Session(...)`, which are defaults for its sandboxes, and of `session.sandbox(...)`,
-`run(...)`, `run_python(...)` and `warm(...)`. `env`, `secrets` and `tags` are put over those of the
-session, everything else replaces. This page is written by `python scripts/options.py`, and a test says
-when it is not current.
+Pass these keywords to `Session(...)` as defaults for its sandboxes, or to `session.sandbox(...)`,
+`run(...)`, `run_python(...)` and `warm(...)`. `env`, `secrets` and `tags` are merged with the session's
+values; every other option overrides them. `python scripts/options.py` writes this page, and a test fails
+if it is out of date. `sandboxkit run`, `shell`, `mcp` and `doctor --live` have the flags of the fifth
+column. The last column says whether `SandboxkitConfig` (Inspect) and `SandboxkitClientOptions` (OpenAI
+Agents) have the option as a field. `sandboxkit run -d` sets `detach` and `command`.
 
 """
 BETWEEN = """
 ## Which provider honours what
 
-Each provider was asked for its check of a sandbox with the option. What it does not honour it refuses
-with `ConfigurationError` before anything is created.
+The table shows the result of each provider's own check. A provider refuses an unsupported option
+with `ConfigurationError` before it creates anything.
 
 """
 
@@ -97,9 +78,9 @@ def refusal(name: str, options: dict[str, Any]) -> str | None:
 def honours(name: str, probe: dict[str, Any]) -> str:
     """Return whether a provider honours an option, what it needs for that, or why it refuses."""
     with control_groups("memory", "pids", "cpu"):
-        said = {how: refusal(name, {**probe, **more}) for how, more in WITH.items()}
-    if (how := next((how for how, why in said.items() if why is None), None)) is None:
-        return f"no: {said['yes']}"
+        reasons = {how: refusal(name, {**more, **probe}) for how, more in WITH.items()}
+    if (how := next((how for how, why in reasons.items() if why is None), None)) is None:
+        return f"no: {reasons['yes']}"
     with control_groups():
         if how == "yes" and refusal(name, probe) is not None:
             return "where control groups may be written"
@@ -113,17 +94,36 @@ def table(rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 
 
+def spelled(option: Option) -> list[str]:
+    """Return an option's row of the first table."""
+    flag = f"`{option.flag}`" if option.flag else "no"
+    adapters = "yes" if option.name in ConfigOptions.__annotations__ else "no"
+    kind, default = f"`{option.kind}`", f"`{option.default!r}`"
+    return [f"`{option.name}`", kind, default, option.meaning, flag, adapters]
+
+
+def labelled(option: Option) -> list[tuple[str, dict[str, Any]]]:
+    """Return each example of an option with its row's title in the second table."""
+    examples = [{option.name: example} for example in option.examples]
+    if len(examples) == 1 and get_origin(option.type) is not Literal:
+        return [(option.name, examples[0])]
+    return [(f"{option.name}={_short(example[option.name])}", example) for example in examples]
+
+
+# Any: examples are of many types.
+def _short(value: Any) -> str:
+    return f"{type(value).__name__}(...)" if dataclasses.is_dataclass(value) else repr(value)
+
+
 def document() -> str:
     """Return the whole page as Markdown."""
-    meanings = [
-        [f"`{name}`", f"`{signatures.kind(name)}`", f"`{signatures.DEFAULTS[name]!r}`", meaning]
-        for name, meaning in signatures.MEANINGS.items()
-    ]
+    titles = ["option", "type", "default", "meaning", "command line", "Inspect, OpenAI Agents"]
+    rows = [labelled(option) for option in ALL_OPTIONS]
     honoured = [
         [f"`{label}`", *(honours(name, probe) for name in CHECKS)]
-        for label, probe in PROBES.items()
+        for label, probe in itertools.chain.from_iterable(rows)
     ]
-    first = table([["option", "type", "default", "meaning"], *meanings])
+    first = table([titles, *map(spelled, ALL_OPTIONS)])
     second = table([["option", *(f"`{name}`" for name in CHECKS)], *honoured])
     return OPENING + first + BETWEEN + second
 

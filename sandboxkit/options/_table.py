@@ -1,0 +1,145 @@
+"""The table of options: type, check, flag, examples and meaning of each option of a sandbox."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict, get_args
+
+from sandboxkit import _arguments, _tags
+from sandboxkit.datasets import Dataset, is_digest
+from sandboxkit.egress import Egress
+from sandboxkit.options._option import Option, read
+from sandboxkit.types import Interpreter, Network, Profile, Reuse
+
+
+def _tag_option(name: str, value: Any) -> dict[str, str]:
+    if value is None:
+        _arguments.refuse(name, value, "'run:42', a list or a mapping, or leave the option out")
+    return _tags.parse(value)
+
+
+def _files(name: str, value: Any) -> dict[str, bytes]:
+    files = _arguments.mapping(name, value, "{'/workspace/a.txt': b'...'}")
+    return {
+        _arguments.path(path, name): _arguments.content(f"{name}[{path!r}]", data)
+        for path, data in files.items()
+    }
+
+
+def _interpreter(name: str, value: Any) -> Interpreter:
+    if not isinstance(value, Interpreter):
+        _arguments.refuse(name, value, "Interpreter(preload=('json', 'math'))")
+    return Interpreter(
+        _arguments.text(f"{name}.program", value.program),
+        tuple(_arguments.text(f"{name}.preload", each) for each in value.preload),
+        _arguments.text(f"{name}.setup", value.setup) if value.setup else "",
+    )
+
+
+def _mounts(name: str, value: Any) -> dict[str, str]:
+    mounts = _arguments.mapping(name, value, "{'/data': Dataset('folder')}")
+    return {
+        _arguments.path(path, name): _digest(f"{name}[{path!r}]", dataset)
+        for path, dataset in mounts.items()
+    }
+
+
+def _digest(name: str, value: Any) -> str:
+    digest = value.digest if isinstance(value, Dataset) else value
+    if not isinstance(digest, str) or not is_digest(digest):
+        _arguments.refuse(name, value, "Dataset('folder'), or a stored one's digest, 'sha256:...'")
+    return digest
+
+
+def _network(name: str, value: Any) -> str | Egress:
+    if isinstance(value, Egress):
+        return value
+    if not isinstance(value, str):
+        _arguments.refuse(name, value, "'none', 'internet', or Egress(allow=['pypi.org'])")
+    return _arguments.one_of(name, value, get_args(Network))
+
+
+def _choice(literal: Any) -> _arguments.Check:
+    return lambda name, value: _arguments.one_of(name, value, get_args(literal))
+
+
+_text = _arguments.optional(_arguments.text)
+_path = _arguments.optional(lambda name, value: _arguments.path(value, name))
+_argv = _arguments.optional(lambda name, value: _arguments.argv(value, name))
+_positive = _arguments.optional(_arguments.positive)
+_whole = _arguments.optional(_arguments.integer)
+_python = _arguments.optional(_interpreter)
+_MOUNTS = Option(_mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"},))
+_NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"])))
+
+
+class _PlainOptions(TypedDict, total=False):
+    """The options that are plain data, and no secrets."""
+
+    image: Annotated[str | None, Option(_text, "--image REF", ("python:3.12",))]
+    """Image reference; a root folder or OCI archive on local. None, the default: the provider's."""
+    env: Annotated[Mapping[str, str], Option(_arguments.variables, "-e, --env K=V", ({"A": "1"},))]
+    """Environment variables of all its commands. They are merged with the session's. Default: {}."""
+    workdir: Annotated[str | None, Option(_path, "-w, --workdir DIR", ("/work",))]
+    """Absolute directory where commands start; made if missing. None, the default: /workspace, or
+    where the image's user cannot make that `$HOME/workspace`; `Sandbox.workdir()` returns it."""
+    user: Annotated[str | None, Option(_text, "-u, --user USER", ("root", "1000"))]
+    """User name or numeric uid for commands and file calls. None, the default: the image's."""
+    cpus: Annotated[float | None, Option(_positive, "--cpus N", (1,))]
+    """How many processors it may use, such as 0.5. None, the default: the provider's limit, if any."""
+    memory_mb: Annotated[int | None, Option(_whole, "--memory-mb N", (1024,))]
+    """Memory in MiB, swap included. None, the default: the provider's limit."""
+    disk_mb: Annotated[int | None, Option(_whole, "--disk-mb N", (1024,))]
+    """How many MiB it may write. None, the default: the provider's limit, if any."""
+    pids: Annotated[int | None, Option(_whole, "--pids N", (64,))]
+    """How many processes and threads it may have. None, the default: the provider's limit, if any."""
+    gpu: Annotated[str | None, Option(_text, "--gpu KIND", ("1",))]
+    """GPUs, such as '1', in the words of the provider. Default: None."""
+    profile: Annotated[Profile, Option(_choice(Profile), "--profile", ("strict",))]
+    """'strict': read-only root, sized writable folders, no root user. Default: 'standard'."""
+    lifetime: Annotated[float | None, Option(_positive, "--lifetime TIME", (86400, 604800, None))]
+    """Seconds from its creation until it ends itself. Default: 3600.0; None: no limit, not allowed
+    with `detach`."""
+    start_timeout: Annotated[float | None, Option(_positive, "--start-timeout TIME", (60,))]
+    """Seconds that its start may take, waiting for room included. Past them the calls that need it
+    raise NoRoomError or ProviderUnavailableError. None, the default: it waits, and the log says so."""
+
+
+class ConfigOptions(_PlainOptions, total=False):
+    """The options that a configuration file or a stored state can hold: plain data, no secrets.
+
+    They are the fields of `SandboxkitConfig` (Inspect) and `SandboxkitClientOptions` (OpenAI Agents).
+    """
+
+    network: Annotated[Network, _NETWORK]  # an Egress can hold functions and secrets
+    mounts: Annotated[Mapping[str, str], _MOUNTS]  # digests of stored datasets
+
+
+class SpecOptions(_PlainOptions, total=False):
+    """The fields of `SandboxSpec` as keywords, in the looser types that callers may use."""
+
+    network: Annotated[Network | Egress, _NETWORK]
+    """'internet' lets it connect to anywhere, 'none' to nothing but itself. Egress(allow=['pypi.org'])
+    lets it reach these names alone, through this process. Default: 'none'."""
+    command: Annotated[Sequence[str] | None, Option(_argv, "", (["sleep", "60"],))]
+    """A main command to start with the sandbox: `logs()` shows it, `wait()` waits for it. Default: None."""
+    tags: Annotated[_tags.Tags, Option(_tag_option, "--tag TAG", ("run:1",))]
+    """Labels to find it by, such as run:42. They are merged with the session's. Default: {}."""
+    files: Annotated[Mapping[str, _arguments.Content], Option(_files, "", ({"/data/a": b"1"},))]
+    """Files to write before the first command: absolute sandbox path to content. Default: {}."""
+    secrets: Annotated[Mapping[str, str], Option(_arguments.variables, "--secret K", ({"A": "1"},))]
+    """Variables whose values never appear in reprs, labels or listings. Default: {}."""
+    detach: Annotated[bool, Option(_arguments.flag, "", (True,))]
+    """Outlive the session and this process; the lifetime still ends it. Default: False."""
+    interpreter: Annotated[Interpreter | None, Option(_python, "", (Interpreter(),))]
+    """The Python that `run_python` forks. None, the default: there is none."""
+    reuse: Annotated[Reuse, Option(_choice(Reuse), "", ("reset",))]
+    """'reset': after `stop()` the session cleans a sandbox, verifies that its state is as before its
+    first command, and returns it to its pool; needs `profile="strict"`. Default: 'never'."""
+    mounts: Annotated[Mapping[str, Dataset | str], _MOUNTS]
+    """Datasets to mount read-only, by their absolute folder in the sandbox. Each is a `Dataset`, or the
+    digest of a stored one. Default: {}."""
+
+
+ALL_OPTIONS = read(SpecOptions)
+"""Every option of a sandbox."""
+CONFIG_OPTIONS = read(ConfigOptions)
+"""The options of ConfigOptions."""
