@@ -1,0 +1,66 @@
+"""`sandboxkit forward`: make a port of a running sandbox reachable on this machine."""
+
+import argparse
+
+from sandboxkit import Sandbox
+from sandboxkit.cli import _find, _options
+from sandboxkit.cli._text import safe_line
+from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
+from sandboxkit.tunnels import Exposed
+from sandboxkit.types import SandboxState
+
+_LOOK_SECONDS = 5.0
+_EPILOG = """\
+HOST is a port of this machine's loopback; a free one if it is left out. Any
+process of this machine can connect to it. The port is closed at Ctrl-C, or when
+the sandbox ends. It needs no network in the sandbox.
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "forward",
+        help="make a sandbox's port reachable on this machine",
+        description="Lead a port of this machine to a port of a running sandbox's loopback.",
+        epilog=_EPILOG,
+    )
+    _options.provider(parser, found=True)
+    parser.add_argument("id", metavar="ID", help="a sandbox, as 'sandboxkit ls' shows it")
+    parser.add_argument("port", metavar="PORT[:HOST]", help="such as 8000, or 8000:9000")
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the verb."""
+    port, host = _ports(args.port)
+    with (
+        _find.reached(args, args.id) as sandbox,
+        sandbox.expose(port, host_port=host).result() as exposed,
+    ):
+        print(f"{exposed.url} leads to port {port} of {safe_line(str(sandbox.id))}", flush=True)
+        _wait(sandbox, exposed)
+    return 0
+
+
+def _ports(given: str) -> tuple[int, int]:
+    port, colon, host = given.partition(":")
+    if not port.isdecimal() or (colon and not host.isdecimal()):
+        raise ConfigurationError(f"{given!r} is no port: write 8000, or 8000:9000")
+    return int(port), int(host or 0)
+
+
+def _wait(sandbox: Sandbox, exposed: Exposed) -> None:
+    """Wait for the end of the sandbox, which is noticed after 5 s at the latest."""
+    closed = exposed.wait()
+    while True:
+        try:
+            return closed.result(_LOOK_SECONDS)
+        except TimeoutError:
+            pass
+        try:
+            if sandbox.status().result().state is not SandboxState.STOPPED:
+                continue
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            pass
+        return None

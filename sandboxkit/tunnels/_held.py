@@ -1,0 +1,126 @@
+"""What lasts until it is closed or its sandbox stops: a context that a background task is in."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, Self, TypeVar
+
+import anyio
+
+from sandboxkit._lifecycle import Lifecycle
+from sandboxkit._operation import Operation
+from sandboxkit._work import UndoneError, Work, start_detached
+from sandboxkit.provider import Provider
+
+T = TypeVar("T")
+
+
+class Hold(Generic[T]):
+    """A background task that is in a context until `leave`, or until the sandbox or session ends."""
+
+    def __init__(
+        self,
+        life: Lifecycle,
+        enter: Callable[[Provider, str, "Hold[T]"], AbstractAsyncContextManager[T]],
+    ) -> None:
+        """`enter` makes the context, given the sandbox by provider and id, and this object."""
+        self._life, self._enter = life, enter
+        self._values: list[T] = []
+        self._entered, self._left = anyio.Event(), anyio.Event()
+        self._work: Work | None = None
+
+    async def open(self, sandbox_id: str | None = None) -> T:
+        """Enter the context and return its value, or raise its error.
+
+        Start the sandbox if needed, unless `sandbox_id` is given while it is starting.
+        """
+        self._work = work = await self._life.attach(self._run, sandbox_id)
+        try:
+            await self._entered.wait()
+            if not self._values:
+                await work.wait()
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        except UndoneError:
+            raise self._life.was_stopped() from None
+        return self._values[0]
+
+    def leave(self) -> asyncio.Task[None]:
+        """Begin to leave the context and return a task that ends when it is left."""
+        self._left.set()
+        return self.ended()
+
+    def ended(self) -> asyncio.Task[None]:
+        """Return a task that ends when the context is left."""
+        assert self._work is not None
+        return self._work.ended()
+
+    def cancel(self) -> None:
+        """Leave the context without ending its connections properly."""
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _run(self, sandbox_id: str) -> None:
+        try:
+            async with self._enter(self._life.provider, sandbox_id, self) as value:
+                self._values.append(value)
+                self._entered.set()
+                await self._left.wait()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        finally:
+            self._entered.set()
+
+
+def opened(
+    life: Lifecycle,
+    enter: Callable[[Provider, str, Hold[T]], AbstractAsyncContextManager[T]],
+) -> Operation[T]:
+    """Open a context of a sandbox in the background. `enter` is given the sandbox and the hold."""
+    life.refuse_ended()
+    hold: Hold[T] = Hold(life, enter)
+    return Operation(hold.open(), lost=hold.cancel, of=life)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class Held:
+    """The base of `Exposed` and `Served`: it lasts until it is closed."""
+
+    def __init__(self, hold: "Hold[Self]", port: int) -> None:
+        self.port = port
+        self._hold = hold
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """The address as a URL, for a port where HTTP is spoken."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait(self) -> Operation[None]:
+        """Wait until the port is closed, or its sandbox is found to have ended."""
+        return start_detached(self._hold.ended)
+
+    def close(self) -> Operation[None]:
+        """Close the port and reset its connections. Idempotent; does nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return Operation._of_nothing()
+        return start_detached(self._hold.leave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close().result()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
