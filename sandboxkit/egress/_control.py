@@ -1,0 +1,109 @@
+"""The network of one sandbox: its proxy, and the variables that lead commands to it."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sandboxkit import _arguments
+from sandboxkit._lifecycle import Lifecycle
+from sandboxkit.egress._proxy import EgressProxy
+from sandboxkit.egress._rules import Egress
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.provider import Provider
+from sandboxkit.tunnels._held import Hold
+from sandboxkit.tunnels._served import Served, listening
+from sandboxkit.types import Command, Network, SandboxSpec
+
+_DIRECT = "localhost,127.0.0.1,::1"
+
+
+def checked(network: Network | Egress, spec: SandboxSpec, *, by_id: bool) -> Egress | None:
+    """Return what `Sandbox.set_network` changes to; None for "none". Raises ConfigurationError."""
+    if not isinstance(network, Egress) and network != "none":
+        _arguments.refuse("network", network, "'none' or Egress(allow=['pypi.org'])")
+    if by_id:
+        raise ConfigurationError(
+            "this sandbox was reached by its id, so its network is not known here: call set_network() on the "
+            "Sandbox of the session that made it"
+        )
+    if spec.network != "none":
+        raise ConfigurationError(
+            f"a sandbox with network={spec.network!r} cannot be cut off later: make it with 'none' or Egress"
+        )
+    return network if isinstance(network, Egress) else None
+
+
+class NetworkControl:
+    """Starts a sandbox's proxy and changes what it allows."""
+
+    def __init__(self, life: Lifecycle) -> None:
+        """Raise ConfigurationError if the provider cannot listen in a sandbox."""
+        if type(life.provider).listen is Provider.listen:
+            raise ConfigurationError(
+                f"network=Egress(...): provider {life.provider.name!r} cannot listen in a sandbox; use "
+                "network='none' or 'internet'"
+            )
+        self._life, self._turn = life, asyncio.Lock()
+        self._proxy: EgressProxy | None = None
+        self._port = 0
+
+    def _variables(self) -> dict[str, str]:
+        if not self._port:
+            return {}
+        url = f"http://127.0.0.1:{self._port}"
+        names = {"http_proxy": url, "https_proxy": url, "all_proxy": url, "no_proxy": _DIRECT}
+        return {
+            **names,
+            **{name.upper(): value for name, value in names.items()},
+            "NODE_USE_ENV_PROXY": "1",  # Node reads the variables only with this one
+        }
+
+    def lead(self, command: Command) -> Command:
+        """Return a command with the variables of the proxy, beneath those that the user set."""
+        spec = self._life.spec
+        ours = {
+            name: value
+            for name, value in self._variables().items()
+            if name not in spec.env and name not in spec.secrets
+        }
+        return dataclasses.replace(command, env={**ours, **command.env})
+
+    async def begin(self, sandbox_id: str) -> None:
+        """Start the proxy of a sandbox that is starting, if its spec has an `Egress`."""
+        self._proxy, self._port = None, 0
+        if self._life.spec.egress is not None:
+            await self._listen(sandbox_id, self._life.spec.egress)
+
+    async def change(self, egress: Egress | None) -> None:
+        """Decide by `egress` from now on; None refuses everything. Close open connections."""
+        sandbox_id = await self._life.started()
+        async with self._turn:
+            if self._proxy is not None:
+                await self._proxy.change(egress)
+            elif egress is not None:
+                await self._listen(sandbox_id, egress)
+
+    async def _listen(self, sandbox_id: str, egress: Egress) -> None:
+        proxy = EgressProxy(sandbox_id, egress)
+
+        @asynccontextmanager
+        async def served(
+            provider: Provider, sandbox_id: str, hold: Hold[Served]
+        ) -> AsyncIterator[Served]:
+            self._proxy = proxy
+            try:
+                async with listening(provider, sandbox_id, self._port, proxy, hold) as port:
+                    yield port
+            finally:
+                if self._proxy is proxy:  # the next start may have made another one
+                    self._proxy = None
+                await proxy.close()
+
+        # The port stays the same, because programs that run already know it.
+        hold: Hold[Served] = Hold(self._life, served)
+        try:
+            self._port = (await hold.open(sandbox_id)).port
+        except BaseException:
+            await proxy.close()
+            raise

@@ -1,0 +1,275 @@
+"""The proxy of one sandbox: it decides on each connection, makes it and records it."""
+
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+from sandboxkit.egress import _http, _paths, _tls
+from sandboxkit.egress._audit import AuditLog, EgressRecord
+from sandboxkit.egress._exchange import Meter, exchange, join
+from sandboxkit.egress._http import NO_TARGET, HttpTarget, RequestHead
+from sandboxkit.egress._incoming import Incoming, drain
+from sandboxkit.egress._refused import EgressRefusedError
+from sandboxkit.egress._resolve import Resolver, dial
+from sandboxkit.egress._rules import Credential, Egress
+from sandboxkit.errors import SandboxError
+
+_ANSWER_SECONDS = 5.0
+"""How long (s) a program may take to read a refusal or the end of an answer."""
+_DRAINED_BYTES = 1 << 20
+_PATH = 1000
+"""How many characters of a path are recorded."""
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+@dataclass(slots=True)
+class _RecordDraft:
+    """What is known so far of one connection, for its record."""
+
+    began: float = field(default_factory=time.time)
+    method: str = ""
+    target: HttpTarget = NO_TARGET
+    address: str = ""
+    reason: str = ""
+    allowed: bool = False
+    answered: bool = False
+    """Whether the program has received bytes, so that a refusal can only cut the connection."""
+
+
+class EgressProxy:
+    """Carries a sandbox's connections under one `Egress` after another; used on the background loop."""
+
+    def __init__(self, sandbox_id: str, egress: Egress) -> None:
+        """Open the log of `egress`. Raises OSError."""
+        self._sandbox_id, self._audit = sandbox_id, AuditLog(egress.log)
+        self._phase = _Phase(sandbox_id, egress, self._audit)
+
+    async def change(self, egress: Egress | None) -> None:
+        """Decide by `egress` from now on and close every open connection; None refuses everything.
+
+        Raises OSError if the new log cannot be opened; nothing has changed then.
+        """
+        phase, audit = self._phase, self._audit
+        if egress is not None:
+            self._audit = AuditLog(egress.log)
+        self._phase = _Phase(self._sandbox_id, egress, self._audit)
+        await phase.end()
+        if audit is not self._audit:
+            audit.close()
+
+    async def carry(self, stream: ByteStream) -> None:
+        """Serve one connection of the sandbox, and close it."""
+        await self._phase.carry(stream)
+
+    async def close(self) -> None:
+        """Close every connection and the log."""
+        await self._phase.end()
+        self._audit.close()
+
+
+class _Phase:
+    """The time under one `Egress`, or under none, with its connections and its count of bytes."""
+
+    def __init__(self, sandbox_id: str, egress: Egress | None, audit: AuditLog) -> None:
+        self._sandbox_id, self._audit, self._none = sandbox_id, audit, egress is None
+        self._egress = egress = egress or Egress()
+        self._resolver, self._left = Resolver(), Meter(egress.max_bytes)
+        self._open: set[anyio.CancelScope] = set()
+        self._none_open = anyio.Event()
+        self._tls = egress.tls
+
+    async def end(self) -> None:
+        """Cut every connection, and wait until each is closed and recorded."""
+        for scope in tuple(self._open):
+            scope.cancel()
+        while self._open:
+            self._none_open = anyio.Event()
+            await self._none_open.wait()
+
+    async def carry(self, stream: ByteStream) -> None:
+        asked, meter = _RecordDraft(), Meter(0, self._left)
+        scope = anyio.CancelScope()
+        crowded = len(self._open) >= self._egress.max_connections
+        self._open.add(scope)
+        try:
+            with scope:
+                await self._serve(stream, asked, meter, crowded=crowded)
+        finally:
+            self._record(asked, meter)
+            try:
+                await stream.aclose()
+            finally:
+                self._open.discard(scope)
+                if not self._open:
+                    self._none_open.set()
+
+    async def _serve(
+        self, stream: ByteStream, asked: _RecordDraft, meter: Meter, *, crowded: bool
+    ) -> None:
+        try:
+            if crowded:
+                most = self._egress.max_connections
+                raise EgressRefusedError(503, f"{most} connections are open already")
+            await self._handle(stream, asked, meter)
+        except EgressRefusedError as error:
+            asked.reason = error.reason
+            if not asked.answered:
+                await _refuse(stream, error)
+        except anyio.EndOfStream:
+            asked.reason = "the connection ended before the request was whole"
+        except _BROKEN as error:
+            asked.reason = f"the connection broke: {error or type(error).__name__}"
+        except SandboxError as error:
+            asked.reason = f"the sandbox ended: {error}"
+            raise
+        except anyio.get_cancelled_exc_class():
+            asked.reason = "the network was changed, or the sandbox stopped"
+            raise
+
+    async def _handle(self, stream: ByteStream, asked: _RecordDraft, meter: Meter) -> None:
+        egress, incoming = self._egress, Incoming(stream)
+        with _within(egress.header_seconds, "the head of the request"):
+            head = _http.request(await incoming.head(egress.max_header_bytes))
+        asked.method = head.method
+        asked.target = target = _http.target(head)
+        if self._none:
+            raise EgressRefusedError(403, "the sandbox's network is 'none' now")
+        if self._left.left <= 0:
+            raise EgressRefusedError(403, f"{egress.max_bytes} bytes have passed, all that may")
+        credential = egress.credential(target.name)
+        if credential is not None:
+            await self._with_headers(credential, head, stream, incoming, asked, meter)
+            return
+        if not egress.allows(target.name, target.port):
+            raise EgressRefusedError(403, f"no rule allows {target.name}:{target.port}")
+        length = _http.body_length(head)
+        if head.method == "CONNECT" and length != 0:
+            raise EgressRefusedError(400, "CONNECT has a body")
+        async with self._dialled(target.name, target.port, asked) as remote:
+            if head.method != "CONNECT":
+                host = target.name if target.port == 80 else f"{target.name}:{target.port}"
+                data = _http.forwarded(head, target, host, length, [])
+                await self._exchange(data, head, length, stream, incoming, remote, asked, meter)
+                return
+            asked.answered = True
+            await stream.send(_ESTABLISHED)
+            with _within(egress.header_seconds, "the first message of TLS"):
+                hello, name = await _tls.client_hello(incoming)
+            if name != target.name:
+                raise EgressRefusedError(403, f"TLS is for {name}, CONNECT for {target.name}")
+            asked.allowed = True
+            meter.sent(len(hello))
+            await remote.send(hello)
+            await join(stream, incoming, remote, meter, egress.idle_seconds)
+
+    async def _with_headers(
+        self,
+        credential: Credential,
+        head: RequestHead,
+        stream: ByteStream,
+        incoming: Incoming,
+        asked: _RecordDraft,
+        meter: Meter,
+    ) -> None:
+        """Send a request to the host of a credential, with its headers."""
+        (host, port), target = credential.target, asked.target
+        path = target.path.partition("?")[0]
+        if head.method not in credential.methods or target.port != 80:
+            raise EgressRefusedError(
+                403, f"{head.method} to port {target.port} of {target.name} is not allowed"
+            )
+        if not _paths.is_plain(path) or not credential.allows_path(path):
+            raise EgressRefusedError(403, f"the path {path[:200]!r} is not allowed")
+        length = _http.body_length(head)
+        named = host if port == 443 else f"{host}:{port}"
+        data = _http.forwarded(head, target, named, length, list(credential.headers.items()))
+        async with self._dialled(host, port, asked) as plain:
+            self._tls = self._tls or ssl.create_default_context()
+            try:
+                with anyio.fail_after(self._egress.header_seconds):
+                    remote = await TLSStream.wrap(
+                        plain, hostname=host, ssl_context=self._tls, standard_compatible=False
+                    )
+            except _BROKEN as error:
+                cause = error.__cause__ or error
+                raise EgressRefusedError(502, f"no TLS with {host}: {cause}") from error
+            await self._exchange(data, head, length, stream, incoming, remote, asked, meter)
+
+    async def _exchange(
+        self,
+        data: bytes,
+        head: RequestHead,
+        length: int | None,
+        stream: ByteStream,
+        incoming: Incoming,
+        remote: ByteStream,
+        asked: _RecordDraft,
+        meter: Meter,
+    ) -> None:
+        """Send one request and pass its answer on; then end the connection."""
+
+        def answered() -> None:
+            asked.answered = True
+
+        asked.allowed = True
+        meter.sent(len(data))
+        await remote.send(data)
+        idle = self._egress.idle_seconds
+        await exchange(head.method, length, stream, incoming, remote, meter, idle, answered)
+        await stream.send_eof()
+        await drain(stream, _ANSWER_SECONDS, _DRAINED_BYTES)
+
+    @contextlib.asynccontextmanager
+    async def _dialled(
+        self, name: str, port: int, asked: _RecordDraft
+    ) -> AsyncIterator[ByteStream]:
+        """Resolve a name once and connect to an address that was checked."""
+        addresses = await self._resolver.addresses(self._egress, name, port)
+        remote, asked.address = await dial(name, addresses, port)
+        try:
+            yield remote
+        finally:
+            await anyio.aclose_forcefully(remote)
+
+    def _record(self, asked: _RecordDraft, meter: Meter) -> None:
+        now = time.time()
+        record = EgressRecord(
+            time=asked.began,
+            sandbox=self._sandbox_id,
+            method=asked.method,
+            name=asked.target.name,
+            port=asked.target.port,
+            path=asked.target.path.partition("?")[0][:_PATH],
+            address=asked.address,
+            allowed=asked.allowed,
+            reason=asked.reason,
+            sent=meter.up,
+            received=meter.down,
+            seconds=round(max(0.0, now - asked.began), 6),
+        )
+        self._audit.add(record)
+
+
+async def _refuse(stream: ByteStream, error: EgressRefusedError) -> None:
+    """Answer a refused request, and give the program time to read the answer."""
+    with anyio.move_on_after(_ANSWER_SECONDS), contextlib.suppress(*_BROKEN):
+        await stream.send(_http.refusal(error.status, error.told))
+        await stream.send_eof()
+        await drain(stream, _ANSWER_SECONDS, _DRAINED_BYTES)
+
+
+@contextlib.contextmanager
+def _within(seconds: float, what: str) -> Iterator[None]:
+    """Raise EgressRefusedError if the body takes longer than `seconds`."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError as error:
+        raise EgressRefusedError(408, f"{what} took longer than {seconds:g} s") from error

@@ -1,0 +1,94 @@
+"""Names to addresses, once: the addresses that are checked are those that are dialled."""
+
+import ipaddress
+import socket
+
+import anyio
+import anyio.to_thread
+from anyio.abc import SocketAttribute, SocketStream
+
+from sandboxkit.egress._refused import EgressRefusedError
+from sandboxkit.egress._rules import Egress
+from sandboxkit.provider import close_in_forks
+
+_RESOLVE_SECONDS = _DIAL_SECONDS = 10.0
+_LOOKUPS = 8
+"""How many names are looked up at a time for one sandbox; each lookup occupies a thread."""
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "100.64.0.0/10",  # carrier-grade NAT
+        "192.88.99.0/24",  # 6to4 relays
+        "::/96",  # IPv4-compatible
+        "::ffff:0:0/96",  # IPv4-mapped
+        "64:ff9b::/96",  # NAT64
+        "64:ff9b:1::/48",  # NAT64 of a local network
+        "2001::/23",  # Teredo and other protocol assignments
+        "2002::/16",  # 6to4
+        "fec0::/10",  # site-local
+    )
+)
+
+
+def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address belongs to one host of the internet, and embeds no other address."""
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+class Resolver:
+    """Looks names up for one sandbox."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(_LOOKUPS)
+
+    async def addresses(self, egress: Egress, name: str, port: int) -> list[str]:
+        """Return the addresses of a name. Raises EgressRefusedError if any of them is not allowed."""
+        found = [egress.hosts[name]] if name in egress.hosts else await self._lookup(name, port)
+        for text in found:
+            address = ipaddress.ip_address(text)
+            if not (is_public(address) or egress.allows_private(address)):
+                raise EgressRefusedError(
+                    403,
+                    f"{name} has the address {text}, which is not public and not in private=",
+                    told=f"{name} has an address that is not allowed",
+                )
+        return found
+
+    async def _lookup(self, name: str, port: int) -> list[str]:
+        try:
+            with anyio.fail_after(_RESOLVE_SECONDS):
+                infos = await anyio.to_thread.run_sync(
+                    lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM),
+                    abandon_on_cancel=True,
+                    limiter=self._limiter,
+                )
+        except (OSError, UnicodeError) as error:
+            raise EgressRefusedError(502, f"{name} cannot be resolved: {error}") from error
+        found = dict.fromkeys(str(info[4][0]) for info in infos)
+        if not found:
+            raise EgressRefusedError(502, f"{name} has no address")
+        return list(found)
+
+
+async def dial(name: str, addresses: list[str], port: int) -> tuple[SocketStream, str]:
+    """Connect to the first address that answers; return the connection and the address.
+
+    Raises EgressRefusedError if none answers.
+    """
+    problem: OSError | None = None
+    for address in addresses:
+        try:
+            with anyio.fail_after(_DIAL_SECONDS):
+                stream = await anyio.connect_tcp(address, port)
+        except OSError as error:
+            problem = error
+        else:
+            close_in_forks(stream.extra(SocketAttribute.raw_socket))
+            return stream, address
+    raise EgressRefusedError(
+        502,
+        f"{name}:{port} does not answer at {', '.join(addresses)}: {problem}",
+        told=f"{name}:{port} does not answer",
+    ) from problem
