@@ -6,7 +6,10 @@ from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._session import Session
+from sandboxkit.datasets import Dataset
+from sandboxkit.egress import Credential, Egress, EgressRecord
 from sandboxkit.errors import (
+    AgentTooOldError,
     AuthenticationError,
     CapacityError,
     CommandError,
@@ -14,11 +17,14 @@ from sandboxkit.errors import (
     CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
+    DatasetNotFoundError,
     ImageNotFoundError,
     KernelError,
     MissingExtraError,
     NoRoomError,
     OutcomeUnknownError,
+    PortError,
+    PortLimitError,
     ProviderUnavailableError,
     SandboxError,
     SandboxFileError,
@@ -46,6 +52,7 @@ from sandboxkit.types import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentTooOldError",
     "AuthenticationError",
     "CapacityError",
     "CommandError",
@@ -54,6 +61,11 @@ __all__ = [
     "CommandTimeoutError",
     "CommandUsage",
     "ConfigurationError",
+    "Credential",
+    "Dataset",
+    "DatasetNotFoundError",
+    "Egress",
+    "EgressRecord",
     "Ending",
     "FileInfo",
     "FileType",
@@ -64,6 +76,8 @@ __all__ = [
     "NoRoomError",
     "Operation",
     "OutcomeUnknownError",
+    "PortError",
+    "PortLimitError",
     "Process",
     "ProcessResult",
     "ProviderUnavailableError",

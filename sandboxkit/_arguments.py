@@ -87,6 +87,11 @@ def integer(name: str, value: int, *, most: int = _MOST) -> int:
     return value
 
 
+def port(name: str, value: int, *, least: int = 1) -> int:
+    """Check the number of a TCP port; `least` is 0 where 0 stands for a free one."""
+    return value if least == 0 and value == 0 else integer(name, value, most=65535)
+
+
 def size(name: str, value: int) -> int:
     """Check a size in bytes."""
     return integer(name, value, most=_BYTES)
@@ -186,6 +191,16 @@ def path(value: str, name: str = "path") -> str:
     return value
 
 
+def cwd(value: str | None) -> str | None:
+    """Check a command's working directory, or None for the sandbox's."""
+    return None if value is None else path(value, "cwd")
+
+
+def user(value: str | None) -> str | None:
+    """Check a command's user, or None for the sandbox's."""
+    return None if value is None else text("user", value)
+
+
 def local_path(name: str, value: str | os.PathLike[str]) -> str:
     """Return a path on this machine as a str."""
     result = os.fspath(value) if isinstance(value, str | os.PathLike) else None
@@ -227,7 +242,7 @@ def mapping(name: str, value: Mapping[str, Any], example: str) -> dict[str, Any]
     if not isinstance(value, Mapping):
         given = "None" if value is None else f"a {type(value).__name__}"
         raise ConfigurationError(
-            f"{name} is {given}; use a mapping such as {example}, and leave it out for none"
+            f"{name} is {given}; use a mapping such as {example}, or leave the option out"
         )
     return dict(value)
 

@@ -16,7 +16,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _FIELDS = tuple(
     field.name
     for field in dataclasses.fields(SandboxSpec)
-    if field.name not in ("files", "start_timeout")
+    if field.name not in ("files", "start_timeout", "egress")
 )
 _numbers = itertools.count()
 
@@ -35,7 +35,8 @@ class Bucket:
     """The pool's sandboxes and statistics for one spec; used on the background loop only."""
 
     def __init__(self, spec: SandboxSpec, limiter: Limiter) -> None:
-        self.spec, self.limiter = dataclasses.replace(spec, files={}, start_timeout=None), limiter
+        self.spec = dataclasses.replace(spec, files={}, start_timeout=None, egress=None)
+        self.limiter = limiter
         self.target = 0
         """How many sandboxes of this spec the pool keeps."""
         self.ready: deque[Lifecycle] = deque()

@@ -135,8 +135,8 @@ async def list_dir(provider: Runner, sandbox_id: str, path: str) -> list[FileInf
     output = await _sh(provider, sandbox_id, _LIST, folder, _FORMAT, most=most)
     if len(output) == most or output.count(b"\0") > MAX_ENTRIES:
         raise SandboxFileError(
-            f"{path!r} holds more than {MAX_ENTRIES} entries or {MAX_LISTING} bytes of them; "
-            "look at a part of it with find(1)",
+            f"{path!r} holds more than {MAX_ENTRIES} entries or {MAX_LISTING} bytes of metadata; list a "
+            "part of it with find(1)",
             path=path,
             provider=provider.name,
             sandbox_id=sandbox_id,

@@ -111,7 +111,7 @@ def _end() -> None:
     # Close what atexit handlers opened meanwhile. The handlers still to run registered before us.
     _close_all()
     if not settle_callbacks(_CALLBACK_SECONDS):
-        _log.error("a done-callback still runs at interpreter exit, and is left there")
+        _log.error("a done-callback still runs at interpreter exit, and is abandoned")
     _loop.halt(end_unfinished)
 
 

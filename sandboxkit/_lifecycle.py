@@ -78,6 +78,8 @@ class SessionContext:
     limiter: Limiter = field(default_factory=Limiter)
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
     pool: "PoolInterface | None" = None
+    attached: set[Work] = field(default_factory=set)
+    """Background work that ends when the session is closed, whatever becomes of its sandbox."""
     lives: "set[Lifecycle]" = field(default_factory=set)
     """Lives that may still have something at the backend, except sandboxes made elsewhere."""
     begins: "Callable[[Lifecycle], None]" = _ignore
@@ -117,6 +119,8 @@ class Lifecycle:
         """When the life entered its current state (monotonic seconds)."""
         self.made = self.renewed = 0.0
         """When the sandbox was created, and when its lifetime last began (monotonic seconds)."""
+        self.equip: Callable[[str], Awaitable[None]] | None = None
+        """The last step of a start, given the sandbox's id: it brings what works through this process."""
         self.jobs = 0
         """How many earlier lives used this sandbox."""
         self.failures = 0
@@ -129,6 +133,7 @@ class Lifecycle:
         self._wanted = 0  # how many callers received the id
         self._calls: set[anyio.CancelScope] = set()
         self._no_calls = asyncio.Event()
+        self._attached: set[Work] = set()
         self._pid = os.getpid()
 
     @property
@@ -140,7 +145,7 @@ class Lifecycle:
         """Raise SandboxTerminatedError after `stop()`, and ConfigurationError in a forked child."""
         _forks.refuse(self._pid, f"sandbox {self._name()}", "reach it with Sandbox.from_id(...)")
         if self.stopped:
-            raise self._ended()
+            raise self.was_stopped()
 
     def describe(self) -> str:
         """Return the sandbox's name, state, time in that state, and the line that made it."""
@@ -148,7 +153,8 @@ class Lifecycle:
         made = f", made at {self.made_at}" if self.made_at else ""
         return f"{self._name()} {self.state.value} (for {seconds:.0f} s{made})"
 
-    def _ended(self) -> SandboxTerminatedError:
+    def was_stopped(self) -> SandboxTerminatedError:
+        """Return the error for the use of a sandbox that was stopped."""
         return SandboxTerminatedError(
             f"sandbox {self._name()} was stopped; make a new one with session.sandbox()",
             provider=self.provider.name,
@@ -186,7 +192,21 @@ class Lifecycle:
             if self.state is State.RUNNING:
                 self.context.look(self)
             raise
-        raise self._ended()
+        raise self.was_stopped()
+
+    async def attach(
+        self, work: Callable[[str], Awaitable[None]], starting: str | None = None
+    ) -> Work:
+        """Run `work` in the background. It is cancelled when the sandbox stops or its session closes.
+
+        `starting` is the id of the sandbox if it is just starting; otherwise start it if needed.
+        """
+        sandbox_id = await self.started() if starting is None else starting
+        attached = Work(lambda: self.during(sandbox_id, work))
+        for attachments in (self._attached, self.context.attached):
+            attachments.add(attached)
+            attached.on_end(attachments.discard)
+        return attached
 
     async def started(self) -> str:
         """Wait until the sandbox runs and return its id; start it if needed."""
@@ -250,6 +270,7 @@ class Lifecycle:
         """Note that the sandbox ended by itself and release its room; `stop()` removes leftovers."""
         if self.state is State.RUNNING:
             self._to(State.ENDED)
+            self._cancel_attached()
             self.context.moved = time.monotonic()
             self.context.throttle.room()
             self.leave_room()
@@ -261,11 +282,16 @@ class Lifecycle:
         """
         if self._stopping is None and os.getpid() == self._pid and self.state is not State.STOPPED:
             self._to(State.STOPPING)
+            self._cancel_attached()
             if self._start is not None:
                 self._start.cancel()
             self._stopping = asyncio.create_task(self._end())
             self._stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._stopping
+
+    def _cancel_attached(self) -> None:
+        for attached in self._attached:
+            attached.cancel()
 
     async def take_room(self, leave: Release | None = None) -> None:
         """Count the sandbox against the session's caps; `leave` is room that is already acquired."""
@@ -311,6 +337,8 @@ class Lifecycle:
             await self._make()
             await self._prepared(self._begin_jobs)
         await self._prepared(self._write_files)
+        if self.equip is not None:
+            await self._prepared(self.equip)
         self.id = self._exists
         self._to(State.RUNNING)
         self.context.moved = time.monotonic()
@@ -380,6 +408,8 @@ class Lifecycle:
                 await self._start.undo()
             if self.id is None or not await self._given_back():
                 await self._delete()
+            for attached in tuple(self._attached):
+                await attached.undo()
         except BaseException:
             self._stopping = None  # the next stop() retries
             self._to(State.STUCK)
@@ -404,6 +434,7 @@ class Lifecycle:
 
     async def _delete(self) -> None:
         if self._exists is not None:
+            self._cancel_attached()
             await self.provider.delete(self._exists)
             self._exists, self.failures = None, 0
             self.context.throttle.room()

@@ -32,8 +32,8 @@ def get() -> asyncio.AbstractEventLoop:
     refuse_trio()
     if _halted:
         raise ConfigurationError(
-            "the interpreter ends, and sandboxkit has ended: nothing can begin here any more; do it "
-            "before, or in an atexit handler that is registered after 'import sandboxkit'"
+            "the interpreter is exiting, and sandboxkit has shut down: no call can start; make it earlier, "
+            "or in an atexit handler that is registered after 'import sandboxkit'"
         )
     with _lock:
         if _loop is None:
@@ -84,8 +84,8 @@ def refuse_trio() -> None:
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         raise ConfigurationError(
-            "operations are awaited under asyncio, and not under trio: call sandboxkit in a thread, "
-            "as trio.to_thread.run_sync(lambda: session.run(argv).result())"
+            "operations can be awaited under asyncio, not under trio: call sandboxkit in a thread, as in "
+            "trio.to_thread.run_sync(lambda: session.run(argv).result())"
         )
 
 

@@ -90,7 +90,7 @@ class _Held:
         # Record locks belong to the process: they do not exclude its own sandboxes from each other.
         self._places: set[int] = set()
         self.waiting = 0
-        self._said = False
+        self._reported = False
 
     def lock(self, limit: int) -> int | None:
         """Lock and return the first free place; None if there is none."""
@@ -115,15 +115,15 @@ class _Held:
 
         The lock fails while another process checks it, so callers repeat this while they wait.
         """
-        if self.waiting and not self._said:
+        if self.waiting and not self._reported:
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, _WAITING)
-                self._said = True
+                self._reported = True
             except (BlockingIOError, PermissionError):
                 pass
-        elif not self.waiting and self._said:
+        elif not self.waiting and self._reported:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _WAITING)
-            self._said = False
+            self._reported = False
 
     def others_wait(self) -> bool:
         """Return whether another process has waiters."""
@@ -132,7 +132,7 @@ class _Held:
         except (BlockingIOError, PermissionError):
             return True
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _WAITING)
-        self._said = False
+        self._reported = False
         self.say_waiting()
         return False
 

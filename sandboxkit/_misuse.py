@@ -53,11 +53,11 @@ def _unknown(title: str, names: list[str], options: Mapping[str, object]) -> str
 
 
 def _remedy(
-    title: str, parameters: list[inspect.Parameter], args: tuple[Any, ...], said: str
+    title: str, parameters: list[inspect.Parameter], args: tuple[Any, ...], message: str
 ) -> str:
     by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     if len(args) <= len(by_place):
-        return said
+        return message
     if by_place[:1] == ["argv"] and all(isinstance(each, str) for each in args):
         return f"{title}() takes a command as one list: {title}({_arguments.shown(list(args))})"
     first = args[len(by_place)]

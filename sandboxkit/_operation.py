@@ -136,7 +136,7 @@ class Operation(concurrent.futures.Future[T], Shown):
     def __del__(self) -> None:
         if self._unread is not None and self._pid == os.getpid():
             _log.warning(
-                "%s; nobody asked for this result: take result() or await it", self._unread
+                "%s; this result was never collected: call result() or await it", self._unread
             )
 
     def _start(self, coro: Coroutine[Any, Any, T]) -> None:
@@ -223,8 +223,8 @@ class Operation(concurrent.futures.Future[T], Shown):
         self._waiters.clear()
         self._done_callbacks.clear()  # type: ignore[attr-defined] # private, as are the others
         self._end_with(
-            f"this operation belongs to process {os.getppid()}, which was forked: "
-            "nobody works on it here; begin one of this process's own"
+            f"this operation belongs to process {os.getppid()}, which was forked: it cannot complete here; "
+            "start a new one in this process"
         )
 
     def _end_with(self, message: str) -> None:
@@ -305,7 +305,7 @@ os.register_at_fork(after_in_child=_end_in_child)
 def end_unfinished() -> None:
     """Fail all unfinished operations with ConfigurationError, as the interpreter exits."""
     for op in tuple(_unfinished):
-        op._end_with("the interpreter ended before this operation did; wait for it before that")
+        op._end_with("the interpreter exited before this operation ended; wait for it earlier")
 
 
 def settle_callbacks(seconds: float) -> bool:
@@ -379,7 +379,7 @@ def _may_block(name: str) -> None:
         while frame.f_back and frame.f_globals.get("__name__", "").startswith("sandboxkit."):
             frame, level = frame.f_back, level + 1
         warnings.warn(
-            f"{name}() blocks this thread's event loop, and all that runs on it; use 'await', "
+            f"{name}() blocks this thread's event loop, and everything that runs on it; use 'await', "
             "'async for' and 'async with', or asyncio.to_thread(...) for code that blocks",
             RuntimeWarning,
             stacklevel=level,

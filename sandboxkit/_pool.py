@@ -443,7 +443,7 @@ class Pool:
             life.stop()
             return
         self._thrown[why] += 1
-        self._note(f"{life.id or 'one in the making'} thrown away: {why}", error)
+        self._note(f"{life.id or 'a starting sandbox'} thrown away: {why}", error)
         stopping = life.stop()
         assert stopping is not None
         self._leaving += 1

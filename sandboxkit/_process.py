@@ -84,8 +84,8 @@ class Process(Operation[ProcessResult]):
         status = self.poll()
         if status is None:
             raise ConfigurationError(
-                f"{_shown(self.argv)} still runs and has no returncode: take that of result(), which "
-                "waits for its end, or ask poll(), which is None until then"
+                f"{_shown(self.argv)} is still running and has no returncode: use result(), which waits for "
+                "its end, or poll(), which returns None until then"
             )
         return status
 
@@ -128,7 +128,7 @@ class Process(Operation[ProcessResult]):
             before = (self._began or called) - called
             self._late = ProviderUnavailableError(
                 f"{_shown(self.argv)} was killed at its {limit}, of which {before:.1f} s passed before it "
-                "began: give it more, or a timeout of its own"
+                "started: give it a longer deadline, or a timeout"
             )
         self._kill()
 

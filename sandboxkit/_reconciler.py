@@ -147,8 +147,8 @@ class Reconciler:
             self._wait.withdraw()
             return
         text = (
-            f"{len(waiting)} sandboxes wait for room, since {now - longest:.0f} s without any "
-            f"movement: {self._context.full()}"
+            f"{len(waiting)} sandboxes wait for room, and none has started or ended for "
+            f"{now - longest:.0f} s: {self._context.full()}"
         )
         self._wait.publish(text)
         if now > self._warned + _WARN_AGAIN_SECONDS:

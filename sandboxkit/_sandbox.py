@@ -6,7 +6,7 @@ import os
 import posixpath
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
@@ -16,7 +16,7 @@ from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
 from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process
 from sandboxkit._states import State
-from sandboxkit._streams import Stdin
+from sandboxkit._streams import Stdin, command_input
 from sandboxkit._work import start_detached
 from sandboxkit.display import Shown
 from sandboxkit.errors import ConfigurationError, SandboxFileError
@@ -26,22 +26,25 @@ from sandboxkit.types import (
     Exit,
     FileInfo,
     FileType,
+    Network,
     Output,
     PtySize,
     SandboxInfo,
     SandboxSpec,
     SandboxState,
-    StdinItem,
     Usage,
 )
 
 if TYPE_CHECKING:
     from sandboxkit._transfer import Transfer
+    from sandboxkit.egress import Egress
+    from sandboxkit.egress._control import NetworkControl
     from sandboxkit.kernel import Kernel, KernelOptions
     from sandboxkit.terminal import Terminal
+    from sandboxkit.tunnels import Exposed, Handler, PortConnection, Served
 
 T = TypeVar("T")
-_Run = Callable[[str, Output], Awaitable[Exit]]
+_Run = Callable[[str, Command, Output], Awaitable[Exit]]
 
 MAX_READ = 256 * 1024 * 1024
 MAX_DOWNLOAD = 1024 * 1024 * 1024
@@ -60,8 +63,8 @@ class Sandbox(Shown):
         """Raise ConfigurationError for a direct call: sessions make sandboxes."""
         if not given or not isinstance(given[0], Provider):
             raise ConfigurationError(
-                f"a {cls.__name__} is made by its session: Session().sandbox(image=...); one that "
-                "runs already is reached by Sandbox.from_id(id)"
+                f"a {cls.__name__} is made by its session: Session().sandbox(image=...); get a running one "
+                "with Sandbox.from_id(id)"
             )
         return super().__new__(cls)
 
@@ -74,6 +77,10 @@ class Sandbox(Shown):
     ) -> None:
         self._provider = provider
         self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=_caller())
+        self._reached_by_id = sandbox_id is not None
+        self._network: NetworkControl | None = None
+        if spec.egress is not None:
+            self._network = self._controlled()
 
     def __repr__(self) -> str:
         return f"<Sandbox {self._life.describe()} provider={self.provider_name}>"
@@ -168,12 +175,10 @@ class Sandbox(Shown):
         self._life.refuse_ended()  # before a stdin exists that nobody would close
         size = _arguments.pty(pty)
         words, variables = _arguments.argv(argv), _arguments.env(env)
-        live, items = _input(stdin, open_=size is not None)
-        command = Command(words, _cwd(cwd), variables, _user(user), items, size)
+        live, items = command_input(stdin, open_=size is not None)
+        command = Command(words, _arguments.cwd(cwd), variables, _arguments.user(user), items, size)
         limits = _limits(timeout, deadline, check, output_limit)
-        return self._process(
-            words, lambda box, output: self._provider.exec(box, command, output), limits, live
-        )
+        return self._process(words, command, self._provider.exec, limits, live)
 
     def run_python(
         self,
@@ -201,12 +206,13 @@ class Sandbox(Shown):
                 "or use session.run_python(code)"
             )
         words = ("-c", *_arguments.arguments("args", args))
-        live, items = _input(stdin)
-        command = Command(words, _cwd(cwd), _arguments.env(env), None, items)
+        live, items = command_input(stdin)
+        command = Command(words, _arguments.cwd(cwd), _arguments.env(env), None, items)
         text = _arguments.code("code", code)
         return self._process(
             (interpreter.program, "-I", "-c", text, *words[1:]),
-            lambda box, output: self._provider.run_python(box, text, command, output),
+            command,
+            lambda box, led, output: self._provider.run_python(box, text, led, output),
             _limits(timeout, deadline, check, output_limit),
             live,
         )
@@ -238,6 +244,49 @@ class Sandbox(Shown):
 
         self._life.refuse_ended()
         return Kernel(self, **options)
+
+    def connect(self, port: int) -> "Operation[PortConnection]":
+        """Connect to a port of the sandbox's loopback, with or without a network.
+
+        Raises PortError if nothing listens there, PortLimitError, and ConfigurationError where the
+        backend cannot (AgentTooOldError where only this sandbox's agent cannot).
+        """
+        from sandboxkit.tunnels import _connection
+
+        return _connection.connect(self._life, port)
+
+    def expose(self, port: int, *, host_port: int = 0) -> "Operation[Exposed]":
+        """Make a port of the sandbox's loopback reachable at a port of this machine's loopback.
+
+        Any process of this machine can then connect. `host_port` 0 takes a free one; a taken one raises
+        OSError. Raises ConfigurationError where the backend cannot.
+        """
+        from sandboxkit.tunnels import _exposed
+
+        return _exposed.expose(self._life, port, host_port)
+
+    def serve(self, port: int, to: "str | Handler") -> "Operation[Served]":
+        """Listen on a port of the sandbox's loopback, and lead its connections to this side.
+
+        `to` is an address to connect to from here, such as "127.0.0.1:9000", or an async function that
+        is called with each `PortConnection` on the event loop that calls `serve`. Port 0 takes a free one.
+        Raises PortError if the port is taken, and ConfigurationError where the backend cannot.
+        """
+        from sandboxkit.tunnels import _served
+
+        return _served.serve(self._life, port, to)
+
+    def set_network(self, network: "Network | Egress") -> Operation[None]:
+        """Change what the sandbox may reach from now on, and cut the connections that are open.
+
+        `network` is "none" or an `Egress`. Raises ConfigurationError for a sandbox with the internet, and
+        for one that was reached by its id.
+        """
+        from sandboxkit.egress import _control
+
+        egress = _control.checked(network, self.spec, by_id=self._reached_by_id)
+        self._network = control = self._network or self._controlled()
+        return self._call(lambda _: control.change(egress))
 
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
         """Read a whole file. Raises SandboxFileNotFoundError, or SandboxFileError past `max_bytes`."""
@@ -400,12 +449,25 @@ class Sandbox(Shown):
         self._life.refuse_ended()
         return Operation(self._life.call(work), of=self._life)
 
+    def _controlled(self) -> "NetworkControl":
+        from sandboxkit.egress._control import NetworkControl
+
+        control = NetworkControl(self._life)
+        self._life.equip = control.begin
+        return control
+
     def _process(
-        self, argv: tuple[str, ...], run: _Run, limits: CommandLimits, live: Stdin | None
+        self,
+        argv: tuple[str, ...],
+        command: Command,
+        run: _Run,
+        limits: CommandLimits,
+        live: Stdin | None,
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
             sandbox_id = await self._life.started()
-            return lambda output: self._life.during(sandbox_id, lambda box: run(box, output))
+            led = command if self._network is None else self._network.lead(command)
+            return lambda output: self._life.during(sandbox_id, lambda box: run(box, led, output))
 
         return Process(argv, ready, limits, live, self._life)
 
@@ -421,14 +483,6 @@ def _caller() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _cwd(cwd: str | None) -> str | None:
-    return None if cwd is None else _arguments.path(cwd, "cwd")
-
-
-def _user(user: str | None) -> str | None:
-    return None if user is None else _arguments.text("user", user)
-
-
 def _limits(
     timeout: float | None, deadline: float | None, check: bool, output_limit: int | None
 ) -> CommandLimits:
@@ -438,22 +492,3 @@ def _limits(
         check=_arguments.flag("check", check),
         output=None if output_limit is None else _arguments.size("output_limit", output_limit),
     )
-
-
-def _input(
-    stdin: _arguments.Content | bool | None, *, open_: bool = False
-) -> tuple[Stdin | None, AsyncIterator[StdinItem] | None]:
-    """Return the writable stdin, if any, and the items that the command reads.
-
-    With `open_`, stdin is writable unless content is given.
-    """
-    given = _arguments.stdin(stdin)
-    if given is True or (open_ and not given):
-        live = Stdin()
-        return live, live._items()
-    return None, _once(given) if isinstance(given, bytes) else None
-
-
-async def _once(data: bytes) -> AsyncIterator[StdinItem]:
-    if data:
-        yield data

@@ -32,11 +32,12 @@ from sandboxkit._pool import Pool
 from sandboxkit._process import OUTPUT_LIMIT, Process
 from sandboxkit._reconciler import Reconciler
 from sandboxkit._sandbox import Sandbox
-from sandboxkit._spec import PRELOAD, SpecOptions, build
+from sandboxkit._spec import PRELOAD, build
 from sandboxkit._states import WITHOUT_ROOM, State
 from sandboxkit._work import Work, start_detached
 from sandboxkit.display.signatures import spelled_out, with_options
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
     Diagnosis,
@@ -211,7 +212,7 @@ class Session:
                 known.setup,
             )
         elif preload is not None or python is not None:
-            raise ConfigurationError("interpreter= goes neither with preload= nor with python=")
+            raise ConfigurationError("interpreter= cannot be combined with preload= or python=")
         env = overrides.pop("env", None)
         sandbox = self.sandbox(**overrides)
         process = sandbox.run_python(
@@ -238,8 +239,7 @@ class Session:
         self._provider.check(spec)
         if pool is None or not pool.takes(spec):
             raise ConfigurationError(
-                "there is nothing to fill: make the Session with pool=, and neither command= nor "
-                "detach=True"
+                "there is no pool to fill: make the Session with pool=, without command= or detach=True"
             )
         return Operation(pool.warm(spec))
 
@@ -301,7 +301,9 @@ class Session:
             if given is None:
                 raise ConfigurationError("the sandbox has not started; start() it first")
             if sandbox.spec.reuse == "reset":
-                raise ConfigurationError("a sandbox with reuse='reset' stays with its own session")
+                raise ConfigurationError(
+                    "a sandbox with reuse='reset' cannot move to another session"
+                )
         sandbox_id = _arguments.text("sandbox", given)
 
         async def run() -> Sandbox:
@@ -385,11 +387,15 @@ class Session:
         self._reconciler.close()
         if self._pool is not None:
             self._pool.close()
+        for attached in tuple(self._context.attached):
+            attached.cancel()
         async with anyio.create_task_group() as group:
             for sandbox in list(self._sandboxes):
                 group.start_soon(stop, sandbox)
         if self._pool is not None:
             await self._pool.settle()
+        for attached in tuple(self._context.attached):
+            await attached.undo()
         if self._sweep is not None:
             await self._sweep.undo()
         what = f"{len(errors)} sandboxes could not be stopped" if errors else "closing failed"
@@ -432,13 +438,11 @@ class Session:
             marks[_tags.DETACH] = "1"
         if spec.lifetime is not None:
             marks[_tags.EXPIRES] = f"{time.time() + spec.lifetime:.0f}"
-        return dataclasses.replace(spec, tags={**spec.tags, **marks})
+        return dataclasses.replace(spec, tags={**spec.tags, **marks}, egress=None)
 
     def _refuse_reuse(self, spec: SandboxSpec) -> None:
         if spec.reuse == "reset" and self._pool is None:
-            raise ConfigurationError(
-                "reuse='reset' needs a pool to come back to: make the Session with pool="
-            )
+            raise ConfigurationError("reuse='reset' needs a pool: make the Session with pool=")
 
     def _refuse_closed(self) -> None:
         _forks.refuse(self._pid, f"session {self.id}", "make a new Session after a fork")
@@ -480,12 +484,12 @@ def _bounds(
         _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
     if max_concurrency is not None and most > max_concurrency:
         raise ConfigurationError(
-            f"pool={pool!r} with max_concurrency={max_concurrency}: those that are ready count as "
-            "well, so there can never be as many"
+            f"pool={pool!r} with max_concurrency={max_concurrency}: sandboxes in the pool count towards "
+            "max_concurrency; raise it to the pool's size"
         )
     if not Pool.takes(spec):
         raise ConfigurationError(
-            f"pool={pool!r} goes neither with detach=True nor with a command among the session's "
-            "options; give these to sandbox()"
+            f"pool={pool!r} cannot be combined with detach=True or a command among the session's options; "
+            "give these to sandbox()"
         )
     return least, most

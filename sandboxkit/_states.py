@@ -11,7 +11,7 @@ class State(Enum):
     STARTING = "starts"
     RUNNING = "runs"
     ENDED = "has ended by itself"
-    UNDOING = "is removed again, as nobody waits for its start any more"
+    UNDOING = "is being removed, because nothing waits for its start any more"
     LEFT_OVER = "failed to start, and could not be removed yet"
     STOPPING = "is being stopped"
     STUCK = "could not be removed yet"

@@ -282,3 +282,22 @@ def _lines(max_length: int) -> Callable[[bytes | None], list[str]]:
         return found
 
     return convert
+
+
+def command_input(
+    given: _arguments.Content | bool | None, *, open_: bool = False
+) -> tuple[Stdin | None, AsyncIterator[StdinItem] | None]:
+    """Return the writable stdin, if any, and the items that the command reads.
+
+    With `open_`, stdin is writable unless content is given.
+    """
+    checked = _arguments.stdin(given)
+    if checked is True or (open_ and not checked):
+        live = Stdin()
+        return live, live._items()
+    return None, _once(checked) if isinstance(checked, bytes) else None
+
+
+async def _once(data: bytes) -> AsyncIterator[StdinItem]:
+    if data:
+        yield data

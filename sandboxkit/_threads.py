@@ -13,7 +13,7 @@ def no_thread(error: RuntimeError) -> ProviderUnavailableError | None:
     if str(error) != NO_THREAD:
         return None
     return ProviderUnavailableError(
-        "this machine, not the sandbox, has no room for another thread: its processes and threads "
-        "are as many as they may be (ulimit -u, or the pids.max of a control group), or its memory "
-        "is full; run fewer at a time, or raise the limit"
+        "this machine, not the sandbox, cannot start another thread: it has reached a limit of processes "
+        "and threads (ulimit -u, or the pids.max of a control group), or its memory is full; run fewer at a "
+        "time, or raise the limit"
     )

@@ -132,7 +132,7 @@ class AdmissionThrottle:
     def _too_long(self) -> ProviderUnavailableError:
         assert self._why is not None
         return ProviderUnavailableError(
-            f"no creation for {self.closed_for:.0f} s, as the backend asked: {self._why}",
+            f"creations pause for {self.closed_for:.0f} s, as the backend asked: {self._why}",
             provider=self._why.provider,
             retry_after=self.closed_for,
         )

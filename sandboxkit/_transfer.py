@@ -205,7 +205,7 @@ def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits
         if size > limits.max_bytes:
             raise _refused(member.name, f"more than max_bytes={limits.max_bytes} bytes")
         if name and (count > 1 or not member.is_file):
-            raise _refused(member.name, "it is not the one file it was")
+            raise _refused(member.name, "the sandbox sent an archive that is not this one file")
         parts = [name] if name else _parts(member.name)
         if not parts:
             continue  # the folder itself
@@ -220,7 +220,7 @@ def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits
             if skipped_size > _MAX_SKIPPED:
                 raise _refused(member.name, "too many links and special files")
     if name and not files:
-        raise _refused(name, "it is not the one file it was")
+        raise _refused(name, "the sandbox sent an archive that is not this one file")
     return Transfer(files, size, tuple(skipped))
 
 

@@ -55,7 +55,7 @@ def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
         if kind in _EXTENSIONS:
             extensions, left = extensions + 1, left - _BLOCK - stored
             if stored > _MAX_EXTENSION or left < 0 or extensions > _MAX_EXTENSIONS:
-                raise ArchiveError(f"extended headers of {stored} bytes and more")
+                raise ArchiveError(f"extended headers of at least {stored} bytes")
             text = _exactly(read, _padded(stored))[:stored]
             if kind == _LONG_NAME:
                 name = text.partition(b"\0")[0]
@@ -108,7 +108,7 @@ def _padded(size: int) -> int:
 
 def _check_sum(block: bytes) -> None:
     if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * ord(" "):
-        raise ArchiveError("a header's check sum is wrong")
+        raise ArchiveError("a header's checksum is wrong")
 
 
 def _number(field: bytes) -> int:
@@ -116,13 +116,13 @@ def _number(field: bytes) -> int:
         return int.from_bytes(field[1:])
     digits = field.partition(b"\0")[0].strip() or b"0"
     if digits.strip(b"01234567"):
-        raise ArchiveError("a header holds no number where one should be")
+        raise ArchiveError("a header has no number where one is required")
     return int(digits, 8)
 
 
 def _decimal(digits: bytes) -> int:
     if not digits.isdigit() or len(digits) > _MAX_DIGITS:
-        raise ArchiveError("an extended header holds no number where one should be")
+        raise ArchiveError("an extended header has no number where one is required")
     return int(digits)
 
 

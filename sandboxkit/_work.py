@@ -65,6 +65,18 @@ class Work:
             if not self._waiting and not self._task.done():
                 self._scope.cancel()
 
+    def ended(self) -> asyncio.Task[None]:
+        """Return a task that ends, without an error, when the work ends."""
+
+        async def wait() -> None:
+            await asyncio.wait([self._task])
+
+        return asyncio.create_task(wait())
+
+    def on_end(self, then: Callable[["Work"], object]) -> None:
+        """Call `then` with the work when it ends."""
+        self._task.add_done_callback(lambda _: then(self))
+
     def cancel(self) -> None:
         """Cancel the work, which then undoes its effects."""
         self._scope.cancel()

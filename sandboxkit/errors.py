@@ -2,7 +2,9 @@
 
     SandboxError                         provider, sandbox_id, retryable
     ├── ConfigurationError (ValueError)  bad argument, unknown provider, unsupported option
-    │   └── MissingExtraError (ImportError)  a package that is not installed
+    │   ├── DatasetNotFoundError         no dataset with this digest is stored
+    │   ├── MissingExtraError (ImportError)  a package that is not installed
+    │   └── AgentTooOldError             an older sandboxkit started the sandbox
     ├── AuthenticationError              the backend refused our credentials or permissions
     ├── ProviderUnavailableError         retryable: transport, throttling (retry_after), a backend fault
     ├── SandboxStartError                the sandbox could not be created
@@ -15,6 +17,8 @@
     ├── SandboxFileError                 a file operation failed
     │   └── SandboxFileNotFoundError (FileNotFoundError)
     ├── CommandStartError                the command was not started: it has no status; errno
+    ├── PortError                        a port inside cannot be reached or listened on; errno
+    │   └── PortLimitError               too many connections are open to the sandbox
     ├── KernelError                      a kernel that has ended, with the state of its cells
     ├── TerminalError                    a terminal whose shell has ended, or is busy
     ├── OutcomeUnknownError              the command may have run: never retried by itself
@@ -33,6 +37,7 @@ from typing import TypedDict, Unpack
 from sandboxkit.types import ProcessResult
 
 __all__ = [
+    "AgentTooOldError",
     "AuthenticationError",
     "CapacityError",
     "CommandError",
@@ -40,11 +45,14 @@ __all__ = [
     "CommandStartError",
     "CommandTimeoutError",
     "ConfigurationError",
+    "DatasetNotFoundError",
     "ImageNotFoundError",
     "KernelError",
     "MissingExtraError",
     "NoRoomError",
     "OutcomeUnknownError",
+    "PortError",
+    "PortLimitError",
     "ProviderUnavailableError",
     "SandboxError",
     "SandboxFileError",
@@ -94,8 +102,16 @@ class ConfigurationError(SandboxError, ValueError):
     """The caller asked for something invalid or unsupported; raised before anything is created."""
 
 
+class DatasetNotFoundError(ConfigurationError):
+    """No dataset with this digest is stored on this machine; the message says how to store one."""
+
+
 class MissingExtraError(ConfigurationError, ImportError):
     """A package of an optional extra is not installed; the message says how to install it."""
+
+
+class AgentTooOldError(ConfigurationError):
+    """The sandbox's agent lacks a call; the message says how to renew it. Other calls still work."""
 
 
 class AuthenticationError(SandboxError):
@@ -183,6 +199,23 @@ class CommandStartError(SandboxError):
         super().__init__(message, **where)
         self.errno = errno
         self.retryable = errno in _NO_ROOM
+
+
+class PortError(SandboxError):
+    """A port inside the sandbox cannot be reached or listened on. `errno` is Linux's number.
+
+    ECONNREFUSED: nothing listens there; EADDRINUSE: something already does.
+    """
+
+    def __init__(self, message: str, *, errno: int, **where: Unpack[_Where]) -> None:
+        super().__init__(message, **where)
+        self.errno = errno
+
+
+class PortLimitError(PortError):
+    """As many connections are open to the sandbox, or to all of the session, as may be; close some."""
+
+    retryable = True
 
 
 class KernelError(SandboxError):

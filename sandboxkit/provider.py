@@ -8,7 +8,8 @@ checks the contract.
 Providers implement no timeouts: the core cancels `exec`. They do not retry, do not track what they
 created, and raise only errors of `sandboxkit.errors`. Pass each connection whose end tells the
 backend that this process is gone to `close_in_forks`; otherwise a forked child keeps it open.
-`state_folder` returns the folder for state that a user's processes share about local sandboxes.
+`state_folder` returns the folder for state that a user's processes share about local sandboxes, and
+`DatasetStore` has the snapshots that `spec.mounts` names.
 """
 
 import builtins
@@ -21,10 +22,13 @@ from collections.abc import (
 )
 from typing import ClassVar
 
+from anyio.abc import ByteStream
+
 from sandboxkit import _exec_files
 from sandboxkit._forks import close_in_forks
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
+from sandboxkit.datasets import DatasetStore
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError
 from sandboxkit.types import (
     Command,
@@ -40,7 +44,35 @@ from sandboxkit.types import (
     Usage,
 )
 
-__all__ = ["Output", "Provider", "StreamName", "close_in_forks", "no_thread", "state_folder"]
+__all__ = [
+    "DatasetStore",
+    "Output",
+    "PortListener",
+    "Provider",
+    "StreamName",
+    "close_in_forks",
+    "no_thread",
+    "state_folder",
+]
+
+
+class PortListener(ABC):
+    """A port of a sandbox's loopback on which the provider listens, until it is closed."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @abstractmethod
+    async def accept(self) -> ByteStream:
+        """Wait for a connection; several tasks may wait at once, which takes connections faster.
+
+        The stream is as `Provider.connect` describes it. Raises ClosedResourceError once the listener
+        is closed, and SandboxError if the sandbox ended or the way to it broke.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Stop listening. Accepted connections live on. Idempotent."""
 
 
 class Provider(ABC):
@@ -197,7 +229,7 @@ class Provider(ABC):
         and `ConfigurationError` if a module cannot be imported.
         """
         raise ConfigurationError(
-            f"provider {self.name!r} keeps no interpreter: run [{interpreter.program!r}, '-I', "
+            f"provider {self.name!r} has no interpreter: run [{interpreter.program!r}, '-I', "
             "'-c', code] with exec()"
         )
 
@@ -210,7 +242,7 @@ class Provider(ABC):
         raises what `exec` does. Raises `CommandStartError` with errno EBUSY while another job runs,
         and `SandboxTerminatedError` with `by_command` when the job has ended the interpreter.
         """
-        raise ConfigurationError(f"provider {self.name!r} keeps no interpreter")
+        raise ConfigurationError(f"provider {self.name!r} has no interpreter")
 
     async def reset(self, sandbox_id: str) -> None:
         """Restore the sandbox to its state at the first call, and verify the result.
@@ -221,6 +253,37 @@ class Provider(ABC):
         Raises `SandboxNotCleanError`, naming what is left; the sandbox must then be deleted.
         """
         raise ConfigurationError(f"provider {self.name!r} cannot reset a sandbox")
+
+    async def check_ports(self, sandbox_id: str) -> None:
+        """Return if `connect` and `listen` are possible; otherwise raise ConfigurationError."""
+        raise ConfigurationError(f"provider {self.name!r} cannot reach a sandbox's ports")
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        """Connect to a port of the sandbox's loopback, 127.0.0.1, from inside the sandbox.
+
+        The stream has flow control: one that nobody reads holds up no other call. `send_eof` ends one
+        direction. `aclose` before both directions have ended resets the connection. `receive` and
+        `send` raise BrokenResourceError if the program inside resets it, and SandboxError if the
+        sandbox ended or the way to it broke.
+        Raises `PortError` if nothing listens on the port, and `PortLimitError`.
+        """
+        await self.check_ports(sandbox_id)
+        raise NotImplementedError
+
+    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+        """Listen on a port of the sandbox's loopback as its user; port 0 takes a free one.
+
+        Raises `PortError` if the port is taken.
+        """
+        await self.check_ports(sandbox_id)
+        raise NotImplementedError
+
+    async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
+        """Remove the stored copies of datasets that no sandbox or process uses; return their digests.
+
+        With `dry_run` nothing is removed. A provider without `mounts` has none.
+        """
+        return []
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""

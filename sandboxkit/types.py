@@ -4,9 +4,12 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sandboxkit.display import Shown
+
+if TYPE_CHECKING:
+    from sandboxkit.egress import Egress
 
 __all__ = [
     "Command",
@@ -75,7 +78,6 @@ class SandboxSpec:
     """
 
     image: str | None = None
-    command: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
@@ -83,17 +85,22 @@ class SandboxSpec:
     memory_mb: int | None = None
     disk_mb: int | None = None
     pids: int | None = None
-    network: Network = "none"
+    gpu: str | None = None
+    profile: Profile = "standard"
     lifetime: float | None = 3600.0
     start_timeout: float | None = None
+    network: Network = "none"
+    command: tuple[str, ...] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    gpu: str | None = None
-    profile: Profile = "standard"
     detach: bool = False
     interpreter: Interpreter | None = None
     reuse: Reuse = "never"
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Maps folders in the sandbox to digests of datasets; see `sandboxkit.datasets`."""
+    egress: "Egress | None" = None
+    """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
