@@ -24,16 +24,16 @@ _STATES = {
 @page_of.register
 def _result(result: ProcessResult) -> Page:
     ending = result.ending or Ending.EXITED
-    said = f"status {result.returncode}"
+    summary = f"status {result.returncode}"
     if ending is not Ending.EXITED:
-        said += f", {ending.value.replace('_', ' ')}"
+        summary += f", {ending.value.replace('_', ' ')}"
     rows = {"argv": " ".join(result.argv), "seconds": f"{result.duration:.3g}"}
     if result.usage.peak_memory_bytes is not None:
         rows["peak memory"] = f"{result.usage.peak_memory_bytes / 2**20:.1f} MiB"
     if result.truncated:
         rows["truncated"] = "the middle of the output was dropped"
     texts = {"stdout": result.stdout, "stderr": result.stderr}
-    return Page("ProcessResult", said, "bad" if result.returncode else "good", rows, texts)
+    return Page("ProcessResult", summary, "bad" if result.returncode else "good", rows, texts)
 
 
 @page_of.register
@@ -51,8 +51,8 @@ def _info(info: SandboxInfo) -> Page:
 def _sandbox(sandbox: Sandbox) -> Page:
     own = {"id": sandbox.id or "none yet", "provider": sandbox.provider_name}
     if sandbox.id is None or sandbox._life.stopped:
-        said = "stopped" if sandbox._life.stopped else "not started"
-        return Page("Sandbox", said, "plain", own | {"tags": _tags_text(sandbox.spec.tags)})
+        summary = "stopped" if sandbox._life.stopped else "not started"
+        return Page("Sandbox", summary, "plain", own | {"tags": _tags_text(sandbox.spec.tags)})
     try:
         asking = sandbox.status()
         try:
@@ -99,5 +99,5 @@ def _left(expires_at: datetime) -> str:
     minutes, seconds = divmod(rest, 60)
     days, hours = divmod(hours, 24)
     parts = {"d": days, "h": hours, "min": minutes, "s": seconds}
-    said = [f"{number} {unit}" for unit, number in parts.items() if number]
-    return " ".join(said[:2])
+    shown = [f"{number} {unit}" for unit, number in parts.items() if number]
+    return " ".join(shown[:2])

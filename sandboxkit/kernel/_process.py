@@ -13,7 +13,7 @@ import anyio
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
 from sandboxkit.errors import CommandStartError, KernelError, SandboxError
-from sandboxkit.kernel import _said
+from sandboxkit.kernel import _messages
 from sandboxkit.kernel._options import Options
 from sandboxkit.kernel._result import CellError, CellOutcome, CellResult
 from sandboxkit.terminal._managed import END_SECONDS, Processes
@@ -60,7 +60,7 @@ class KernelProcess(Processes):
         super().__init__(sandbox, options.python, options.user, options.env)
         self._options = options
         self._mark, self._token = secrets.token_hex(8), secrets.token_hex(16)
-        self._outputs = _said.Outputs(options.output_limit)
+        self._outputs = _messages.Outputs(options.output_limit)
         self._process: Process | None = None
         self._turn, self._clean = anyio.Lock(), False
         self._number = 0
@@ -148,21 +148,21 @@ class KernelProcess(Processes):
                 await self._stop(grace)
                 self._outputs.take()
             raise
-        said = self._done
-        if said is None:
+        message = self._done
+        if message is None:
             with anyio.CancelScope(shield=True):
                 await self.close()
             if self.failure is not None:
                 raise self.failure
-            said = self._over or {}
+            message = self._over or {}
         outputs, dropped = self._outputs.take()
-        duration, dropped = time.monotonic() - started, dropped or said.get("truncated") is True
+        duration, dropped = time.monotonic() - started, dropped or message.get("truncated") is True
         if self._done is None:
             outcome, why = self._outcome(late, grace)
             ending = self.how[0] if self.how else Ending.KILLED
             error = CellError("KernelEnded", f"{why}; its state is gone")
             return CellResult(outcome, outputs, error, None, duration, dropped, ending)
-        failed, count = _said.error(said.get("error")), said.get("count")
+        failed, count = _messages.error(message.get("error")), message.get("count")
         outcome = CellOutcome.ERROR if failed else CellOutcome.OK
         if late:
             outcome = CellOutcome.TIMED_OUT
@@ -176,7 +176,7 @@ class KernelProcess(Processes):
     def _outcome(self, late: bool, grace: float) -> tuple[CellOutcome, str]:
         if late and self._stopped:
             return CellOutcome.TIMED_OUT, (
-                f"the cell ran past its timeout and did not heed an interrupt for {grace:g} s, so the "
+                f"the cell ran past its timeout and ignored an interrupt for {grace:g} s, so the "
                 "kernel was killed"
             )
         if late:
@@ -232,8 +232,8 @@ class KernelProcess(Processes):
             raise self.failure
         if self.ended:
             raise KernelError(
-                f"the kernel has ended ({self._said_of_end()}), and the state of its cells is gone: "
-                "restart() it"
+                f"the kernel has ended ({self._said_of_end()}), and the state of its cells is gone: call "
+                "restart()"
             )
 
     async def close(self, *, at_once: bool = False) -> None:
@@ -292,8 +292,8 @@ class KernelProcess(Processes):
             if b"\n" in chunk:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
-                    if (said := _said.message(bytes(line), self._token)) is not None:
-                        self._heard(said)
+                    if (message := _messages.message(bytes(line), self._token)) is not None:
+                        self._receive(message)
             elif len(rest) > most:
                 rest.clear()  # the holder writes no line of this length
         await self._result()
@@ -301,36 +301,36 @@ class KernelProcess(Processes):
         self._notify()
 
     # Any: JSON that the sandbox wrote; each value is checked before use.
-    def _heard(self, said: dict[str, Any]) -> None:
-        self._outputs.add(said.get("items"))
-        match said.get("say"):
+    def _receive(self, message: dict[str, Any]) -> None:
+        self._outputs.add(message.get("items"))
+        match message.get("say"):
             case "ready":
-                self.backend = str(said.get("backend"))
-            case "done" if said.get("number") == self._number:
-                self._done = said
+                self.backend = str(message.get("backend"))
+            case "done" if message.get("number") == self._number:
+                self._done = message
             case "over":
-                self._over, self._clean = said, said.get("clean") is True
+                self._over, self._clean = message, message.get("clean") is True
             case "ended":
                 self._clean = True
             case "failed":
-                self._failed, self._clean = str(said.get("why")), True
+                self._failed, self._clean = str(message.get("why")), True
         self._notify()
 
 
-def _ended(said: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
+def _ended(message: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
     """Return how the kernel ended, from its holder's report."""
-    status = said.get("status")
+    status = message.get("status")
     if not isinstance(status, int) or status >= 0:
         return Ending.EXITED, f"the kernel ended with status {status}"
     if status == -9 and result.usage.oom_kills:
         return Ending.OUT_OF_MEMORY, "the kernel ran out of the sandbox's memory and was killed"
-    why = f": {said['why']}" if said.get("why") else ""
+    why = f": {message['why']}" if message.get("why") else ""
     return Ending.SIGNAL, f"the kernel was killed by signal {-status}{why}"
 
 
 def _broken(result: ProcessResult) -> tuple[Ending, str]:
     """Return how the holder process ended; only a program in the sandbox can have ended it."""
     if result.ending is Ending.OUT_OF_MEMORY:
-        return Ending.OUT_OF_MEMORY, "what holds the kernel ran out of the sandbox's memory"
+        return Ending.OUT_OF_MEMORY, "the kernel's supervisor ran out of the sandbox's memory"
     ending = result.ending or (Ending.SIGNAL if result.returncode > 128 else Ending.EXITED)
-    return ending, f"what holds the kernel in the sandbox ended with status {result.returncode}"
+    return ending, f"the kernel's supervisor in the sandbox ended with status {result.returncode}"

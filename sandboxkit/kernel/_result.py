@@ -139,11 +139,11 @@ class CellResult(Shown):
         if self.ending is not None:
             rows["kernel"] = f"ended ({self.ending.value.replace('_', ' ')}): its state is gone"
         if self.truncated:
-            rows["truncated"] = "something in the middle was left out"
+            rows["truncated"] = "the middle of the output was left out"
         texts = {"stdout": self.stdout, "stderr": self.stderr, "result": self.text or ""}
         if self.error is not None:
-            said = f"{self.error.name}: {self.error.message}"
-            texts["error"] = self.error.traceback or said
+            summary = f"{self.error.name}: {self.error.message}"
+            texts["error"] = self.error.traceback or summary
         mood = _MOODS.get(self.outcome.value, "bad")
         headline = self.outcome.value.replace("_", " ")
         page = Page("CellResult", headline, mood, rows, texts)

@@ -99,8 +99,8 @@ class Shell(Processes):
             await self.confirm()
             if self.failure is not None:
                 raise self.failure
-            said = self.unread.look().decode(errors="replace").strip()[-500:]
-            raise CommandStartError(f"the shell of a terminal ended at once: {said}", errno=None)
+            output = self.unread.look().decode(errors="replace").strip()[-500:]
+            raise CommandStartError(f"the shell of a terminal ended at once: {output}", errno=None)
 
     async def store(self, command: str) -> str | None:
         """Store a command in the sandbox for `run`; return bash's message if its syntax is wrong."""
@@ -108,7 +108,7 @@ class Shell(Processes):
         if stored.returncode == 99:
             self.ended = True
             raise TerminalError(
-                f"the terminal cannot hand over the command: {stored.stderr.strip()}", ended=True
+                f"the terminal cannot store the command: {stored.stderr.strip()}", ended=True
             )
         return stored.stdout if stored.returncode else None
 
@@ -199,10 +199,10 @@ class Shell(Processes):
             whole, _, rest = (rest + chunk).rpartition(b"\n")
             rest = rest[-_LONGEST_REPORT:]
             for report in _REPORT.finditer(whole):  # any process can write here, in any amount
-                await self._heard(report)
+                await self._apply(report)
         await self._over(process)
 
-    async def _heard(self, report: re.Match[bytes]) -> None:
+    async def _apply(self, report: re.Match[bytes]) -> None:
         if (place := report["place"]) is not None and self._place is None:
             self._place = place.decode(errors="surrogateescape")
         elif report["kind"] is not None:

@@ -1,4 +1,4 @@
-"""Ends all that a kernel has started, and removes its folder."""
+"""Kill all processes that a kernel started, and remove its folder."""
 
 import contextlib
 import glob

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     given: dict[str, Any] = {}
 
 PAUSE = 0.05
-"""Seconds for which output is gathered."""
+"""How long (s) output is collected before it is sent."""
 MOST_AT_ONCE = 1 << 18
 PIECE = 1 << 16
 SET_DUMPABLE, SET_CHILD_SUBREAPER = 4, 36
@@ -90,7 +90,7 @@ class Holder:
         return child.pid
 
     def serve(self) -> None:
-        """Go on until the kernel ends, or nobody asks for more."""
+        """Serve requests until the kernel or the requests end."""
         while True:
             self.read_streams()
             self.back.receive()
@@ -109,7 +109,7 @@ class Holder:
             self.back.write()
 
     def reap(self) -> None:
-        """Take note of who has ended."""
+        """Reap child processes that have ended."""
         with contextlib.suppress(OSError):
             while os.read(self.woken, 512):
                 pass
@@ -124,7 +124,7 @@ class Holder:
                     )
 
     def read_streams(self) -> None:
-        """Read what has been printed, but not for ever."""
+        """Read printed output, for a bounded time."""
         for descriptor, name in list(self.streams.items()):
             most = MOST_AT_ONCE
             while most > 0:
@@ -140,7 +140,7 @@ class Holder:
                 self.kept.printed(name, data)
 
     def read_requests(self) -> bool:
-        """Read what is asked; False at the end of it."""
+        """Read requests; return False at their end."""
         data = os.read(0, PIECE)
         if not data:
             return False
@@ -158,7 +158,7 @@ class Holder:
         return True
 
     def interrupt(self) -> None:
-        """Ctrl-C: for the kernel, and for what it runs in the foreground."""
+        """Send SIGINT to the kernel and its foreground programs."""
         for send in (os.killpg, os.kill):
             with contextlib.suppress(OSError):
                 send(self.back.pid, signal.SIGINT)
@@ -166,14 +166,14 @@ class Holder:
         self.back.wake()
 
     def began(self, backend: str) -> None:
-        """The kernel can be used. What was printed by then is nobody's."""
+        """Report that the kernel is ready; discard earlier output."""
         self.read_streams()
         self.kept = OutputBuffer(self.limit)
         self.ready = True
         self.say("ready", backend=backend, version="{}.{}.{}".format(*sys.version_info[:3]))
 
     def done(self, error: dict[str, Any] | None, count: Any) -> None:
-        """The cell has ended."""
+        """Report the end of a cell."""
         if self.number is None:
             return
         self.read_streams()
@@ -188,7 +188,7 @@ class Holder:
         self.kept, self.number = OutputBuffer(self.limit), None
 
     def over(self) -> None:
-        """The kernel has ended."""
+        """Report the end of the kernel."""
         self.read_streams()
         self.back.receive()
         clean = end_all(self.mark, os.getpid())
@@ -201,19 +201,19 @@ class Holder:
             self.say("failed", why=f"it ended at once: {words}")
 
     def cut_off(self) -> None:
-        """The kernel cannot be heard any more: it ends, or the code has closed what leads here."""
+        """Handle the end of the message pipe: the kernel ends, or its code closed the pipe."""
         self.why = "nothing could be heard of it any more"
         with contextlib.suppress(OSError):
             os.kill(self.back.pid, signal.SIGKILL)
 
     def flush(self) -> None:
-        """Send the output that there is, a few times a second."""
+        """Send collected output, a few times a second."""
         if self.ready and self.kept.ready and time.monotonic() > self.sent + PAUSE:
             self.say("out", items=self.kept.take())
             self.sent = time.monotonic()
 
     def say(self, say: str, **fields: Any) -> None:
-        """Tell the other side."""
+        """Send a message to the client."""
         text = json.dumps({"say": say, **fields})
         rest = memoryview(f"\n{self.token} {text}\n".encode())
         while rest:
@@ -226,6 +226,6 @@ def cut(text: str, most: int) -> str:
 
 
 def main() -> None:
-    """Begin. Standard error is for what goes wrong here."""
+    """Run the holder; its own failures go to stderr."""
     Holder(given["options"]).serve()
     os._exit(0)  # no library has anything to wait for any more

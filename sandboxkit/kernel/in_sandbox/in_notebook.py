@@ -1,4 +1,4 @@
-"""What is changed in an ipykernel: its streams are pipes, in order with what it shows."""
+"""Patches for ipykernel: its streams are pipes, in order with its display messages."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ SHOWN = ("display_data", "execute_result", "update_display_data")
 
 
 class Shows:
-    """What was shown over Jupyter's own socket; the holder acknowledges each."""
+    """A count of unacknowledged display messages; the holder acknowledges each."""
 
     def __init__(self, acknowledged: int) -> None:
         self.acknowledged, self.process = acknowledged, os.getpid()
@@ -35,7 +35,7 @@ class Shows:
 
 
 def plain(value: "Any") -> "Any":
-    """A list or dict that JSON can hold, as it is; None for any other."""
+    """Return a list or dict that JSON can represent; None for any other value."""
     with contextlib.suppress(Exception):
         if json.loads(json.dumps(value, allow_nan=False)) == value:
             return value
@@ -43,7 +43,7 @@ def plain(value: "Any") -> "Any":
 
 
 def set_up(shell: "Any", acknowledged: int) -> None:
-    """Change it. Once more does no harm."""
+    """Apply the patches; idempotent."""
     if getattr(sys.stdout, "buffer", None).__class__.__name__ == PipeWriter.__name__:
         return
     os.set_inheritable(acknowledged, False)

@@ -1,4 +1,4 @@
-"""What a cell's output comes to: its head goes on as it comes, its tail at the end."""
+"""A bounded buffer of a cell's output: sends the head at once and the tail at the end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import deque
 from typing import Any
 
 COST = 64
-"""Bytes that each piece counts beside its own."""
+"""Overhead (bytes) that each item counts against the limit."""
 STREAMS = ("stdout", "stderr")
 
 
 class OutputBuffer:
-    """Output in the order it came, of `limit` bytes at most: past that the middle goes."""
+    """Output in order of arrival, at most `limit` bytes; the middle is dropped first."""
 
     def __init__(self, limit: int) -> None:
         self.half = self.room = limit // 2
@@ -24,7 +24,7 @@ class OutputBuffer:
         self.decoders = {name: make("replace") for name in STREAMS}
 
     def printed(self, stream: str, data: bytes) -> None:
-        """Add what came on a stream."""
+        """Add text from a stream."""
         if self.tail or len(data) > self.room:
             head, data = (b"", data) if self.tail else (data[: self.room], data[self.room :])
             if head:
@@ -35,7 +35,7 @@ class OutputBuffer:
             self._head(stream, data)
 
     def shown(self, kind: str, data: dict[str, Any], cut: bool) -> None:
-        """Add something shown. What is too large for a half is cut to its text."""
+        """Add a displayed value; reduce it to its text if it exceeds half the limit."""
         self.dropped = self.dropped or cut
         text = json.dumps(data).encode()
         if len(text) + COST > self.half:
@@ -50,7 +50,7 @@ class OutputBuffer:
             self.ready.append((kind, text))
 
     def take(self) -> list[list[Any]]:
-        """What can go on now: pairs of a kind, and text or the kinds of one thing shown."""
+        """Return items to send now: pairs of a kind, and text or a MIME bundle."""
         items: list[list[Any]] = []
         for kind, data in self.ready:
             if kind not in STREAMS:
@@ -61,7 +61,7 @@ class OutputBuffer:
         return items
 
     def finish(self) -> list[list[Any]]:
-        """The rest."""
+        """Return the remaining items."""
         self.ready.extend(self.tail)
         items = self.take()
         for name, decoder in self.decoders.items():

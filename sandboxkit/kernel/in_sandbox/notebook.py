@@ -1,4 +1,4 @@
-"""ipykernel as its holder sees it: Jupyter's messages, over sockets without a file."""
+"""The holder's connection to ipykernel: Jupyter messages over sockets without a file."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ del __sandboxkit_set_up
 SHOWN = ("display_data", "execute_result", "update_display_data")
 AGAIN_SECONDS = 1.0
 LOST_SECONDS = 5.0
-"""After its answer, until a cell's last message is taken for lost."""
+"""How long (s) after the reply a cell's last message may arrive before it counts as lost."""
 
 
 class Notebook:
-    """Starts ipykernel, and is its client."""
+    """A client that starts ipykernel."""
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
@@ -77,7 +77,7 @@ class Notebook:
         self.ask(self.set_up, silent=True)
 
     def run(self, code: str) -> None:
-        """Hand over a cell."""
+        """Send a cell."""
         self.ask(code, silent=False)
 
     def ask(self, code: str, *, silent: bool) -> None:
@@ -94,14 +94,14 @@ class Notebook:
         self.raised = {}
 
     def write(self) -> None:
-        """Nothing waits to be written here."""
+        """Do nothing: this client buffers no input."""
 
     def wake(self) -> None:
-        """Where a cell awaits, a signal alone is not seen until something else comes."""
+        """Send a message after a signal: an awaiting cell handles SIGINT only when its loop wakes."""
         self.session.send(self.shell, "kernel_info_request")
 
     def receive(self) -> None:
-        """Take every message that there is."""
+        """Handle all available messages."""
         for socket, take in ((self.iopub, self.published), (self.shell, self.answered)):
             while True:
                 try:
@@ -125,7 +125,7 @@ class Notebook:
             self.ask(self.set_up, silent=True)  # it was published before anybody looked
 
     def published(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
-        """What the kernel shows to whoever looks."""
+        """Handle a message of the IOPub channel."""
         if kind == "stream" and content.get("name") in ("stdout", "stderr"):
             text = str(content["text"]).encode("utf-8", "backslashreplace")
             self.holder.kept.printed(content["name"], text)
@@ -141,7 +141,7 @@ class Notebook:
             self.idle = self.idle or parent.get("msg_id") == self.message
 
     def answered(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
-        """What it answers to us."""
+        """Handle a message of the shell channel."""
         if kind == "execute_reply" and parent.get("msg_id") == self.message:
             patience = LOST_SECONDS if self.holder.ready else AGAIN_SECONDS
             self.answer, self.late = content, time.monotonic() + patience

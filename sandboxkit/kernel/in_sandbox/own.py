@@ -1,7 +1,7 @@
-"""A small kernel: one Python that runs cell after cell, where the sandbox has no ipykernel.
+"""A small kernel: one Python process that runs all cells, for sandboxes without ipykernel.
 
-Requests come through one pipe and messages go through another; what the code prints goes to
-descriptors 1 and 2, which the kernel's holder reads. Standard library alone.
+It reads requests from one pipe and writes messages to another. What the code prints goes to
+descriptors 1 and 2, which the kernel's holder reads. It uses the standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COROUTINE = 0x80
 
 
 class CellRunner:
-    """The namespace that lasts from cell to cell, and what runs cells in it."""
+    """Runs cells in one namespace, which lasts from cell to cell."""
 
     def __init__(self, requests: int, messages: int) -> None:
         module = types.ModuleType("__main__")
@@ -71,7 +71,7 @@ class CellRunner:
             self.flush_c = ctypes.CDLL(None).fflush
 
     def serve(self) -> None:
-        """Run cells until there are no more."""
+        """Run cells until the requests end."""
         signal.signal(signal.SIGINT, unheeded)
         self.send("ready")
         for line in self.requests:
@@ -79,12 +79,12 @@ class CellRunner:
             self.token, self.limit = request["token"], request["limit"]
             error = self.cell(request["code"])
             if os.getpid() != self.process:
-                os._exit(0)  # a fork of the code's, which has come to the end of its cell
+                os._exit(0)  # a process that the cell forked, at the end of the cell
             self.send("done", error=error, count=self.count)
         os._exit(0)
 
     def cell(self, code: str) -> dict[str, str] | None:
-        """Run one cell; how it failed, None where it did not."""
+        """Run one cell; return a description of its error, or None."""
         self.count += 1
         error: BaseException | None = None
         self.failed = None
@@ -127,7 +127,7 @@ class CellRunner:
             self.show("result", value)
 
     def evaluate(self, code: types.CodeType) -> Any:
-        """The value of what was compiled, which may await."""
+        """Return the value of compiled code, which may contain top-level `await`."""
         self.flags |= code.co_flags & FUTURE
         value = eval(code, self.names)
         if not code.co_flags & COROUTINE:
@@ -147,7 +147,7 @@ class CellRunner:
             raise
 
     def settle(self) -> None:
-        """What a cell shows at its end: the figures that are open, and text in buffers."""
+        """At the end of a cell, show open figures and flush buffered text."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             with self.reported():
@@ -166,7 +166,7 @@ class CellRunner:
             self.show("display", value)
 
     def show(self, kind: str, value: Any) -> None:
-        """Send what there is of a value."""
+        """Send all representations of a value within the size limit."""
         data: dict[str, Any] = {}
         with self.reported():
             data["text/plain"] = repr(value)
@@ -185,7 +185,7 @@ class CellRunner:
         self.send(kind, data=data, cut=cut)
 
     def represent(self, value: Any, data: dict[str, Any]) -> None:
-        """Add all but the text."""
+        """Add every representation except the plain text."""
         for name, method in KINDS:
             with self.reported():
                 found = getattr(value, method, None)
@@ -212,14 +212,14 @@ class CellRunner:
 
     @contextlib.contextmanager
     def reported(self) -> Any:
-        """An error of a representation is the cell's, and what else there is is shown."""
+        """Record an error in a representation as the cell's error, and continue."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - of the code's methods
             self.failed = self.failed or error
 
     def described(self, error: BaseException) -> dict[str, str]:
-        """The error, with its traceback from the cell's own lines on."""
+        """Describe the error; its traceback begins at the cell's own lines."""
         steps = error.__traceback__
         while steps is not None and not steps.tb_frame.f_code.co_filename.startswith("<cell "):
             steps = steps.tb_next
@@ -236,25 +236,25 @@ class CellRunner:
         }
 
     def send(self, say: str, **fields: Any) -> None:
-        """Tell the holder, after all that was printed before."""
+        """Send a message to the holder, after all earlier output."""
         text = json.dumps({"say": say, **fields}, default=str)
         with self.sending:
             self.messages.write(f"\n{self.token} {text}\n".encode())
 
 
 def unheeded(number: int, frame: object) -> None:
-    """SIGINT between cells."""
+    """Ignore SIGINT between cells."""
 
 
 def encoded(given: Any) -> Any:
-    """Bytes as text that JSON takes."""
+    """Return bytes as base64 text; return any other value unchanged."""
     if isinstance(given, (bytes, bytearray, memoryview)):
         return base64.b64encode(given).decode()
     return given
 
 
 def main(requests: int, messages: int) -> None:
-    """Begin: what was given is this process's alone, and is in no child that it starts."""
+    """Run the kernel; child processes do not inherit the two descriptors."""
     for descriptor in (requests, messages):
         os.set_inheritable(descriptor, False)
     with contextlib.suppress(Exception):

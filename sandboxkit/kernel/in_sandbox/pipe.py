@@ -1,4 +1,4 @@
-"""Streams of a kernel: what is written to several pipes is read in the order it was written."""
+"""Output streams of a kernel; the holder reads several pipes in the order of writing."""
 
 import fcntl
 import io
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 STARTS = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"}
-"""What Python says it does, in audit events, before it starts a program."""
+"""The audit events that Python raises before it starts a program."""
 READ_SECONDS = 1.0
-"""How long what was written before is waited for, at most: it is order and no more."""
+"""The longest wait (s) for earlier output to be read; the wait only preserves order."""
 
 
 def wait_until_read(others: "Sequence[Unread]") -> None:
-    """Wait until the holder has read what is in these."""
+    """Wait until the holder has emptied these pipes, at most `READ_SECONDS`."""
     deadline = time.monotonic() + READ_SECONDS
     for other in others:
         while other.unread() > 0 and time.monotonic() < deadline:
@@ -32,9 +32,9 @@ def wait_until_read(others: "Sequence[Unread]") -> None:
 
 
 def read_before_children(pipes: "Sequence[Unread]") -> None:
-    """From now on wait until the holder has read all of these before a program is started.
+    """Install an audit hook: wait until these pipes are empty before a program starts.
 
-    A program writes to the same pipes, and waits for nothing.
+    A child program writes to the same pipes without waiting.
     """
 
     def hook(event: str, args: object) -> None:
@@ -45,7 +45,7 @@ def read_before_children(pipes: "Sequence[Unread]") -> None:
 
 
 class PipeWriter(io.RawIOBase):
-    """The writing end of a pipe to the holder."""
+    """The write end of a pipe to the holder."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -75,7 +75,7 @@ class PipeWriter(io.RawIOBase):
 
 
 def text_of(pipe: PipeWriter) -> "Any":
-    """A text stream that keeps nothing back."""
+    """Return an unbuffered text stream over the pipe."""
     pipe_as_buffer: Any = pipe
     return io.TextIOWrapper(
         pipe_as_buffer,

@@ -1,4 +1,4 @@
-"""The kernel of ours as its holder sees it: two pipes."""
+"""The holder's connection to the built-in kernel, over two pipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Piped:
-    """Starts `own.py`, writes requests to it and reads its messages."""
+    """A process that runs `own.py`; writes requests to it and reads its messages."""
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
@@ -42,14 +42,14 @@ class Piped:
         self.write()
 
     def run(self, code: str) -> None:
-        """Hand over a cell. Its messages have a token that no other cell's have."""
+        """Send a cell; its messages carry a token unique to the cell."""
         self.token = secrets.token_hex(8)
         request = {"token": self.token, "limit": self.holder.limit // 2, "code": code}
         self.unwritten.append(memoryview(json.dumps(request).encode() + b"\n"))
         self.write()
 
     def write(self) -> None:
-        """Write as much as it takes now."""
+        """Write as much as the pipe accepts without blocking."""
         while self.unwritten:
             rest = self.unwritten[0]
             try:
@@ -65,10 +65,10 @@ class Piped:
             self.holder.poll.unregister(self.requests)
 
     def wake(self) -> None:
-        """A signal is enough."""
+        """Do nothing: a signal alone interrupts this kernel."""
 
     def receive(self) -> None:
-        """Read what it says, which is what its code lets it say."""
+        """Read the kernel's messages. They are untrusted: the cell's code can forge them."""
         while True:
             try:
                 data = os.read(self.messages, 1 << 16)
@@ -89,7 +89,7 @@ class Piped:
                 self.read.clear()
 
     def heard(self, line: bytes) -> None:
-        """Take one message."""
+        """Handle one message; ignore it if its token or JSON is wrong."""
         token, found, text = line.partition(b" ")
         if not found or token != self.token.encode():
             return

@@ -15,8 +15,8 @@ _STREAMS = ("stdout", "stderr")
 # Any, here and below: JSON that the sandbox wrote; each value is checked before use.
 def message(line: bytes, token: str) -> dict[str, Any] | None:
     """Parse a line that begins with the holder's token; None for any other line."""
-    said, _, text = line.partition(b" ")
-    if said != token.encode():
+    prefix, _, text = line.partition(b" ")
+    if prefix != token.encode():
         return None
     try:
         found = json.loads(text)
