@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import anyio
+from anyio.abc import ByteStream
 
 from sandboxkit.errors import (
     CommandStartError,
@@ -24,8 +25,8 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider, StreamName
-from sandboxkit.testing import _commands
+from sandboxkit.provider import Output, PortListener, Provider, StreamName
+from sandboxkit.testing import _commands, _ports
 from sandboxkit.testing._tree import MARKER, continue_tree, kill_tree, stop_tree
 from sandboxkit.types import (
     Command,
@@ -79,6 +80,10 @@ class FakeProvider(Provider):
                 raise ConfigurationError(
                     f"{field}={getattr(spec, field)!r}: FakeProvider has no limits"
                 )
+        if spec.mounts:
+            raise ConfigurationError(
+                f"mounts={spec.mounts!r}: FakeProvider mounts nothing; use provider='local'"
+            )
 
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""
@@ -201,6 +206,20 @@ class FakeProvider(Provider):
             end = await asyncio.shield(box.main)
         return end.status
 
+    async def check_ports(self, sandbox_id: str) -> None:
+        """See `Provider.check_ports`; a sandbox's ports are those of this machine."""
+        self._box(sandbox_id)
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        """See `Provider.connect`."""
+        await self._answer(self._box(sandbox_id))
+        return await _ports.connect(port)
+
+    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+        """See `Provider.listen`."""
+        await self._answer(self._box(sandbox_id))
+        return await _ports.listen(port)
+
     async def freeze(self, sandbox_id: str) -> None:
         """Make the sandbox unresponsive; calls in flight and new ones fail after 2 s of silence."""
         box = self._box(sandbox_id)
@@ -235,8 +254,8 @@ class FakeProvider(Provider):
                 await box.thawed.wait()
             if waiting.cancelled_caught:
                 raise ProviderUnavailableError(
-                    f"the sandbox in {box.folder} has been silent for {_SILENCE:g} s; nothing was "
-                    "asked of it: try again once it has been thawed",
+                    f"the sandbox in {box.folder} has been silent for {_SILENCE:g} s; the request was not "
+                    "sent: try again when it is thawed",
                     provider=self.name,
                 )
 
@@ -251,8 +270,8 @@ class FakeProvider(Provider):
             box.calls.discard(scope)
         if scope.cancelled_caught:
             raise OutcomeUnknownError(
-                f"the way to the sandbox in {box.folder} broke after the command had been sent: "
-                "whether it did all of its work is not known",
+                f"the connection to the sandbox in {box.folder} broke after the command was sent: its "
+                "outcome is unknown",
                 provider=self.name,
             )
 

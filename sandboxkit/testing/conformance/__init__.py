@@ -1,5 +1,6 @@
 """Conformance tests for providers, as pytest classes to derive from."""
 
+from sandboxkit.testing.conformance.egress import EgressConformance
 from sandboxkit.testing.conformance.endings import EndingsConformance
 from sandboxkit.testing.conformance.exec import ExecConformance, TerminalConformance
 from sandboxkit.testing.conformance.files import FilesConformance
@@ -8,10 +9,12 @@ from sandboxkit.testing.conformance.isolation import IsolationConformance
 from sandboxkit.testing.conformance.kill import KillConformance, StrongKillConformance
 from sandboxkit.testing.conformance.lifecycle import LifecycleConformance
 from sandboxkit.testing.conformance.listing import ListingConformance, OtherProcessConformance
+from sandboxkit.testing.conformance.mounts import MountsConformance
 from sandboxkit.testing.conformance.neighbours import (
     NeighboursConformance,
     TerminalNeighboursConformance,
 )
+from sandboxkit.testing.conformance.ports import PortsConformance, SandboxPortsConformance
 from sandboxkit.testing.conformance.silence import LostConnectionConformance, SilenceConformance
 from sandboxkit.testing.conformance.starts import (
     CommandStartConformance,
@@ -35,6 +38,9 @@ class CoreConformance(
     SandboxStartConformance,
     NeighboursConformance,
     TransfersConformance,
+    PortsConformance,
+    EgressConformance,
+    MountsConformance,
     ForksConformance,
     SilenceConformance,
     LostConnectionConformance,
@@ -49,6 +55,7 @@ class ProviderConformance(
     StrongKillConformance,
     OtherProcessConformance,
     IsolationConformance,
+    SandboxPortsConformance,
 ):
     """All conformance tests. Derive a class named Test... and define `make_provider` and `spec`.
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NoReturn, Unpack
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxInfo, SandboxState, Session
-from sandboxkit._spec import SpecOptions
+from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 
 __all__ = ["DEADLINE", "Conformance", "limited", "mine", "token", "until"]

@@ -35,19 +35,19 @@ class EndingsConformance(Conformance):
         assert result.returncode == 3
         assert result.ending in (Ending.EXITED, None)
 
-    def test_what_its_caller_killed_was_killed(self, shared: Sandbox) -> None:
+    def test_a_command_killed_by_its_caller_is_killed(self, shared: Sandbox) -> None:
         process = shared.exec(["sh", "-c", "echo ready; sleep 1000"])
         assert next(iter(process.stdout.lines())) == "ready"
         process.kill()
         result = process.result(DEADLINE)
         assert (result.returncode, result.ending) == (137, Ending.KILLED)
 
-    def test_what_ran_past_its_timeout_timed_out(self, shared: Sandbox) -> None:
+    def test_a_command_past_its_timeout_timed_out(self, shared: Sandbox) -> None:
         with pytest.raises(CommandTimeoutError) as caught:
             shared.exec(["sleep", "1000"], timeout=0.5).result(DEADLINE)
         assert caught.value.result.ending is Ending.TIMED_OUT
 
-    def test_out_of_memory_is_told_from_a_signal(self, session: Session) -> None:
+    def test_out_of_memory_is_distinguished_from_a_signal(self, session: Session) -> None:
         sandbox = limited(session, memory_mb=128)
         hog = ["python3", "-c", "data = b'x' * (1 << 30)"]
         result = sandbox.exec(hog).result(DEADLINE)

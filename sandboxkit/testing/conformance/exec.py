@@ -85,11 +85,11 @@ class ExecConformance(Conformance):
     def test_variables_of_any_name_reach_the_command(self, session: Session) -> None:
         names = ["d", "directory", "mark", "more", "rest", "size", "status", "stdin", "word"]
         sandbox = session.sandbox(env=dict.fromkeys(names, "sandbox"))
-        said = sandbox.exec(["env"]).result(DEADLINE).stdout.splitlines()
-        assert {f"{name}=sandbox" for name in names} <= set(said)
+        output = sandbox.exec(["env"]).result(DEADLINE).stdout.splitlines()
+        assert {f"{name}=sandbox" for name in names} <= set(output)
         env = dict.fromkeys(names, "command")
-        said = sandbox.exec(["env"], env=env).result(DEADLINE).stdout.splitlines()
-        assert {f"{name}=command" for name in names} <= set(said)
+        output = sandbox.exec(["env"], env=env).result(DEADLINE).stdout.splitlines()
+        assert {f"{name}=command" for name in names} <= set(output)
 
     def test_env_of_the_sandbox_yields_to_that_of_the_command(self, session: Session) -> None:
         sandbox = session.sandbox(env={"A": "sandbox", "B": "sandbox"})

@@ -158,7 +158,7 @@ class FilesConformance(Conformance):
         with pytest.raises(SandboxFileError):
             shared.list_dir(f"{folder}/file").result(DEADLINE)
 
-    def test_remove_a_tree_only_if_told_to(self, shared: Sandbox, folder: str) -> None:
+    def test_remove_needs_recursive_for_a_tree(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/tree/leaf", "").result(DEADLINE)
         with pytest.raises(SandboxFileError):
             shared.remove(f"{folder}/tree").result(DEADLINE)

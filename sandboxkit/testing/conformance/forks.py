@@ -51,12 +51,12 @@ def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
         for call in calls.values():
             try:
                 call()
-                said = "nothing"
+                outcome = "nothing"
             except SandboxError:
-                said = "refused"
+                outcome = "refused"
             except BaseException as error:  # noqa: BLE001 - reported to the parent
-                said = repr(error).replace("\n", " ")
-            os.write(writing, f"{said}\n".encode())
+                outcome = repr(error).replace("\n", " ")
+            os.write(writing, f"{outcome}\n".encode())
     finally:
         os._exit(0)
 
@@ -64,9 +64,9 @@ def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
 class ForksConformance(Conformance):
     """`os.fork()` without an exec, as in data loaders and launchers."""
 
-    def test_a_forked_child_is_told_at_once(self, sandbox: Sandbox) -> None:
+    def test_a_forked_child_is_refused_at_once(self, sandbox: Sandbox) -> None:
         sandbox.write_file("/workspace/file", "parent's").result(DEADLINE)
-        said = in_child(
+        outcomes = in_child(
             {
                 "exec": lambda: sandbox.exec(["touch", "/workspace/by-the-child"]).result(60),
                 "read_file": lambda: sandbox.read_file("/workspace/file").result(60),
@@ -74,7 +74,7 @@ class ForksConformance(Conformance):
                 "status": lambda: sandbox.status().result(60),
             }
         )
-        assert said == dict.fromkeys(said, "refused"), said
+        assert outcomes == dict.fromkeys(outcomes, "refused"), outcomes
         assert sandbox.read_file("/workspace/file").result(DEADLINE) == b"parent's"
         listed = [info.path for info in sandbox.list_dir("/workspace").result(DEADLINE)]
         assert "/workspace/by-the-child" not in listed
@@ -82,7 +82,7 @@ class ForksConformance(Conformance):
     def test_a_forked_child_ends_nothing(self, session: Session, sandbox: Sandbox) -> None:
         running = sandbox.exec(["cat"], stdin=True)
         running.stdin.write(b"before ").result(DEADLINE)
-        said = in_child(
+        outcomes = in_child(
             {
                 "kill": running.kill,
                 "stop": lambda: sandbox.stop().result(60),
@@ -90,7 +90,7 @@ class ForksConformance(Conformance):
                 "exit": lambda: sandbox.__exit__(None, None, None),
             }
         )
-        assert set(said.values()) <= {"refused", "nothing"}, said
+        assert set(outcomes.values()) <= {"refused", "nothing"}, outcomes
         assert [info.id for info in mine(session)] == [sandbox.id]
         running.stdin.write(b"after").result(DEADLINE)
         running.stdin.close()

@@ -73,7 +73,7 @@ class LifecycleConformance(Conformance):
         assert [stop.exception(DEADLINE) for stop in stops] == [None] * 5
         assert mine(session) == []
 
-    def test_stopping_what_somebody_else_stopped_is_no_error(
+    def test_stopping_an_already_stopped_sandbox_succeeds(
         self, session: Session, sandbox: Sandbox
     ) -> None:
         assert sandbox.id is not None

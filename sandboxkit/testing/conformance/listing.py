@@ -13,7 +13,7 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, to
 class ListingConformance(Conformance):
     """Tags, list, from_id and adopt."""
 
-    def test_tags_are_stored_whole(self, session: Session) -> None:
+    def test_tags_are_stored_completely(self, session: Session) -> None:
         tags = {"a": "1", "flag": "", "odd": "x=y:z, ü 'q'", "long": "v" * 200}
         sandbox = session.sandbox(tags=tags).start().result(DEADLINE)
         found = sandbox.status().result(DEADLINE).tags
@@ -27,7 +27,7 @@ class ListingConformance(Conformance):
         found = session.list({"run": run, "half": "1"}).result(DEADLINE)
         assert [info.id for info in found] == [both.id]
 
-    def test_a_tag_matches_by_its_whole_value(self, session: Session) -> None:
+    def test_a_tag_matches_by_its_full_value(self, session: Session) -> None:
         run = token()
         session.sandbox(tags={"run": run}).start().result(DEADLINE)
         assert session.list({"run": run[:-1]}).result(DEADLINE) == []

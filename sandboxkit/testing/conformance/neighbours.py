@@ -96,7 +96,7 @@ class NeighboursConformance(Conformance):
 class TerminalNeighboursConformance(Conformance):
     """Each terminal has its own input and size."""
 
-    def test_terminals_beside_others_are_whole(self, shared: Sandbox) -> None:
+    def test_concurrent_terminals_lose_nothing(self, shared: Sandbox) -> None:
         neighbours = sleepers(shared, 3)
         try:
             for index in range(4):
@@ -106,9 +106,9 @@ class TerminalNeighboursConformance(Conformance):
                     timeout=DEADLINE,
                 )
                 process.stdin.write(f"{index}\n".encode()).result(DEADLINE)
-                said = process.result(DEADLINE).stdout
-                assert f"got {index}" in said
-                assert f"{20 + index} 60" in said
+                output = process.result(DEADLINE).stdout
+                assert f"got {index}" in output
+                assert f"{20 + index} 60" in output
         finally:
             end(neighbours)
 
@@ -127,7 +127,7 @@ class TerminalNeighboursConformance(Conformance):
         assert next(firsts).strip() == "33 44"  # with no earlier report
         end([first, second])
 
-    def test_a_kill_ends_one_of_two_alike(self, shared: Sandbox) -> None:
+    def test_a_kill_ends_one_of_two_equal_commands(self, shared: Sandbox) -> None:
         first, second = (
             shared.exec(["cat"], pty=PtySize(24, 80), timeout=DEADLINE) for _ in range(2)
         )

@@ -60,7 +60,7 @@ def ran(sandbox: Sandbox, number: int) -> int | None:
 class SilenceConformance(Conformance):
     """The backend stops while every connection stays open, as when a machine is suspended."""
 
-    def test_silence_is_nobodys_timeout(self, provider: Provider, session: Session) -> None:
+    def test_silence_is_not_a_timeout(self, provider: Provider, session: Session) -> None:
         sandbox = session.sandbox(command=["sleep", "1000"], files={"/workspace/file": "there"})
         sandbox.start().result(DEADLINE)
         running = [
@@ -140,7 +140,7 @@ class SilenceConformance(Conformance):
 class LostConnectionConformance(Conformance):
     """Connections break while commands are in flight; each command starts at most once."""
 
-    def test_a_lost_connection_is_no_status(self, provider: Provider, sandbox: Sandbox) -> None:
+    def test_a_lost_connection_has_no_status(self, provider: Provider, sandbox: Sandbox) -> None:
         process = counting(sandbox, 0)
         lines = iter(process.stdout.lines())
         assert next(lines) == "ready"
@@ -148,7 +148,7 @@ class LostConnectionConformance(Conformance):
         self._judge(process)
         assert ran(sandbox, 0) in (1, None)
 
-    def test_a_lost_connection_is_no_timeout(self, provider: Provider, sandbox: Sandbox) -> None:
+    def test_a_lost_connection_is_not_a_timeout(self, provider: Provider, sandbox: Sandbox) -> None:
         process = counting(sandbox, 0, timeout=60)
         assert next(iter(process.stdout.lines())) == "ready"
         self._cut(provider, sandbox)
@@ -181,8 +181,8 @@ class LostConnectionConformance(Conformance):
             process.stdin.write(b"y" * 100_000).result(DEADLINE)
             process.stdin.close()
         if self._judge(process, output=None) is None:
-            said = process.result().stdout
-            assert said == "ready\n200000\n", said
+            output = process.result().stdout
+            assert output == "ready\n200000\n", output
 
     def _cut(self, provider: Provider, sandbox: Sandbox) -> None:
         assert sandbox.id is not None

@@ -35,7 +35,7 @@ class CommandStartConformance(Conformance):
         assert caught.value.errno in (errno.ENOENT, None)
         assert not caught.value.retryable
 
-    def test_a_folder_is_no_program(self, shared: Sandbox, folder: str) -> None:
+    def test_a_folder_cannot_be_executed(self, shared: Sandbox, folder: str) -> None:
         with pytest.raises(CommandStartError) as caught:
             shared.exec([folder]).result(DEADLINE)
         assert caught.value.errno in (errno.EACCES, None)
@@ -128,7 +128,7 @@ class SandboxStartConformance(Conformance):
             sandbox.stop().result(DEADLINE)  # the sandbox ran before the cancellation
         pytest.fail("each start ended, although nobody waited for it any more")
 
-    def test_a_start_goes_on_for_whoever_else_waits(self, session: Session) -> None:
+    def test_a_start_continues_for_its_other_waiters(self, session: Session) -> None:
         sandbox = session.sandbox()
         first, second = sandbox.start(), sandbox.start()
         first.cancel()

@@ -35,7 +35,7 @@ class StreamsConformance(Conformance):
         assert next(lines) == "second"
         assert process.result(DEADLINE).returncode == 0
 
-    def test_the_output_of_a_command_that_ends_at_once_is_whole(self, shared: Sandbox) -> None:
+    def test_the_output_of_a_short_command_is_complete(self, shared: Sandbox) -> None:
         command = ["sh", "-c", "head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"]
         for process in [shared.exec(command) for _ in range(10)]:
             result = process.result(DEADLINE)
@@ -109,7 +109,7 @@ class StreamsConformance(Conformance):
         assert size == _BIG
         assert most - before < _GROWTH
 
-    def test_100_mb_that_nobody_reads_at_bounded_memory(self, shared: Sandbox) -> None:
+    def test_100_mb_of_unread_output_use_bounded_memory(self, shared: Sandbox) -> None:
         before = most = _resident()
         process = shared.exec(["head", "-c", str(_BIG), "/dev/zero"], output_limit=1 << 20)
         while not process.done():
@@ -118,7 +118,7 @@ class StreamsConformance(Conformance):
         assert process.result(DEADLINE).truncated
         assert most - before < _GROWTH
 
-    def test_a_reader_that_lags_holds_up_the_command(self, shared: Sandbox) -> None:
+    def test_a_slow_reader_blocks_the_command(self, shared: Sandbox) -> None:
         process = shared.exec(_SOON, output_limit=1 << 20)
         chunks = iter(process.stdout.bytes())
         size = len(next(chunks))

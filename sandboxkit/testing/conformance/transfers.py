@@ -149,7 +149,7 @@ class TransfersConformance(Conformance):
                 until(lambda: not _is_open(large), "the file is closed")
         self._works(shared, folder)
 
-    def test_missing_and_refused_are_told_apart(self, shared: Sandbox, folder: str) -> None:
+    def test_missing_and_refused_are_distinguished(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/plain", "").result(DEADLINE)
         with pytest.raises(SandboxFileNotFoundError):
             shared.read_file(f"{folder}/missing").result(DEADLINE)

@@ -84,15 +84,15 @@ def _statuses(subject: LiveSubject) -> str:
 
 
 def _signals(subject: LiveSubject) -> str:
-    told = True
+    named = True
     for name, number in _SIGNALS.items():
         result = subject.run('kill -s "$1" $$; sleep 60', name)
         expect(
             result.returncode == 128 + number and result.ending in (Ending.SIGNAL, None),
             f"SIG{name} came as status {result.returncode}, {result.ending}",
         )
-        told = told and result.ending is not None
-    return f"SIG{', SIG'.join(_SIGNALS)}{'' if told else ', as statuses: it tells no more'}"
+        named = named and result.ending is not None
+    return f"SIG{', SIG'.join(_SIGNALS)}{'' if named else ', as statuses: it tells no more'}"
 
 
 def _stderr(subject: LiveSubject) -> str:
@@ -107,7 +107,7 @@ def _stderr(subject: LiveSubject) -> str:
 
 def _output(subject: LiveSubject) -> str:
     made = 'head -c "$1" /dev/urandom > much && sha256sum < much | cut -d " " -f 1'
-    digest = subject.said(made, str(_MUCH))
+    digest = subject.output_of(made, str(_MUCH))
     began = time.monotonic()
     result = subject.run("cat much && rm much", timeout=300)
     seconds = time.monotonic() - began
@@ -133,7 +133,11 @@ CHECKS = (
     Check("start", "a sandbox in which a command runs", _start),
     Check("latency", "`true` exits with 0, each time", _latency),
     Check("bytes", "1 MiB of every byte through stdin and stdout, exact", _bytes),
-    Check("statuses", "each exit status as it is, and none for what was not started", _statuses),
+    Check(
+        "statuses",
+        "every exit status unchanged, and none for a command that was not started",
+        _statuses,
+    ),
     Check("signals", "128 + n, and a signal as the ending", _signals),
     Check("stderr", "apart from stdout, both exact", _stderr),
     Check("much output", "20 MB, exact", _output),

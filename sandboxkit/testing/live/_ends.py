@@ -41,7 +41,7 @@ def _timeout(subject: LiveSubject) -> str:
         file = "beat-timeout-again"
         seconds = _timed_out(subject, file, 5 * _TIMEOUT)
     if seconds is None:
-        raise DifferentError("what it had printed until then was not in the error")
+        raise DifferentError("the error lacks its output until then")
     expect(_is_dead(subject, file), "what it had started ran on")
     return f"CommandTimeoutError after {seconds:.1f} s, its tree dead"
 
@@ -69,11 +69,11 @@ def _kill(subject: LiveSubject) -> str:
     cancelled.cancel()
     with contextlib.suppress(CancelledError):
         bounded(cancelled)
-        raise DifferentError("it came to its end all the same")
+        raise DifferentError("it ran to its end anyway")
     seconds = wait_until(lambda: _is_dead(subject, "beat-cancel"), _DEAD_SECONDS)
     bounded(neighbour.stdin.write("spared\n"))
-    said = bounded(neighbour).stdout
-    expect(said == "spared\n", f"a neighbour answered {said!r}")
+    output = bounded(neighbour).stdout
+    expect(output == "spared\n", f"a neighbour answered {output!r}")
     return f"both trees dead, cancelled within {seconds:.1f} s, a neighbour spared"
 
 
@@ -98,9 +98,9 @@ def _second_client(subject: LiveSubject) -> str:
         result = bounded(same.exec(["cat", "mine"], timeout=COMMAND_SECONDS))
         expect(result.stdout == "mine\n", f"it saw {result.stdout!r}, {result.stderr!r}")
     bounded(first.stdin.write("lives\n"))
-    said = bounded(first).stdout
-    expect(said == "lives\n", f"the first client's command said {said!r}")
-    return "it ran a command, left, and the first one's went on"
+    output = bounded(first).stdout
+    expect(output == "lives\n", f"the first client's command said {output!r}")
+    return "it ran a command and left; the first client's command continued"
 
 
 def _begun(subject: LiveSubject, file: str) -> Process:
@@ -113,7 +113,7 @@ def _begun(subject: LiveSubject, file: str) -> Process:
 
 
 def _is_dead(subject: LiveSubject, file: str) -> bool:
-    before, after = map(int, subject.said(_BEATS, file).split())
+    before, after = map(int, subject.output_of(_BEATS, file).split())
     expect(before > 0, "its children never ran")
     return before == after
 
@@ -121,6 +121,6 @@ def _is_dead(subject: LiveSubject, file: str) -> bool:
 CHECKS = (
     Check("timeout", "CommandTimeoutError, the whole tree dead", _timeout),
     Check("kill and cancel", "the whole tree dead, and nothing else", _kill),
-    Check("silence", "a command that says nothing for long is whole", _silence),
+    Check("silence", "a command that is silent for long is unharmed", _silence),
     Check("second client", "reaches the same sandbox by its id, beside the first", _second_client),
 )

@@ -44,7 +44,7 @@ def _renew(subject: LiveSubject) -> str:
     before, left = subject.sandbox.spec.lifetime or 3600, _left(subject)
     if left <= before:
         raise UncheckableError(
-            f"renew({asked:g}) was taken, but the listing keeps the time of birth: {left:.0f} s left"
+            f"renew({asked:g}) succeeded, but the listing has the original end time: {left:.0f} s left"
         )
     expect(abs(left - asked) < _TOLERANCE, f"{left:.0f} s left after renew({asked:g})")
     return f"{left:.0f} s left after renew({asked:g})"
@@ -69,7 +69,7 @@ def _deleted(subject: LiveSubject) -> str:
     try:
         error = running.exception(_GONE_SECONDS)
     except TimeoutError:
-        raise DifferentError(f"what ran in it ran on for {_GONE_SECONDS:g} s") from None
+        raise DifferentError(f"its command was still running {_GONE_SECONDS:g} s later") from None
     expect(
         isinstance(error, SandboxTerminatedError | SandboxNotFoundError),
         f"the command that ran ended with {error!r}",
@@ -112,11 +112,11 @@ def _ids(found: list[SandboxInfo]) -> str:
 
 
 CHECKS = (
-    Check("lifetime", "the sandbox expires when it was asked to", _lifetime),
+    Check("lifetime", "the sandbox expires at the requested time", _lifetime),
     Check("renew", "it expires later", _renew),
-    Check("list", "by its tag: it, running, and nothing else", _listed),
+    Check("list", "its tag finds it, running, and nothing else", _listed),
 )
 ENDS = (
-    Check("delete", "it is gone, and so is what ran in it", _deleted),
+    Check("delete", "it is gone, and so is its command", _deleted),
     Check("nothing left", "nothing in the listing", _nothing_left),
 )

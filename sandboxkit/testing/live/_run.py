@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator
 
 from sandboxkit import Session
-from sandboxkit._spec import SpecOptions
+from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.testing.live import _commands, _ends, _life, _world
 from sandboxkit.testing.live._subject import CheckResult, LiveSubject, bounded

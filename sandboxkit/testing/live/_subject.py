@@ -104,7 +104,7 @@ class LiveSubject:
         process = self.start(script, *args, timeout=timeout, stdin=stdin, env=env)
         return bounded(process, timeout + _CALL_SECONDS)
 
-    def said(self, script: str, *args: str) -> str:
+    def output_of(self, script: str, *args: str) -> str:
         """Run a script and return its output, stripped. Raises DifferentError if it failed."""
         result = self.run(script, *args)
         if result.returncode:

@@ -57,7 +57,7 @@ stty size; read x; stty size; read y; echo "read $y"
 
 
 def _user(subject: LiveSubject) -> str:
-    uid, name = subject.said("id -u; id -un 2> /dev/null || echo '?'").split()
+    uid, name = subject.output_of("id -u; id -un 2> /dev/null || echo '?'").split()
     asked = subject.sandbox.spec.user
     expect(asked in (None, uid, name), f"uid {uid} ({name}) instead of {asked}")
     bounded(subject.sandbox.write_file(f"{subject.workdir}/ours", b"1"))
@@ -72,7 +72,7 @@ def _user(subject: LiveSubject) -> str:
 
 
 def _workdir(subject: LiveSubject) -> str:
-    pwd = subject.said("pwd && touch written-here")
+    pwd = subject.output_of("pwd && touch written-here")
     expect(pwd == subject.workdir, f"commands start in {pwd}")
     elsewhere = bounded(subject.sandbox.exec(["pwd"], cwd="/tmp", timeout=COMMAND_SECONDS))
     expect(elsewhere.stdout == "/tmp\n", f"cwd='/tmp' led to {elsewhere.stdout!r}")
@@ -132,7 +132,7 @@ def _files(subject: LiveSubject) -> str:
         (here / "up" / "run").chmod(0o755)
         (here / "up" / "data").write_bytes(data)
         bounded(sandbox.upload(here / "up", f"{folder}/up"))
-        counted = subject.said("live-files/up/run")
+        counted = subject.output_of("live-files/up/run")
         expect(counted == str(len(data)), f"an uploaded program counted {counted} bytes")
         bounded(sandbox.download(f"{folder}/up", here / "down"))
         same = (here / "down" / "data").read_bytes() == data
@@ -155,7 +155,7 @@ def _network(subject: LiveSubject) -> str:
 
 
 CHECKS = (
-    Check("user", "one user for commands and files, as asked", _user),
+    Check("user", "the requested user, the same for commands and files", _user),
     Check("workdir", "commands start there, or in their cwd", _workdir),
     Check("variables", "env and secrets reach commands; a secret is shown nowhere", _variables),
     Check("terminal", "its size, and its new size", _terminal),
