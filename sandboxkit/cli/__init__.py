@@ -18,6 +18,7 @@ from sandboxkit.cli import (
     demo,
     doctor,
     exec,
+    forward,
     grpo,
     inspect,
     logs,
@@ -40,16 +41,16 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    some of what was asked failed (cleanup, demo, doctor, ls, stop, tasks)
+  1    part of the request failed (cleanup, demo, doctor, ls, stop, tasks)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed
   126  the command cannot be executed
-  127  there is no such command, or no such directory to start it in
+  127  the command, or the directory to start it in, does not exist
   130  interrupted
 
-SANDBOXKIT_PROVIDER chooses the backend where --provider is not given. An ID is
-found at whichever backend has it; its beginning will do where no other has it.
+SANDBOXKIT_PROVIDER selects the backend if --provider is not given. An ID is
+looked up at all configured backends; a unique prefix of it suffices.
 """
 
 _VERBS = (
@@ -60,6 +61,7 @@ _VERBS = (
     ls,
     inspect,
     cp,
+    forward,
     logs,
     stop,
     cleanup,

@@ -30,8 +30,8 @@ def lacking(name: str) -> str | None:
     signs = _ANY.get(name, ())
     if not signs or any(map(_there, signs)):
         return None
-    said = [sign if "/" in sign else f"${sign}" for sign in signs]
-    return f"{said[0]} is not set" if len(said) == 1 else f"there is none of {', '.join(said)}"
+    shown = [sign if "/" in sign else f"${sign}" for sign in signs]
+    return f"{shown[0]} is not set" if len(shown) == 1 else f"there is none of {', '.join(shown)}"
 
 
 def _there(sign: str) -> bool:

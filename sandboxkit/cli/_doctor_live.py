@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def refuse_options(args: argparse.Namespace) -> None:
     """Raise ConfigurationError for an option that needs --live."""
-    if args.silence is not None or any(_options.spec(args).values()):
+    if args.silence is not None or _options.spec(args):
         raise ConfigurationError("options of a sandbox, and --silence, go with --live only")
 
 

@@ -48,7 +48,7 @@ async def located(provider: str | None, given: str) -> SandboxInfo:
         )
     if silent and len(hits) == 1:
         raise ConfigurationError(
-            f"{given!r} may not be the only one{_unasked(silent)}: write {hits[0].id}, or "
+            f"{given!r} may match other sandboxes{_unasked(silent)}: write {hits[0].id}, or "
             f"-p {hits[0].provider}"
         )
     return _only(given, hits)
@@ -75,8 +75,8 @@ def _only(given: str, hits: list[SandboxInfo]) -> SandboxInfo:
     shown = ", ".join(f"{info.id} ({info.provider})" for info in hits[:8])
     more = ", ..." if len(hits) > 8 else ""
     raise ConfigurationError(
-        f"{given!r} is not one sandbox but {len(hits)}: {shown}{more}; write more of the id, or "
-        "name the provider with -p"
+        f"{given!r} matches {len(hits)} sandboxes: {shown}{more}; give more of the id, or name the provider "
+        "with -p"
     )
 
 

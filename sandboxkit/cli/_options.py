@@ -3,11 +3,14 @@
 import argparse
 import os
 import re
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args, get_origin
 
 from sandboxkit import _registry
-from sandboxkit._spec import SpecOptions
+from sandboxkit.datasets import Dataset
+from sandboxkit.egress import Egress
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.options import ALL_OPTIONS, Option, SpecOptions
 
 if TYPE_CHECKING:
     # The return type of add_subparsers() is private in argparse.
@@ -16,6 +19,13 @@ else:
     Verbs = object
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_REPEATED = {
+    "K=V": "K alone copies yours",
+    "K": "copies yours",
+    "TAG": "repeatable",
+    "DIR=DATA": "DATA is a folder of yours or sha256:...",
+}
+"""Notes that help texts add to options that can be given several times, by the names of their values."""
 
 
 class CommandOptions(TypedDict):
@@ -42,70 +52,68 @@ def provider(parser: argparse.ArgumentParser, *, found: bool = False) -> None:
 
 
 def sandbox(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a new sandbox."""
+    """Add the flags of the options that describe a new sandbox."""
     group = parser.add_argument_group("the sandbox")
-    group.add_argument("--image", help="image reference; on local a root folder or OCI archive")
+    for option in ALL_OPTIONS:
+        if option.flag:
+            names, metavar = spelling(option)
+            group.add_argument(*names, dest=option.name, **_keywords(option, metavar))
     group.add_argument(
-        "-e",
-        "--env",
-        metavar="K=V",
+        "--allow",
+        metavar="NAME",
         action="append",
         default=[],
-        help="set a variable; K alone copies yours",
+        help="let it reach this name alone, such as pypi.org or '*.github.com'; repeatable",
     )
-    group.add_argument(
-        "--secret",
-        metavar="K",
-        action="append",
-        default=[],
-        help="copy your variable K; its value is never shown",
-    )
-    group.add_argument(
-        "--tag", metavar="T", action="append", default=[], help="label such as run:42; repeatable"
-    )
-    group.add_argument(
-        "-w", "--workdir", metavar="DIR", help="where commands start (default: /workspace)"
-    )
-    group.add_argument("-u", "--user", help="user name or uid")
-    group.add_argument("--network", choices=("none", "internet"), help="default: none")
-    group.add_argument(
-        "--profile", choices=("standard", "strict"), help="strict: read-only root, non-root user"
-    )
-    group.add_argument("--cpus", type=float, metavar="N")
-    group.add_argument("--memory-mb", type=int, metavar="N")
-    group.add_argument("--disk-mb", type=int, metavar="N")
-    group.add_argument("--pids", type=int, metavar="N", help="limit on processes and threads")
-    group.add_argument("--gpu", metavar="KIND")
-    group.add_argument(
-        "--lifetime", type=seconds, metavar="TIME", help="end the sandbox after TIME (default: 1h)"
-    )
-    group.add_argument(
-        "--start-timeout", type=seconds, metavar="TIME", help="fail if it has not started by then"
-    )
+
+
+def spelling(option: Option) -> tuple[list[str], str]:
+    """Return the names of an option's flag, the long one last, and the name of its value or ""."""
+    words = option.flag.replace(",", "").split()
+    names = [word for word in words if word.startswith("-")]
+    return names, "".join(words[len(names) :])
+
+
+# Any: keywords of add_argument, which have many types.
+def _keywords(option: Option, metavar: str) -> dict[str, Any]:
+    kinds = (option.type, *get_args(option.type))
+    if literals := [get_args(kind) for kind in kinds if get_origin(kind) is Literal]:
+        keywords: dict[str, Any] = {"choices": literals[0]}
+    elif metavar in _REPEATED:
+        keywords = {"action": "append", "metavar": metavar}
+    elif metavar == "TIME":
+        keywords = {"type": seconds, "metavar": metavar}
+    else:
+        number = next((kind for kind in (int, float) if kind in kinds), str)
+        keywords = {"type": number, "metavar": metavar}
+    return {**keywords, "help": _help(option, metavar)}
+
+
+def _help(option: Option, metavar: str) -> str:
+    text = option.meaning.partition(". ")[0].removesuffix(".")
+    text = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    note = {**_REPEATED, "TIME": "a time such as 15m works too"}.get(metavar)
+    text = f"{text}; {note}" if note else text
+    if not option.default:
+        return text
+    default = f"{option.default / 3600:g}h" if metavar == "TIME" else option.default
+    return f"{text} (default: {default})"
 
 
 def spec(args: argparse.Namespace) -> SpecOptions:
     """Return the given sandbox options as keywords for a Session."""
-    options: SpecOptions = {"tags": args.tag, "env": dict(map(_variable, args.env))}
-    if args.secret:
-        options["secrets"] = dict(map(_variable, args.secret))
-    for name in (
-        "image",
-        "workdir",
-        "user",
-        "network",
-        "profile",
-        "cpus",
-        "memory_mb",
-        "disk_mb",
-        "pids",
-        "gpu",
-        "lifetime",
-        "start_timeout",
-    ):
-        if (value := getattr(args, name)) is not None:
-            options[name] = value
-    return options
+    given: Any = {}  # Any: a SpecOptions whose keys are no literals
+    for option in ALL_OPTIONS:
+        value = getattr(args, option.name) if option.flag else None
+        if value is not None:
+            pairs = get_origin(option.type) is Mapping
+            parse = _mount if option.name == "mounts" else _variable
+            given[option.name] = dict(map(parse, value)) if pairs else value
+    if args.allow:
+        if args.network is not None:
+            raise ConfigurationError(f"--network {args.network} does not go with --allow; give one")
+        given["network"] = Egress(allow=args.allow)
+    return cast(SpecOptions, given)
 
 
 def command(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +175,13 @@ def seconds(text: str) -> float:
 def provider_name(args: argparse.Namespace) -> str:
     """Return the requested provider, or the default one."""
     return args.provider or _registry.default_name()
+
+
+def _mount(text: str) -> tuple[str, Dataset]:
+    point, _, data = text.partition("=")
+    if not point or not data:
+        raise ConfigurationError(f"--mount {text!r} is not valid; write --mount /data=./folder")
+    return point, Dataset(digest=data) if data.startswith("sha256:") else Dataset(data)
 
 
 def _variable(text: str) -> tuple[str, str]:

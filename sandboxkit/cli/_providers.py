@@ -63,10 +63,10 @@ async def ask(
         except SandboxError as error:
             failures[name] = error
         except TimeoutError:
-            said = (
+            reason = (
                 f"no answer in {_SECONDS:.0f} s: see whether its backend is up, and reachable here"
             )
-            failures[name] = ProviderUnavailableError(said, provider=name)
+            failures[name] = ProviderUnavailableError(reason, provider=name)
 
     async with anyio.create_task_group() as group:
         for name in names:

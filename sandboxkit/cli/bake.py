@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
         async with _providers.loaded(_options.provider_name(args)) as provider:
             if not isinstance(provider, Bakes):
                 raise ConfigurationError(
-                    f"provider {provider.name!r} has nothing to bake: its sandboxes are sent no agent"
+                    f"provider {provider.name!r} has nothing to bake: it sends no agent to its sandboxes"
                 )
             if not (args.rm or args.listed):
                 return [await provider.bake(args.image, renew=args.renew)]

@@ -1,4 +1,4 @@
-"""`sandboxkit cleanup`: remove the selected sandboxes."""
+"""`sandboxkit cleanup`: remove the selected sandboxes, and datasets that nothing uses."""
 
 import argparse
 import sys
@@ -10,7 +10,9 @@ from sandboxkit.errors import ConfigurationError, SandboxError
 
 _EPILOG = """\
 What is removed carries every --tag, is older than --older-than, and, with
---expired or --orphans, is one of these. Without any of them nothing is removed.
+--expired or --orphans, is one of these. Without any of them no sandbox is
+removed. --datasets removes the provider's copies of datasets that no sandbox
+mounts and no process uses, after the sandboxes.
 
 exit codes:
   0    done, even if there was nothing to remove
@@ -49,6 +51,7 @@ def add(verbs: _options.Verbs) -> None:
     parser.add_argument(
         "--older-than", type=_options.seconds, metavar="TIME", help="such as 90s, 15m, 1h or 2d"
     )
+    parser.add_argument("--datasets", action="store_true", help="stored datasets that nothing uses")
     parser.add_argument(
         "-n", "--dry-run", action="store_true", help="only say what would be removed"
     )
@@ -57,39 +60,50 @@ def add(verbs: _options.Verbs) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the verb."""
-    if not (args.tag or args.expired or args.orphans or args.older_than):
+    sandboxes = bool(args.tag or args.expired or args.orphans or args.older_than)
+    if not (sandboxes or args.datasets):
         raise ConfigurationError(
-            "nothing selected; give --tag, --expired, --orphans or --older-than (see --help)"
+            "nothing selected; give --tag, --expired, --orphans, --older-than or --datasets (see --help)"
         )
-    removed, failures = Operation(_sweep(args)).result()
+    removed, datasets, failures = Operation(_sweep(args, sandboxes=sandboxes)).result()
     if removed:
         ls.show(removed)
     verb = "would remove" if args.dry_run else "removed"
-    print(f"{verb} {count(len(removed), 'sandbox')}" if removed else "nothing to remove")
+    for digest in datasets:
+        print(digest)
+    what = [count(len(removed), "sandbox")] if removed else []
+    what += [count(len(datasets), "dataset")] if datasets else []
+    print(f"{verb} {' and '.join(what)}" if what else "nothing to remove")
     for failure in failures:
         print(f"sandboxkit: error: {safe_line(str(failure))}", file=sys.stderr)
     return 1 if failures else 0
 
 
-async def _sweep(args: argparse.Namespace) -> tuple[list[SandboxInfo], list[Exception]]:
+async def _sweep(
+    args: argparse.Namespace, *, sandboxes: bool
+) -> tuple[list[SandboxInfo], list[str], list[Exception]]:
     tags = _tags.parse(args.tag)
     removed: list[SandboxInfo] = []
+    datasets: list[str] = []
     failures: list[Exception] = []
     for name in await _providers.chosen(args):
         try:
             async with _providers.loaded(name) as provider:
-                removed += await _cleanup.sweep(
-                    provider,
-                    tags=tags,
-                    expired=args.expired,
-                    orphans=args.orphans,
-                    older_than=args.older_than,
-                    dry_run=args.dry_run,
-                )
+                if sandboxes:
+                    removed += await _cleanup.sweep(
+                        provider,
+                        tags=tags,
+                        expired=args.expired,
+                        orphans=args.orphans,
+                        older_than=args.older_than,
+                        dry_run=args.dry_run,
+                    )
+                if args.datasets:
+                    datasets += await provider.remove_unused_datasets(dry_run=args.dry_run)
         except ExceptionGroup as errors:
             failures += errors.exceptions
         except SandboxError as error:
             if not args.every:
                 raise
             failures.append(error)
-    return removed, failures
+    return removed, datasets, failures

@@ -97,9 +97,7 @@ def _given(source: str) -> Iterator[str]:
 def _upload(sandbox: Sandbox, source: str, target: str, *, name: str | None) -> None:
     if target.endswith("/") or _is_folder(sandbox, target):
         if name is None:
-            raise ConfigurationError(
-                f"{target!r} is a folder; add the name that the input is to have there"
-            )
+            raise ConfigurationError(f"{target!r} is a folder; add a file name for the input")
         target = posixpath.join(target, os.path.basename(name))
     total = os.path.getsize(source) if os.path.isfile(source) else None
     with ProgressLine(total) as progress:

@@ -97,13 +97,13 @@ def _blocks(found: dict[str, Diagnosis], default: str) -> "Table":
     grid = _screen.grid()
     for name, diagnosis in found.items():
         grid.add_row(*_verdict(name, diagnosis, default))
-        for what, said in (
+        for what, text in (
             ("isolation", diagnosis.isolation),
             ("found", diagnosis.detail),
             ("to do", diagnosis.remedy),
         ):
-            if said:
-                grid.add_row(_screen.cell(f"  {what}", "dim"), _screen.cell(said))
+            if text:
+                grid.add_row(_screen.cell(f"  {what}", "dim"), _screen.cell(text))
         grid.add_row()
     return grid
 

@@ -46,14 +46,14 @@ def add(verbs: _options.Verbs) -> None:
 def draw(args: argparse.Namespace) -> int:
     """Run `plot`."""
     # Imported by name and lazily: the command line must work without the integrations.
-    plot = importlib.import_module("sandboxkit.integrations.grpo.plot")
+    plot = importlib.import_module("sandboxkit.integrations._training.plot")
     print(plot.draw(args.run) or "no step yet")
     return 0
 
 
 def read(args: argparse.Namespace) -> int:
     """Run `show`."""
-    show = importlib.import_module("sandboxkit.integrations.grpo.show")
+    show = importlib.import_module("sandboxkit.integrations._training.show")
     chosen = (args.step, args.outcome, args.which)
     for line in show.steps(args.run) if not any(chosen) else show.rollouts(args.run, *chosen):
         print(line)

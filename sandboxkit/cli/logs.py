@@ -68,7 +68,7 @@ def _follow(
             why = ended.exception(_LOOK_SECONDS)
             over = True
             if isinstance(why, ConfigurationError):
-                raise ConfigurationError(f"{why}; it is what 'sandboxkit run -d' is given") from why
+                raise ConfigurationError(f"{why}; only 'sandboxkit run -d' starts one") from why
             if why is not None and not isinstance(why, _ENDS):
                 raise why
         try:

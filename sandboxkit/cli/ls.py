@@ -141,7 +141,7 @@ def _form(text: str) -> str:
     for name in names:
         if name not in _FIELDS and not name.startswith("tags."):
             raise argparse.ArgumentTypeError(
-                f"{{{name}}} is no field; there are {_SHOWN} and {{tags.KEY}}"
+                f"{{{name}}} is not a field; the fields are {_SHOWN} and {{tags.KEY}}"
             )
     if not names:
         raise argparse.ArgumentTypeError(

@@ -17,6 +17,7 @@ examples:
   sandboxkit run python3 -c 'print(6 * 7)'
   echo hello | sandboxkit run -i tr a-z A-Z
   sandboxkit run --timeout 5s --memory-mb 256 -- python3 untrusted.py
+  sandboxkit run --allow github.com git clone https://github.com/git/git
   sandboxkit run -d --tag run:42 --lifetime 2h    # keeps running; prints its id
 """
 
@@ -82,6 +83,10 @@ def _detach(args: argparse.Namespace, argv: list[str]) -> int:
             raise ConfigurationError(
                 f"{option} does not go with --detach; --lifetime bounds the sandbox"
             )
+    if args.allow:
+        raise ConfigurationError(
+            "--allow does not go with --detach: this process, which ends at once, makes the connections"
+        )
     with Session(args.provider, **_options.spec(args)) as session:
         sandbox = session.sandbox(command=argv or None, detach=True).start().result()
         print(sandbox.id)

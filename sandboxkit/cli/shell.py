@@ -6,6 +6,7 @@ import os
 from sandboxkit import Process, PtySize, Session
 from sandboxkit.cli import _find, _options
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.options import ALL_OPTIONS
 
 # Use bash if the image has it; every image has sh.
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
@@ -40,16 +41,13 @@ def main(args: argparse.Namespace) -> int:
 
             return _terminal.attach(start)
 
-    unusable = set(spec) - {"tags", "env", "user", "workdir"}
-    if unusable or args.tag:
-        names = ", ".join(
-            sorted(
-                f"--{name.replace('_', '-')}"
-                for name in unusable | ({"tag"} if args.tag else set())
-            )
-        )
+    unusable = set(spec) - {"env", "user", "workdir"}
+    if unusable:
+        flags = [
+            _options.spelling(option)[0][-1] for option in ALL_OPTIONS if option.name in unusable
+        ]
         raise ConfigurationError(
-            f"{names}: only for a fresh sandbox; {args.id!r} is running already"
+            f"{', '.join(flags)}: only for a fresh sandbox; {args.id!r} is running already"
         )
     with _find.reached(args, args.id) as running:
 
