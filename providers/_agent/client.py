@@ -1,6 +1,7 @@
 """A connection to one sandbox's agent: commands, file calls and their streams over it."""
 
 import asyncio
+import errno
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from sandboxkit.providers._agent.frames import (
     Windows,
 )
 from sandboxkit.providers._agent.heartbeat import SILENT_AFTER, STARVED_AFTER, Heartbeat
-from sandboxkit.providers._agent.link import BROKEN, Link, LostSessionError, Reopen
+from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
+from sandboxkit.providers._agent.outgoing import SendQueue
 
 __all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError", "SilentError"]
 
-_QUEUE_BYTES = 1 << 20
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
 _LONG_KILL_PATIENCE = 30.0
@@ -33,6 +34,9 @@ The tree may have many processes; one that takes longer counts as a failure."""
 _LOOK = 1.0
 _BEGIN_PATIENCE = 60.0
 """Seconds in which a newly started agent must send WELCOME."""
+
+_FIRST_CALLS = bytes(range(1, 14))
+"""The operations of an agent that does not list them."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
@@ -49,7 +53,7 @@ class SilentError(Exception):
     """The agent was silent for so long that a request failed; the agent may come back."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message or f"no sign of life for {SILENT_AFTER:g} s")
+        super().__init__(message or f"no data from the agent for {SILENT_AFTER:g} s")
 
 
 class CallError(Exception):
@@ -125,7 +129,7 @@ class AgentStream:
         if self._consumed >= self._client.windows.from_agent // 2 and not self.finished:
             credit = self._consumed.to_bytes(4, "big")
             self._consumed = 0
-            await self._client.send(frames.encode(Kind.CREDIT, self.number, credit))
+            await self.control(Kind.CREDIT, credit)
 
     async def send(self, data: bytes) -> None:
         """Send data as far as the agent grants credit; data is dropped once the request is over."""
@@ -139,16 +143,19 @@ class AgentStream:
                 await self._more_room.wait()
             size = min(len(view), self._room, frames.CHUNK_BYTES)
             self._room -= size
-            await self._client.send(frames.encode(Kind.DATA, self.number, bytes(view[:size])))
+            frame = frames.encode(Kind.DATA, self.number, bytes(view[:size]))
+            await self._client.send_data(frame, self.number)
             view = view[size:]
 
     async def finish(self) -> None:
         """Tell the agent that no more data follows."""
-        await self._client.send(frames.encode(Kind.EOF, self.number))
+        await self._client.send_data(frames.encode(Kind.EOF, self.number), self.number)
 
     async def control(self, kind: Kind, payload: bytes = b"") -> None:
-        """Send a control frame, which needs no credit."""
-        await self._client.send(frames.encode(kind, self.number, payload))
+        """Send a control frame, which needs no credit and overtakes data."""
+        if self._client.ended is not None:
+            raise ConnectionEndedError(self._client.ended)
+        self._client.post(frames.encode(kind, self.number, payload), self.number)
 
     async def abandon(self) -> None:
         """Kill the request and wait until it has ended; a command's whole process tree is then dead.
@@ -160,7 +167,7 @@ class AgentStream:
             return
         self.abandoned = True
         self._frames.clear()
-        self._client.post(frames.encode(Kind.KILL, self.number))
+        self._client.post(frames.encode(Kind.KILL, self.number), self.number)
         if self.silent:
             return
         with anyio.CancelScope(shield=True):
@@ -191,16 +198,16 @@ class AgentClient:
         """Identifies this run of the agent: a restarted agent has another value."""
         self.workdir = ""
         """The default working directory of commands."""
+        self.calls = _FIRST_CALLS
+        """The operations that the agent knows, one byte each."""
         self._link = link
         self._pulse = Heartbeat(link, self._waits, self._wake, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
         self._next_number = 1
-        self._outgoing: deque[bytes] = deque()
-        self._queued_bytes = 0
+        self._outgoing = SendQueue()
         self._idle = False
         """Whether the writing task waits with an empty queue."""
         self._pending = asyncio.Event()
-        self._written = anyio.Event()
         self._welcomed = anyio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -208,7 +215,7 @@ class AgentClient:
     async def start(
         cls,
         stream: ByteStream,
-        hello: bytes,
+        hello: bytes | Greeting,
         *,
         patience: float = _BEGIN_PATIENCE,
         grace: float = 0.0,
@@ -219,6 +226,8 @@ class AgentClient:
     ) -> Self:
         """Connect over `stream`, which is closed if the handshake fails.
 
+        `hello` is the payload of the first frame, or the greeting that the agent was started with.
+
         `reopen` opens another stream to the same agent. With it, a broken stream is replaced for up
         to `grace` seconds, transparently for requests. With `fall_silent` a stream on which nothing
         arrives is replaced, too. `windows` must be those that `hello` names.
@@ -226,17 +235,19 @@ class AgentClient:
         Raises ConnectionEndedError when the agent refuses or is not there, SilentError when it
         says nothing for `patience` seconds.
         """
-        link = Link(stream, grace=grace, reopen=reopen, fall_silent=fall_silent)
+        greeting = hello if isinstance(hello, Greeting) else None
+        link = Link(stream, grace=grace, reopen=reopen, fall_silent=fall_silent, greeting=greeting)
         self = cls(link, windows, starved)
         # A connection outlives the call that made it, so no task group of that call can hold
         # these two tasks.
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
-            self.post(frames.encode(Kind.HELLO, 0, hello))
+            if not isinstance(hello, Greeting):
+                self.post(frames.encode(Kind.HELLO, 0, hello), 0)
             with anyio.move_on_after(patience) as waited:
                 await self._welcomed.wait()
             if waited.cancelled_caught:
-                raise SilentError(f"no first word for {patience:g} s")
+                raise SilentError(f"no greeting within {patience:g} s")
             if self.ended is not None:
                 raise ConnectionEndedError(self.ended)
             if self._link.falls_silent:
@@ -286,25 +297,32 @@ class AgentClient:
             finally:  # a task may be cancelled in spite of the scope
                 await self._link.aclose()
 
-    def post(self, data: bytes) -> None:
-        """Send bytes at once if the queue is empty; otherwise queue them without back-pressure."""
-        if self._idle and not self._outgoing:
-            try:
-                if self._link.send_now(data):
-                    return
-            except BROKEN:
-                pass  # the next read or write reports it
-        self._outgoing.append(data)
-        self._queued_bytes += len(data)
-        self._pending.set()
+    def post(self, frame: bytes, stream: int) -> None:
+        """Send a frame that begins or controls a request, before all data; never wait."""
+        if not self._sent_now(frame):
+            self._outgoing.put(frame, stream)
+            self._pending.set()
 
-    async def send(self, data: bytes) -> None:
-        """Queue bytes, and wait while the queue is full. Raises ConnectionEndedError."""
-        while self._queued_bytes > _QUEUE_BYTES and self.ended is None:
-            await self._written.wait()
+    async def send_data(self, frame: bytes, stream: int) -> None:
+        """Queue a frame behind its request's data; wait while much of that waits.
+
+        Raises ConnectionEndedError.
+        """
+        await self._outgoing.room(stream)
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
-        self.post(data)
+        if not self._sent_now(frame):
+            self._outgoing.put_data(frame, stream)
+            self._pending.set()
+
+    def _sent_now(self, frame: bytes) -> bool:
+        """Send a frame if nothing waits and it can be sent at once; return whether it was sent."""
+        if not self._idle or self._outgoing:
+            return False
+        try:
+            return self._link.send_now(frame)
+        except BROKEN:
+            return False  # the next read or write reports it
 
     def open(self, kind: Kind, payload: bytes) -> AgentStream:
         """Begin a request. Raises ConnectionEndedError, or ValueError if the payload is too large."""
@@ -319,15 +337,28 @@ class AgentClient:
             number = number % 0xFFFFFFFF + 1
         self._next_number = number % 0xFFFFFFFF + 1
         stream = self._streams[number] = AgentStream(self, number)
-        self.post(frames.encode(kind, number, payload))
+        self.post(frames.encode(kind, number, payload), number)
         self._pulse.watch()
         return stream
+
+    def call(self, operation: int, arguments: bytes = b"") -> AgentStream:
+        """Begin a call, as `open` does. Raises CallError with ENOSYS if the agent does not know it."""
+        self.require(operation)
+        return self.open(Kind.CALL, bytes([operation]) + arguments)
+
+    def require(self, operation: int) -> None:
+        """Raise CallError with ENOSYS for an operation that the agent does not list.
+
+        An agent that lists nothing would end the connection, and with it every request.
+        """
+        if operation not in self.calls:
+            raise CallError(errno.ENOSYS, f"unknown call {operation}")
 
     def kill_patience(self) -> float:
         """Return how long (s) to wait for a kill, given the agent's present state."""
         if self.starved():
             return STARVED_AFTER
-        answers = time.monotonic() - self._link.heard < _KILL_PATIENCE
+        answers = time.monotonic() - self._link.last_received < _KILL_PATIENCE
         return _LONG_KILL_PATIENCE if answers or self._link.falls_silent else _KILL_PATIENCE
 
     def _waits(self) -> bool:
@@ -345,7 +376,7 @@ class AgentClient:
         if self.ended is None:
             self.ended = reason
         self._welcomed.set()
-        self._written.set()
+        self._outgoing.close()
         self._pending.set()
         for stream in self._streams.values():
             stream.connection_ended()
@@ -365,6 +396,7 @@ class AgentClient:
                         fields = Fields(frame.payload)
                         fields.u32()
                         self.boot, self.workdir = fields.fixed(16), fields.text()
+                        self.calls = fields.data() if fields else _FIRST_CALLS
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
                         if frame.kind in _FINAL:
@@ -399,12 +431,7 @@ class AgentClient:
                         await self._pending.wait()
                         self._idle = False
                     continue
-                data = b"".join(self._outgoing)
-                self._outgoing.clear()
-                await self._link.send(data)
-                self._queued_bytes -= len(data)
-                written, self._written = self._written, anyio.Event()
-                written.set()
+                await self._link.send(self._outgoing.take())
         except BROKEN:
             # The reading task ends the connection, once it has read the agent's last message.
             pass

@@ -42,7 +42,7 @@ FAR = Windows(from_agent=4 << 20, to_agent=2 << 20)
 
 
 class Kind(IntEnum):
-    """Frame types. The agent sends CREDIT and the types from WELCOME on."""
+    """Frame types. The agent sends EOF, CREDIT and the types from WELCOME on."""
 
     HELLO = 1
     EXEC = 2
@@ -59,9 +59,12 @@ class Kind(IntEnum):
     DONE = 20
     FAIL = 21
     BYE = 22
+    OPENED = 23
 
 
-_FROM_AGENT = {kind.value: kind for kind in Kind if kind >= Kind.WELCOME or kind == Kind.CREDIT}
+_FROM_AGENT = {
+    kind.value: kind for kind in Kind if kind >= Kind.WELCOME or kind in (Kind.EOF, Kind.CREDIT)
+}
 
 
 class ProtocolError(Exception):
@@ -110,6 +113,10 @@ class Fields:
         self._at += size
         return data
 
+    def u16(self) -> int:
+        """Read an unsigned 16-bit number."""
+        return int.from_bytes(self._take(2), "big")
+
     def u32(self) -> int:
         """Read an unsigned 32-bit number."""
         return int.from_bytes(self._take(4), "big")
@@ -122,9 +129,13 @@ class Fields:
         """Read all remaining bytes."""
         return self._take(len(self._payload) - self._at)
 
+    def data(self) -> bytes:
+        """Read a byte field of any length."""
+        return self._take(self.u32())
+
     def text(self) -> str:
         """Read a text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
-        return self._take(self.u32()).decode("utf-8", "surrogateescape")
+        return self.data().decode("utf-8", "surrogateescape")
 
     def texts(self) -> list[str]:
         """Read a list of texts."""

@@ -46,7 +46,7 @@ class Heartbeat:
         self._link, self._waits, self._wake, self._silent = link, waits, wake, silent
         self._starved = starved
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = link.heard
+        self._last_received = link.last_received
         self._quiet = self._asked = 0.0
         self._idle = True
         """Whether no request was waiting at the last tick."""
@@ -80,8 +80,8 @@ class Heartbeat:
         # A blocked loop ticks late and could not receive meanwhile: count one tick, not wall time.
         self._quiet += _TICK
         self._asked += _TICK
-        if self._link.heard != self._heard:
-            self._heard, self._quiet, self._replaced = self._link.heard, 0.0, 0
+        if self._link.last_received != self._last_received:
+            self._last_received, self._quiet, self._replaced = self._link.last_received, 0.0, 0
         if self._link.is_between and not self._link.falls_silent:
             self._quiet = 0.0  # the stream ended; the link's grace bounds its replacement
         patience = SILENT_AFTER if waits else 3 * _KEEP_OPEN

@@ -9,6 +9,8 @@ import secrets
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
 
 import anyio
 from anyio.abc import ByteStream
@@ -17,7 +19,7 @@ from sandboxkit.errors import SandboxError, SandboxNotFoundError
 from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, ProtocolError
 from sandboxkit.providers._agent.unix import UnixStream
 
-__all__ = ["BROKEN", "Link", "LostSessionError", "Reopen"]
+__all__ = ["BROKEN", "Greeting", "Link", "LostSessionError", "Reopen"]
 
 BROKEN = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 """The exceptions that a broken or closed stream raises."""
@@ -46,6 +48,25 @@ class LostSessionError(Exception):
     """The agent no longer knows the session: the grace period expired, or another agent answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The first bytes of a session, which travel with the request that starts the agent."""
+
+    id: bytes
+    """The id of the session."""
+    payload: bytes
+    """The first bytes of the session's stream."""
+    data: bytes
+    """The opening and the record with `payload`."""
+
+    @classmethod
+    def of(cls, payload: bytes, grace: float) -> Self:
+        """Return the greeting of a new session whose stream begins with `payload`; `grace` in seconds."""
+        session = secrets.token_bytes(16)
+        opening = _opening(session, grace, resume=False, received=0)
+        return cls(session, payload, opening + RECORD.pack(DATA, 0, len(payload)) + payload)
+
+
 class Link:
     """One session with an agent, over `stream` and over its replacements.
 
@@ -61,13 +82,15 @@ class Link:
         grace: float = 0.0,
         reopen: Reopen | None = None,
         fall_silent: bool = True,
+        greeting: Greeting | None = None,
     ) -> None:
-        self.heard = time.monotonic()
+        """`greeting` is what the agent has already been given; its grace must be `grace`."""
+        self.last_received = time.monotonic()
         """The monotonic time at which the last bytes from the agent arrived."""
         self.grace = grace if reopen is not None else 0.0
         self.falls_silent = self.grace > 0 and fall_silent
         self._reopen = reopen
-        self._id = secrets.token_bytes(16)
+        self._id = secrets.token_bytes(16) if greeting is None else greeting.id
         self._stream: ByteStream | None = stream
         self._answered = self._closed = self._leaving = False
         self._begin = b""
@@ -80,6 +103,9 @@ class Link:
         """Number of bytes at the front of `_left` that are duplicates, which a proxy may send again."""
         self._received = self._acknowledged = self._sent = 0
         self._kept = bytearray()
+        if greeting is not None:
+            self._sent = len(greeting.payload)
+            self._kept += greeting.payload if self.grace else b""
         self._room = anyio.Event()
         self._back = anyio.Event()
         """Set when a broken connection has been replaced, or the link is closed."""
@@ -89,8 +115,12 @@ class Link:
         self._given_up = False
 
     def open(self) -> None:
-        """Send the session's opening with the next data. `receive` handles the agent's answer."""
-        self._begin = self._opening(resume=False)
+        """Send the session's opening with the next data, unless the greeting was the opening.
+
+        `receive` handles the agent's answer.
+        """
+        if not self._sent:
+            self._begin = _opening(self._id, self.grace, resume=False, received=0)
 
     async def receive(self) -> bytes:
         """Return the next bytes of the stream, in order and without duplicates.
@@ -111,7 +141,7 @@ class Link:
                     raise
                 await self._resume(stream)
                 continue
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             if data := self._take(chunk):
                 return data
 
@@ -229,10 +259,6 @@ class Link:
                         pass  # the agent also ends the session at EOF, once the grace is over
             await anyio.aclose_forcefully(stream)
 
-    def _opening(self, *, resume: bool) -> bytes:
-        milliseconds = round(self.grace * 1000)
-        return OPENING.pack(MAGIC, PROTOCOL_VERSION, self._id, resume, milliseconds, self._received)
-
     async def _write(self, record: bytes) -> None:
         """Write one record; the caller holds `_writing`, so records never interleave."""
         stream = self._stream
@@ -286,7 +312,7 @@ class Link:
             at += RECORD.size
             if kind == DATA:
                 if offset > self._received:
-                    raise ProtocolError(f"byte {offset} came where {self._received} is due")
+                    raise ProtocolError(f"received byte {offset}, expected byte {self._received}")
                 self._left, self._old = size, min(size, self._received - offset)
             elif kind == ACK:
                 self._forget(offset)
@@ -299,18 +325,20 @@ class Link:
         """Check the agent's answer to an opening; return the offset up to which it has received."""
         magic, version, verdict, received = ANSWER.unpack(answer)
         if magic != MAGIC:
-            raise ProtocolError(f"{answer!r} is no agent's answer")
+            raise ProtocolError(f"{answer!r} is not an agent's answer")
         if version != PROTOCOL_VERSION:
             raise ProtocolError(f"the agent speaks version {version}, not {PROTOCOL_VERSION}")
         if verdict not in (OPENED, RESUMED):
-            raise LostSessionError("the agent does not know this session any more")
+            raise LostSessionError("the agent no longer knows this session")
         self._answered = True
         return int(received)
 
     def _forget(self, offset: int) -> None:
         """Drop the kept bytes before `offset`, which the agent has acknowledged."""
         if offset > self._sent:
-            raise ProtocolError(f"{offset} bytes acknowledged of {self._sent}")
+            raise ProtocolError(
+                f"the agent acknowledged {offset} bytes, but only {self._sent} were sent"
+            )
         missing = self._sent - offset
         if missing < len(self._kept):
             del self._kept[: len(self._kept) - missing]
@@ -333,8 +361,8 @@ class Link:
                 lasting = isinstance(error, SandboxNotFoundError) or (
                     isinstance(error, SandboxError) and not error.retryable
                 )
-                if self.heard > since:  # the agent answered, so its grace starts again
-                    since, pause = self.heard, _FIRST_PAUSE
+                if self.last_received > since:  # the agent answered, so its grace starts again
+                    since, pause = self.last_received, _FIRST_PAUSE
                 if lasting or self._closed or time.monotonic() > since + self.grace:
                     raise
             await anyio.sleep(pause)
@@ -347,12 +375,14 @@ class Link:
             with anyio.fail_after(_ANSWER_SECONDS):
                 stream = await self._reopen()
                 self._buffer, self._left, self._old = b"", 0, 0
-                await stream.send(self._opening(resume=True))
+                await stream.send(
+                    _opening(self._id, self.grace, resume=True, received=self._received)
+                )
                 while len(self._buffer) < ANSWER.size:
                     self._buffer += await stream.receive(_RECEIVE_BYTES)
                 received = self._check(self._buffer[: ANSWER.size])
                 self._buffer = self._buffer[ANSWER.size :]
-                self.heard = time.monotonic()
+                self.last_received = time.monotonic()
                 self._forget(received)
                 self._acknowledged = self._received
                 async with self._writing:
@@ -370,3 +400,7 @@ class Link:
                 with anyio.CancelScope(shield=True):
                     await anyio.aclose_forcefully(stream)
             raise
+
+
+def _opening(session: bytes, grace: float, *, resume: bool, received: int) -> bytes:
+    return OPENING.pack(MAGIC, PROTOCOL_VERSION, session, resume, round(grace * 1000), received)

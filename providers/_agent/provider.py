@@ -23,7 +23,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, Provider
+from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import (
     AgentClient,
@@ -34,6 +34,9 @@ from sandboxkit.providers._agent.client import (
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, SoFar
 from sandboxkit.providers._agent.launch import AgentConfig
+from sandboxkit.providers._agent.link import Greeting
+from sandboxkit.providers._agent.ports import PortsProvider
+from sandboxkit.providers._agent.refusals import refused
 from sandboxkit.types import Command, Exit, FileInfo, Interpreter, SandboxState, Usage
 
 __all__ = ["AgentProvider"]
@@ -48,7 +51,7 @@ _END_PATIENCE = 2.0
 InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
-class AgentProvider(Provider, Generic[InstanceT]):
+class AgentProvider(PortsProvider, Generic[InstanceT]):
     """`Provider` minus `create`, `list`, `delete` and `_connect`, which a subclass implements.
 
     A subclass's `create` starts `BINARY *agent_flags(spec, ...)` as PID 1 of the sandbox,
@@ -145,40 +148,34 @@ class AgentProvider(Provider, Generic[InstanceT]):
         `reason` is the agent's last message ("lifetime", a protocol error). "" means that the agent
         was killed (out of memory, `delete`, the daemon) or ended because its owner's stream broke.
         """
-        said = {
-            "": "its agent was killed, or lost its owner",
-            "lifetime": "its lifetime is over",
-        }
+        owner = "its agent was killed, or its owner is gone"
+        causes = {"": owner, "lifetime": "its lifetime is over"}
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} ended: {said.get(reason, reason)}",
+            f"sandbox {sandbox_id!r} ended: {causes.get(reason, reason)}",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
 
     async def _attach(
-        self, sandbox_id: str, stream: ByteStream, config: AgentConfig, *, lifeline: bool = True
+        self,
+        sandbox_id: str,
+        stream: ByteStream,
+        config: AgentConfig | Greeting,
+        *,
+        lifeline: bool = True,
     ) -> AgentClient:
         """Become the agent's owner, over the agent's own stdin and stdout.
 
-        Returns when commands can run; the workdir exists and the main command has started.
-        The stream is the sandbox's lifeline. A sandbox that is not detached ends when the stream is
-        closed, or when it breaks and `_connect` does not replace it within `_grace`.
-        The stream is closed when this fails or is cancelled.
-        `lifeline=False` is for an agent whose owner connects to its socket.
-        Raised: `SandboxStartError` when the agent refuses, its stream ends, or it says nothing.
+        `config` is sent, or the agent has its greeting. Returns when commands can run: the workdir
+        exists and the main command has started. The stream is the sandbox's lifeline: a sandbox that
+        is not detached ends when it is closed, or breaks and is not replaced within `_grace`.
+        `lifeline=False` is for an agent whose owner connects to its socket. A failure closes the stream.
+        Raises SandboxStartError when the agent refuses, its stream ends, or it says nothing.
         """
         instance = self._instance(sandbox_id)
         instance.is_ours = True
         try:
-            client = await AgentClient.start(
-                stream,
-                requests.hello(config, self._windows()),
-                grace=self._grace(stream),
-                reopen=lambda: self._connect(sandbox_id),
-                fall_silent=self._streams_fall_silent,
-                windows=self._windows(),
-                starved=lambda: self._starved(instance),
-            )
+            client = await self._greeted(instance, stream, config)
         except (ConnectionEndedError, SilentError) as error:
             raise SandboxStartError(
                 f"sandbox {sandbox_id!r} did not start: {error}",
@@ -189,6 +186,23 @@ class AgentProvider(Provider, Generic[InstanceT]):
         if lifeline:
             instance.lifeline = client
         return client
+
+    async def _greeted(
+        self,
+        instance: InstanceT,
+        stream: ByteStream,
+        config: AgentConfig | Greeting | None = None,
+    ) -> AgentClient:
+        """Return the client of a session over `stream`; one with a `config` is the agent's owner."""
+        return await AgentClient.start(
+            stream,
+            config if isinstance(config, Greeting) else requests.hello(config, self._windows()),
+            grace=self._grace(stream),
+            reopen=lambda: self._connect(instance.id),
+            fall_silent=self._streams_fall_silent,
+            windows=self._windows(),
+            starved=lambda: self._starved(instance),
+        )
 
     async def _prefer(self, sandbox_id: str, stream: ByteStream) -> None:
         """Send later requests over this faster stream; the owner's stream remains the lifeline.
@@ -216,8 +230,8 @@ class AgentProvider(Provider, Generic[InstanceT]):
         if client is not None and client.ended is None:
             if not await client.connected(_RETURN_PATIENCE):
                 raise ProviderUnavailableError(
-                    f"sandbox {sandbox_id!r} cannot be reached: its connection broke, and no other "
-                    f"one was made within {_RETURN_PATIENCE:g} s; nothing was sent",
+                    f"sandbox {sandbox_id!r} cannot be reached: its connection broke and could not be "
+                    f"reopened within {_RETURN_PATIENCE:g} s; the request was not sent",
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 )
@@ -236,7 +250,7 @@ class AgentProvider(Provider, Generic[InstanceT]):
             if not task.cancelled() or (current is not None and current.cancelling()):
                 raise
             raise SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} was stopped while a connection to it was made",
+                f"sandbox {sandbox_id!r} was stopped while a connection to it was being opened",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             ) from None
@@ -257,24 +271,15 @@ class AgentProvider(Provider, Generic[InstanceT]):
         try:
             with anyio.fail_after(_CONNECT_PATIENCE):
                 stream = await self._connect(sandbox_id)
-                client = await AgentClient.start(
-                    stream,
-                    requests.hello(None, self._windows()),
-                    grace=self._grace(stream),
-                    reopen=lambda: self._connect(sandbox_id),
-                    fall_silent=self._streams_fall_silent,
-                    windows=self._windows(),
-                    starved=lambda: self._starved(instance),
-                )
+                client = await self._greeted(instance, stream)
         except SandboxNotFoundError as error:
             owner = instance.lifeline
             if owner is None or owner.ended is None:
                 raise
             raise await self._why_ended(sandbox_id, owner.ended) from error  # it was ours
         except ConnectionEndedError as error:
-            raise await self._why_broken(
-                sandbox_id, None, error, "a connection to sandbox {!r} broke as it was made"
-            ) from error
+            broke = "the connection to sandbox {!r} broke while it was being opened"
+            raise await self._why_broken(sandbox_id, None, error, broke) from error
         except TimeoutError as error:
             raise ProviderUnavailableError(
                 f"sandbox {sandbox_id!r} does not answer: no connection to it within "
@@ -285,7 +290,7 @@ class AgentProvider(Provider, Generic[InstanceT]):
         if client.boot != (instance.boot or client.boot):
             await client.aclose()
             raise SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} was started again: what ran in it is gone",
+                f"sandbox {sandbox_id!r} was restarted: its processes are gone",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
@@ -318,9 +323,9 @@ class AgentProvider(Provider, Generic[InstanceT]):
         lost: type[OutcomeUnknownError] | type[ProviderUnavailableError] = (
             OutcomeUnknownError if once else ProviderUnavailableError
         )
-        unknown = "; whether it ran, and how it ended, is not known" if once else ""
+        unknown = "; whether it ran, and how it ended, is unknown" if once else ""
         if isinstance(error, ConnectionEndedError):
-            broke = f"the connection to sandbox {{!r}} broke under a call{unknown}"
+            broke = f"the connection to sandbox {{!r}} broke during a call{unknown}"
             return await self._why_broken(sandbox_id, client, error, broke, lost)
         if isinstance(error, SilentError):
             return lost(
@@ -329,11 +334,8 @@ class AgentProvider(Provider, Generic[InstanceT]):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        if path is None and error.errno == errno.ETIMEDOUT:
-            # A loaded machine is slow: that is no fault of the options.
-            return ProviderUnavailableError(str(error), provider=self.name, sandbox_id=sandbox_id)
         if path is None:
-            return ConfigurationError(str(error), provider=self.name, sandbox_id=sandbox_id)
+            return refused(error, self.name, sandbox_id)
         kind = SandboxFileNotFoundError if error.errno == errno.ENOENT else SandboxFileError
         return kind(str(error), path=path, provider=self.name, sandbox_id=sandbox_id)
 
@@ -355,7 +357,7 @@ class AgentProvider(Provider, Generic[InstanceT]):
             return ended
         broken = lost(broke.format(sandbox_id), provider=self.name, sandbox_id=sandbox_id)
         if client is not None and client.why_ended is not None:
-            broken.add_note(f"it could not be made again: {client.why_ended}")
+            broken.add_note(f"it could not be reopened: {client.why_ended}")
         return broken
 
     async def _lives(self, sandbox_id: str, client: AgentClient | None, reason: str) -> bool:
@@ -469,8 +471,8 @@ class AgentProvider(Provider, Generic[InstanceT]):
 
     async def usage(self, sandbox_id: str) -> Usage:
         async with self._call(sandbox_id) as client:
-            said = await requests.stats(client)
-        total = self._so_far(sandbox_id, said.used)
+            usage = await requests.stats(client)
+        total = self._so_far(sandbox_id, usage.used)
         before = self._known(sandbox_id).before
         starved = total.starved
         if starved is not None:
@@ -478,16 +480,16 @@ class AgentProvider(Provider, Generic[InstanceT]):
         return Usage(
             processor_seconds=max(total.processor - before.processor, 0.0),
             starved_seconds=starved,
-            processes=said.processes,
-            memory_bytes=said.resident,
+            processes=usage.processes,
+            memory_bytes=usage.resident,
         )
 
-    def _so_far(self, sandbox_id: str, said: requests.Used) -> SoFar:
-        used, exact = said.processor / 1e9, said.exact
+    def _so_far(self, sandbox_id: str, usage: requests.Used) -> SoFar:
+        used, exact = usage.processor / 1e9, usage.exact
         counted = self._processor_seconds(sandbox_id)
         if counted is not None:
-            used, exact = max(counted - said.agent / 1e9, 0.0), True
-        return SoFar(used, said.starved / 1e9 if exact and said.starved is not None else None)
+            used, exact = max(counted - usage.agent / 1e9, 0.0), True
+        return SoFar(used, usage.starved / 1e9 if exact and usage.starved is not None else None)
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
         """Return the host's count for sandbox and agent; None to use the agent's own count."""

@@ -71,13 +71,13 @@ _ENDINGS = {0: Ending.EXITED, 1: Ending.SIGNAL, 2: Ending.OUT_OF_MEMORY}
 _KILLED = 128 + 9
 _UNKNOWN, _UNKNOWN_32 = 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF
 _REMEDIES = {
-    errno.E2BIG: "its arguments and environment are too long: pass what is long through stdin, "
-    "or in a file",
-    errno.EAGAIN: "the sandbox has as many processes as it may: raise pids=, or run fewer at a time",
+    errno.E2BIG: "its arguments and environment are too long: pass long values through stdin, or in a file",
+    errno.EAGAIN: "the sandbox has reached its limit of processes: raise pids=, or run fewer at a time",
     errno.ENOMEM: "the sandbox has no memory left: raise memory_mb=, or run fewer at a time",
     errno.EMFILE: "too many files are open in the sandbox: run fewer commands at a time",
     errno.ENFILE: "too many files are open on its machine: run fewer commands at a time",
-    errno.ENOEXEC: "it is no program for this machine, and no script whose first line names one",
+    errno.ENOEXEC: "it is neither a program for this machine nor a script whose first line names an "
+    "interpreter",
 }
 _SMALL_FILE = 256 << 10
 _MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
@@ -225,7 +225,7 @@ async def _answer(stream: AgentStream, past_listing: CallError | None = None) ->
 
 
 def _call(client: AgentClient, operation: int, arguments: bytes = b"") -> AgentStream:
-    return client.open(Kind.CALL, bytes([operation]) + arguments)
+    return client.call(operation, arguments)
 
 
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
@@ -292,8 +292,8 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
     """Return a folder's entries, sorted by path."""
     too_many = CallError(
         errno.EFBIG,
-        f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of them; "
-        "look at a part of it with find(1)",
+        f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of metadata; list a part of it "
+        "with find(1)",
     )
     fields = Fields(await _answer(_call(client, _LIST, frames.string(path)), too_many))
     entries: list[FileInfo] = []

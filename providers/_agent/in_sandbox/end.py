@@ -1,4 +1,4 @@
-"""How a fork of the interpreter ends. It is sent with interpreter.py, whose job it is part of."""
+"""The fast exit of a forked job. The provider sends this file together with interpreter.py."""
 
 import sys
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class End:
-    """Ends a job at once where nothing would be seen of Python's own end.
+    """Exit a successful job at once if Python's own finalization would have no visible effect.
 
-    That one takes every object apart, those of the preloaded modules as well, and costs more than
-    all else of a small job. It is seen where an object does something when it goes, where threads
-    or callbacks are left, or where a library has an end of its own: such a job Python ends itself,
-    and each that failed.
+    Finalization destroys every object, including those of preloaded modules, and costs more than
+    the rest of a small job. It has visible effects if objects have finalizers, if threads or exit
+    callbacks remain, or if a library has its own shutdown. Python finalizes such jobs, and every
+    failed job.
     """
 
     LOUD = frozenset(("_ctypes", "_curses", "_dbm", "_gdbm", "_interpreters", "_sqlite3")) | {
         *("_testcapi", "_tkinter", "_xxsubinterpreters", "gc", "readline")
     }
-    """What does something at the end, or lets a job do it, and nobody can see that it will."""
+    """Modules that act at exit, or let a job do so, in a way that cannot be detected."""
 
     def __init__(self) -> None:
         import _thread
@@ -38,7 +38,7 @@ class End:
         self.callback: Any = vars(_weakref.ReferenceType)["__callback__"]
 
     def prepare(self) -> None:
-        """Look at what is there before any job: a job's modules and classes are compared with it."""
+        """Record the modules and classes that exist before any job, for comparison at its end."""
         self.before = self.callbacks()
         kinds = set(map(type, self.objects()))
         self.quiet = {kind for kind in kinds if not self.finalizes(kind)}
@@ -46,15 +46,15 @@ class End:
         self.known = {name for name, module in sys.modules.items() if self.harmless(name, module)}
 
     def opened(self, *streams: "Any") -> None:
-        """Note which the job's standard streams are: that they are flushed is all that they do.
+        """Record the job's standard streams, whose only action at exit is to flush.
 
-        Nobody but the job refers to them: else what is in them would not be flushed as they go.
+        Only the job may refer to them; any other reference would prevent the flush.
         """
         self.streams = [id(each) for each in streams]
         self.own = {id(each) for text in streams for each in (text, text.buffer, text.buffer.raw)}
 
     def come(self) -> None:
-        """End the job with status 0, or return."""
+        """Exit with status 0 if that is safe; otherwise return."""
         try:
             if self.threads() or self.callbacks() != self.before or not self.silent():
                 return
@@ -66,7 +66,7 @@ class End:
             pass
 
     def silent(self) -> bool:
-        """Whether nothing that the job has left does anything when it goes."""
+        """Return whether no object that the job has left acts when it is destroyed."""
         if [id(each) for each in (sys.__stdin__, sys.stdout, sys.stderr)] != self.streams:
             return False
         if any(n.partition(".")[0] not in self.standard for n in sys.modules.keys() - self.known):
@@ -86,12 +86,12 @@ class End:
         )
 
     def harmless(self, name: str, module: "Any") -> bool:
-        """Whether a module that was there before any job is the standard library's or no library's."""
+        """Return whether a preloaded module is from the standard library or plain Python code."""
         origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
         return name.partition(".")[0] in self.standard or origin.endswith(".py")
 
     def calls(self, reference: "Any") -> bool:
-        """Whether somebody hears of the end of what is referred to, but for abstract classes."""
+        """Return whether a weak reference has a callback, other than those of abstract classes."""
         callback = self.callback.__get__(reference)
         return callback is not None and (
             type(callback) is not type(len) or callback.__name__ != "_destroy"
@@ -99,7 +99,7 @@ class End:
 
     @staticmethod
     def finalizes(kind: "Any") -> bool:
-        """Whether a class has a finalizer; nothing of a metaclass is called."""
+        """Return whether a class has a finalizer, without calling its metaclass."""
         try:
             type.__getattribute__(kind, "__del__")
         except AttributeError:

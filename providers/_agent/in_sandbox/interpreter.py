@@ -1,9 +1,9 @@
 """The server that forks jobs: `PATH -I -c THIS NAME LIMITS...`, see agent/python.go.
 
-What it imports for itself is taken out of `sys.modules` again. Of a job it never reads a byte: that
-is done in the fork, which has become the job's user by then. The job's code runs in the one frame
-below, and the fork returns to the interpreter's own end: so the exit status, the threads that are
-waited for and what is said of an error are Python's own. `End` comes before this, out of end.py.
+The server removes its own imports from `sys.modules`. It never reads a byte of a job: the fork does
+that, after it has switched to the job's user. The job's code runs in the one frame below, and the
+fork then returns to the interpreter's own finalization. The exit status, the wait for threads and
+the report of an error are therefore Python's own. The class `End`, from end.py, precedes this code.
 """
 
 import sys
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class ForkServer:
-    """Answers the agent's messages on descriptor 3; `serve` returns in each fork."""
+    """A server for the agent's messages on descriptor 3; `serve` returns in each fork."""
 
     SET_DUMPABLE, SET_CHILD_SUBREAPER, CONTROLLING_TERMINAL = 4, 36, 0x540E
     ANSWER = 16
-    """The first bytes of a job's file are for why it could not be started."""
+    """Bytes at the start of a job's file, reserved for its start error."""
 
     def __init__(self) -> None:
         self.job = 0
         self.busy = False
-        """Whether a child begins or ends just now, which a signal must not have waited for."""
+        """Whether a child is starting or ending, when a signal handler must not reap children."""
         self.spare: Any = None
         self.way: Any = None
         self.source = ""
@@ -41,7 +41,7 @@ class ForkServer:
             os._exit(1)
         import _io
         import _locale
-        import _signal  # type: ignore[import-not-found]  # typeshed leaves it out
+        import _signal  # type: ignore[import-not-found]  # missing in typeshed
         import _socket
         import ctypes
         import gc
@@ -79,7 +79,7 @@ class ForkServer:
             del sys.modules[name]
 
     def start(self) -> None:
-        """Import what jobs are to find imported, shield this process, and say that it is ready."""
+        """Preload modules, protect this process from jobs, and report that it is ready."""
         _, extra, _, _ = self.socket.recvmsg(64, 64)
         file = memoryview(extra[0][2]).cast("i")[0]
         content = self.posix.pread(file, self.posix.fstat(file).st_size, self.ANSWER)
@@ -126,7 +126,7 @@ class ForkServer:
         self.socket.send("ready {}.{}.{}".format(*sys.version_info[:3]).encode())
 
     def rehearse(self) -> None:
-        """Do once what each fork does: what Python and the C library prepare for it is kept."""
+        """Run the steps of a fork once, so that Python and the C library cache their setup."""
         code = b"try:\n    len([0, 1][0:])\nexcept Exception as error:\n    raise\n"
         env = [name + b"=" + value for name, value in self.posix.environ.items()]
         self.settle([b"-c"], env, code)
@@ -139,12 +139,12 @@ class ForkServer:
         self.array(0, 0, 0, 0, 0, 0)
 
     def give_up(self, why: str) -> None:
-        """Say why there will be no interpreter, and end."""
+        """Report why the interpreter cannot start, and exit."""
         self.socket.send(b"failed " + why.encode("utf-8", "backslashreplace")[:2000])
         self.posix._exit(1)
 
     def serve(self) -> "tuple[str, str, str, int, bool]":
-        """Fork for each message; return in the fork, with what `compile` takes."""
+        """Fork for each message; return in the fork, with the arguments of `compile`."""
         self.start()
         while True:
             ready = [descriptor for descriptor, _ in self.events.poll()]
@@ -162,7 +162,7 @@ class ForkServer:
                 return self.source, "<string>", "exec", 0, True
 
     def begin(self, data: bytes, extra: "Any") -> bool:
-        """Have a job run by the spare fork or, where there is none, by a new one; true in that."""
+        """Run a job in the spare fork or else in a new one; return True in the new fork."""
         files = memoryview(extra[0][2]).cast("i").tolist()
         self.busy = True
         pid = self.hand_over(data, extra)
@@ -183,7 +183,7 @@ class ForkServer:
         return False
 
     def answer(self, message: bytes) -> bool:
-        """Do what the agent asks for between jobs; true in a spare fork that has got a job."""
+        """Handle the agent's requests between jobs; return True in a spare fork that got a job."""
         self.reap()
         if message == b"ping":
             self.pong()
@@ -200,7 +200,7 @@ class ForkServer:
         return False
 
     def fork_ahead(self) -> bool:
-        """Fork before there is a job: most of what a fork costs is done when it comes."""
+        """Fork ahead of a job, to cut the job's start latency."""
         ours, theirs = self.pair(*self.packets)
         try:
             pid = self.posix.fork()
@@ -223,7 +223,7 @@ class ForkServer:
         return True
 
     def hand_over(self, data: bytes, extra: "Any") -> int:
-        """Give a job to the spare fork: its number, or 0 where there is none."""
+        """Pass a job to the spare fork; return its pid, or 0 if there is no spare fork."""
         if self.spare is None:
             return 0
         pid, way = self.spare
@@ -237,7 +237,7 @@ class ForkServer:
         return int(pid)
 
     def never_read(self) -> bool:
-        """Whether the job was given to a fork that was killed before it had read that."""
+        """Return whether the spare fork was killed before it read its job."""
         way, self.way = self.way, None
         if way is None:
             return False
@@ -259,7 +259,7 @@ class ForkServer:
             self.posix.waitpid(pid, 0)
 
     def reap(self, *_: object) -> None:
-        """Wait for what has ended: the job, whose end is told, and what it left to this process."""
+        """Reap ended children; report the job's end."""
         if self.busy:
             return
         while True:
@@ -281,7 +281,7 @@ class ForkServer:
                 self.socket.send(b"end %d %d %d %d" % (status, *times))
 
     def pong(self) -> None:
-        """Tell whether there is a child, and which descriptors are open."""
+        """Report whether there is a child, and which descriptors are open."""
         try:
             looks = self.posix.WEXITED | self.posix.WNOHANG | self.posix.WNOWAIT
             self.posix.waitid(self.posix.P_ALL, 0, looks)
@@ -292,7 +292,7 @@ class ForkServer:
         self.socket.send("pong {} {}".format(children, ",".join(names)).encode())
 
     def become(self, data: bytes, files: "list[int]") -> None:
-        """Become the job: its session, descriptors, user and limits, and then what it runs."""
+        """Become the job: set its session, descriptors, user and limits, then load its code."""
         step, posix = 1, self.posix
         try:
             uid, gid, switch, terminal, low, high, argc, envc, *groups = map(int, data.split())
@@ -334,7 +334,7 @@ class ForkServer:
             posix._exit(127)
 
     def settle(self, argv: "list[bytes]", env: "list[bytes]", source: bytes) -> None:
-        """Give the interpreter what it reads at its start: arguments, environment, streams."""
+        """Set the values that Python reads at startup: arguments, environment and streams."""
         decode = self.os.fsdecode
         text = decode(source)
         sys.argv = [decode(each) for each in argv]
@@ -368,7 +368,7 @@ class ForkServer:
             sys.stderr.write("Unable to decode the command from the command line:\n")
 
     def stream(self, fd: int, mode: str, name: str, encoding: str, errors: str) -> "Any":
-        """What Python makes of a standard descriptor when it starts."""
+        """Return the stream that Python creates for a standard descriptor at startup."""
         buffer: Any = self.io.open(fd, mode + "b", -1, None, None, None, False)
         raw = buffer.raw
         raw.name = name
@@ -378,7 +378,7 @@ class ForkServer:
         return text
 
     def other_locale(self, env: "dict[bytes, bytes]") -> "Any":
-        """The streams' encodings where the job's locale is not the interpreter's."""
+        """Return the streams' encodings if the job's locale differs from the interpreter's."""
         wanted = self.locale_of(env)
         if wanted in (b"C", b"POSIX"):
             if not env.get(b"LC_ALL"):
@@ -395,7 +395,7 @@ class ForkServer:
         ]
 
     def hide(self) -> None:
-        """Give the job a `__main__` of its own: this one is of what no collection looks at."""
+        """Give the job a `__main__` of its own; the garbage collector ignores objects of this one."""
         if self.hidden:
             del sys.modules["resource"]
         if self.linecache is not None:
@@ -408,12 +408,12 @@ class ForkServer:
 
     @staticmethod
     def locale_of(env: "dict[bytes, bytes]") -> bytes:
-        """The one that decides encodings."""
+        """Return the value of the environment variable that decides encodings."""
         return env.get(b"LC_ALL") or env.get(b"LC_CTYPE") or env.get(b"LANG") or b"C"
 
     @staticmethod
     def shorten(_: object, error: "Any", trace: "Any") -> None:
-        """Take the first frame off what is shown of an error that is raised again."""
+        """Remove the first frame from the traceback of an error that is raised again."""
         if sys.hexversion >= 0x030B0000:
             error.__traceback__ = trace.tb_next
         else:
@@ -421,7 +421,7 @@ class ForkServer:
 
     @staticmethod
     def hook(shows: "Any") -> "Any":
-        """What shows an error as `shows` does, but for its first frame."""
+        """Return an exception hook that calls `shows` without the first frame of the traceback."""
 
         def hook(kind: "Any", error: "Any", trace: "Any") -> None:
             error.__traceback__ = trace and trace.tb_next
@@ -431,11 +431,11 @@ class ForkServer:
 
     @staticmethod
     def shown(error: BaseException) -> str:
-        """An error in one line."""
+        """Return an error as one line."""
         return f"{type(error).__name__}: {error}"
 
     def ready(self, code: "Any") -> "Any":
-        """What is done with the compiled code before it runs: its lines, where Python shows them."""
+        """Register the source lines for tracebacks, and return the compiled code unchanged."""
         if self.linecache is not None:
             key = code if hasattr(self.linecache, "_interactive_cache") else "<string>"
             self.linecache._register_code(key, self.source, "<string>")

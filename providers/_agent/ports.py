@@ -1,0 +1,261 @@
+"""Connections of a sandbox's loopback, each carried by one call of its agent."""
+
+import asyncio
+import errno
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import cached_property
+
+import anyio
+from anyio.abc import ByteStream
+
+from sandboxkit.errors import PortError, PortLimitError, SandboxError
+from sandboxkit.provider import PortListener, Provider
+from sandboxkit.providers._agent.client import (
+    AgentClient,
+    AgentStream,
+    CallError,
+    ConnectionEndedError,
+    SilentError,
+)
+from sandboxkit.providers._agent.frames import Fields, Kind
+
+__all__ = ["AgentPortListener", "PortStream", "PortsProvider"]
+
+_CONNECT, _LISTEN, _ACCEPT = 14, 15, 16
+_LINGER_SECONDS = 2.0
+_MOST_CONNECTIONS = 4096
+"""How many connections of all sandboxes of a provider object may be open at a time."""
+_LOST = (ConnectionEndedError, SilentError)
+_Explain = Callable[[ConnectionEndedError | SilentError], Awaitable[SandboxError]]
+"""Returns the error of the SPI for a lost link."""
+
+
+class _OpenConnections:
+    """Counts the open connections of a provider's sandboxes, each of which may hold a window of data."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._count = 0
+        self._freed = asyncio.Event()
+
+    def add(self) -> bool:
+        """Count one more connection; return False if there is no room for it."""
+        if self._count >= self.most:
+            return False
+        self._count += 1
+        return True
+
+    async def wait_for_room(self) -> None:
+        """Count one more connection as soon as there is room for it."""
+        while not self.add():
+            await self._freed.wait()
+
+    def remove(self) -> None:
+        """Make the room of one connection free."""
+        self._count -= 1
+        freed, self._freed = self._freed, asyncio.Event()
+        freed.set()
+
+
+class PortStream(ByteStream):
+    """One connection of a sandbox's loopback.
+
+    One task may receive and one may send; any may close it. A close before both directions have ended
+    resets the connection inside. Otherwise it waits until the program has taken what was sent, and
+    resets the connection after 2 s. Raises the SPI's errors if the link to the agent is lost.
+    """
+
+    def __init__(
+        self, stream: AgentStream, explain: _Explain, on_close: Callable[[], None]
+    ) -> None:
+        """`stream` is a call whose connection is open; `on_close` is called once, at its end."""
+        self._stream, self._explain, self._on_close = stream, explain, on_close
+        self._rest = b""
+        """Bytes that were received but did not fit into the receiver's `max_bytes`."""
+        self._ended = self._sent_eof = self._closed = self._reset = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if not self._rest:
+            self._rest = await self._next()
+        data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        try:
+            await self._stream.consumed(len(data))
+        except ConnectionEndedError:
+            pass  # this data arrived before the end, which the next call reports
+        return data
+
+    async def _next(self) -> bytes:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._ended:
+            raise anyio.EndOfStream
+        if self._reset:
+            raise anyio.BrokenResourceError
+        try:
+            frame = await self._stream.receive()
+        except CallError as error:
+            self._reset = True
+            raise self._broken() from error
+        except _LOST as error:
+            raise await self._explain(error) from error
+        if frame.kind != Kind.STDOUT:
+            self._ended = True
+            raise anyio.EndOfStream
+        return frame.payload
+
+    async def send(self, item: bytes) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        try:
+            await self._stream.send(item)
+        except _LOST as error:
+            raise await self._explain(error) from error
+        if self._stream.finished:
+            raise self._broken()
+
+    async def send_eof(self) -> None:
+        if self._stream.finished or self._closed:
+            return
+        self._sent_eof = True
+        try:
+            await self._stream.finish()
+        except ConnectionEndedError as error:
+            raise await self._explain(error) from error
+
+    def _broken(self) -> Exception:
+        return anyio.ClosedResourceError() if self._closed else anyio.BrokenResourceError()
+
+    async def aclose(self) -> None:
+        first, self._closed = not self._closed, True
+        try:
+            if self._ended and self._sent_eof and not self._stream.finished:
+                with anyio.move_on_after(_LINGER_SECONDS), suppress(CallError, *_LOST):
+                    await self._stream.receive()  # its last frame; an error ends it just as well
+        finally:
+            if first:
+                self._on_close()
+            await _end(self._stream)
+
+
+class AgentPortListener(PortListener):
+    """A LISTEN call, which listens on a port of a sandbox's loopback."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        call: AgentStream,
+        port: int,
+        explain: _Explain,
+        connections: _OpenConnections,
+    ) -> None:
+        super().__init__(port)
+        self._client, self._listening, self._explain = client, call, explain
+        self._connections = connections
+
+    async def accept(self) -> ByteStream:
+        try:
+            stream, _ = await _opened(self._client, _ACCEPT, self.port)
+        except CallError as error:
+            raise anyio.ClosedResourceError from error
+        except _LOST as error:
+            raise await self._explain(error) from error
+        try:
+            await self._connections.wait_for_room()
+        except BaseException:
+            await _end(stream)
+            raise
+        return PortStream(stream, self._explain, self._connections.remove)
+
+    async def aclose(self) -> None:
+        await _end(self._listening)
+
+
+class PortsProvider(Provider):
+    """The calls of `Provider` for ports, for a provider whose sandboxes have an agent."""
+
+    @abstractmethod
+    def _call(
+        self, sandbox_id: str, path: str | None = None
+    ) -> AbstractAsyncContextManager[AgentClient]:
+        """Yield the connection for one request, and translate its errors to those of the SPI."""
+
+    @abstractmethod
+    async def _explained(
+        self,
+        error: ConnectionEndedError | SilentError | CallError,
+        sandbox_id: str,
+        client: AgentClient,
+        path: str | None,
+        *,
+        once: bool = False,
+    ) -> SandboxError:
+        """Translate a request's error to one of the SPI."""
+
+    @cached_property
+    def _connections(self) -> _OpenConnections:
+        return _OpenConnections(_MOST_CONNECTIONS)
+
+    async def check_ports(self, sandbox_id: str) -> None:
+        async with self._call(sandbox_id) as client:
+            client.require(_CONNECT)
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        if not self._connections.add():
+            raise PortLimitError(
+                f"{self._connections.most} connections to sandboxes of this session are open: close some",
+                errno=errno.EMFILE,
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        try:
+            async with self._call(sandbox_id) as client:
+                stream, _ = await self._open(client, sandbox_id, _CONNECT, port)
+        except BaseException:
+            self._connections.remove()
+            raise
+        return PortStream(stream, self._explain(client, sandbox_id), self._connections.remove)
+
+    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+        async with self._call(sandbox_id) as client:
+            call, number = await self._open(client, sandbox_id, _LISTEN, port)
+        explain = self._explain(client, sandbox_id)
+        return AgentPortListener(client, call, number, explain, self._connections)
+
+    def _explain(self, client: AgentClient, sandbox_id: str) -> _Explain:
+        return lambda error: self._explained(error, sandbox_id, client, None)
+
+    async def _open(
+        self, client: AgentClient, sandbox_id: str, operation: int, port: int
+    ) -> tuple[AgentStream, int]:
+        try:
+            return await _opened(client, operation, port)
+        except CallError as error:
+            if error.errno == errno.ENOSYS:
+                raise
+            kind = PortLimitError if error.errno == errno.EMFILE else PortError
+            raise kind(
+                f"sandbox {sandbox_id!r}: {error}",
+                errno=error.errno,
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            ) from error
+
+
+async def _opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:
+    """Make a call and wait until its connection is open; return it and the port that was used."""
+    stream = client.call(operation, port.to_bytes(2, "big"))
+    try:
+        frame = await stream.receive()
+    except BaseException:
+        await _end(stream)
+        raise
+    return stream, Fields(frame.payload).u16()
+
+
+async def _end(stream: AgentStream) -> None:
+    try:
+        await stream.abandon()
+    except SilentError:
+        pass  # the kill is queued for the time when the agent answers again

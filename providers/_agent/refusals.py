@@ -1,0 +1,29 @@
+"""The errors for calls, other than file calls, that an agent refuses."""
+
+import errno
+
+from sandboxkit.errors import (
+    AgentTooOldError,
+    ConfigurationError,
+    ProviderUnavailableError,
+    SandboxError,
+)
+from sandboxkit.providers._agent.client import CallError
+
+__all__ = ["refused"]
+
+
+def refused(error: CallError, provider: str, sandbox_id: str) -> SandboxError:
+    """Return the error of the SPI for a refused call."""
+    if error.errno == errno.ENOSYS:
+        return AgentTooOldError(
+            f"the agent of sandbox {sandbox_id!r} is too old ({error}): another version of sandboxkit "
+            "started it. Start the sandbox again with this version; if its image has an agent, renew "
+            "that first with `sandboxkit bake`",
+            provider=provider,
+            sandbox_id=sandbox_id,
+        )
+    if error.errno == errno.ETIMEDOUT:
+        # A loaded machine is slow: that is no fault of the options.
+        return ProviderUnavailableError(str(error), provider=provider, sandbox_id=sandbox_id)
+    return ConfigurationError(str(error), provider=provider, sandbox_id=sandbox_id)
