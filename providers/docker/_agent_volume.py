@@ -67,7 +67,7 @@ class AgentVolume:
                 name = f"sandboxkit-agent-{hashlib.sha256(content + HOSTS).hexdigest()[:16]}"
                 self._volume = await self._daemon.call(
                     lambda api: _ensure(api, name, image, content, refill=refill),
-                    what="start a sandbox: it did not take the agent",
+                    what="start a sandbox: the agent could not be stored",
                 )
             return self._volume
 
@@ -78,8 +78,8 @@ def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) ->
         if not refill:
             return volume
     except NotFound:
-        said = api.create_volume(name, labels={_LABEL: "1"})
-        volume = Volume(name, f"{said['Mountpoint']}/{_HOSTS_NAME}")
+        created = api.create_volume(name, labels={_LABEL: "1"})
+        volume = Volume(name, f"{created['Mountpoint']}/{_HOSTS_NAME}")
     loader = api.create_container_from_config(
         {
             "Image": image,

@@ -141,7 +141,7 @@ class Daemon:
                             )
             except HANDLED as failure:
                 error = refusal(failure)
-                raise translate(error, url=self.endpoint.url, what="tell its version") from error
+                raise translate(error, url=self.endpoint.url, what="report its version") from error
             yield self._api
         finally:
             self._calls -= 1
@@ -150,10 +150,10 @@ class Daemon:
     def _open(self) -> Any:
         self.endpoint.probe(self._timeout)
         with contextlib.closing(self._new(_ANY_VERSION)) as probe:
-            said = probe.version(api_version=False)
-        if not isinstance(said, dict) or not isinstance(said.get("ApiVersion"), str):
-            raise OSError("what answers there does not speak Docker's protocol")
-        return self._new(said["ApiVersion"])
+            answer = probe.version(api_version=False)
+        if not isinstance(answer, dict) or not isinstance(answer.get("ApiVersion"), str):
+            raise OSError("the server there does not speak Docker's protocol")
+        return self._new(answer["ApiVersion"])
 
     def _new(self, version: str) -> Any:
         client = APIClient(
@@ -169,11 +169,11 @@ class Daemon:
 
 
 # Any: the daemon's answers are untyped.
-def _info(said: Any) -> DaemonInfo:
+def _info(answer: Any) -> DaemonInfo:
     return DaemonInfo(
-        architecture=str(said["Architecture"]),
-        cpus=int(said.get("NCPU") or 1),
-        version=str(said.get("ServerVersion", "")),
-        runtimes=tuple(said.get("Runtimes") or ()),
-        security=tuple(said.get("SecurityOptions") or ()),
+        architecture=str(answer["Architecture"]),
+        cpus=int(answer.get("NCPU") or 1),
+        version=str(answer.get("ServerVersion", "")),
+        runtimes=tuple(answer.get("Runtimes") or ()),
+        security=tuple(answer.get("SecurityOptions") or ()),
     )

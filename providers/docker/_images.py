@@ -67,7 +67,7 @@ class Images:
                     await self._pull(reference)
                     image = await self._inspect(reference)
         if image is None:
-            raise self._not_found(reference, "it was pulled, but is not there")
+            raise self._not_found(reference, "it was pulled, but is missing")
         self._known[reference] = image, asked + _KNOWN_FOR
         return image
 
@@ -111,13 +111,12 @@ class Images:
                 raise _invalid(reference, error) from error
             if not isinstance(error, APIError):
                 raise ProviderUnavailableError(
-                    f"neither Docker at {self._daemon.endpoint.url} nor a registry said anything "
-                    f"more while image {reference!r} was pulled: try again, or see the daemon's "
-                    "log",
+                    f"the pull of image {reference!r} stalled: no more progress from Docker at "
+                    f"{self._daemon.endpoint.url} or the registry; try again, or see the daemon's log",
                     provider="docker",
                 ) from error
-            said = "the registry does not answer" if _timed_out(error) else explanation(error)
-            raise self._not_found(reference, said) from error
+            reason = "the registry does not answer" if _timed_out(error) else explanation(error)
+            raise self._not_found(reference, reason) from error
         finally:
             stop.set()
         _log.info("pulled image %s", reference)
@@ -152,22 +151,22 @@ class Images:
             if self._on_pull is not None:
                 self._on_pull(progress)
 
-    def _refused(self, reference: str, said: str) -> SandboxError:
-        if "toomanyrequests" in said or "rate limit" in said:
+    def _refused(self, reference: str, reason: str) -> SandboxError:
+        if "toomanyrequests" in reason or "rate limit" in reason:
             return ProviderUnavailableError(
-                f"the registry throttles pulls of {reference!r}: {said}", provider="docker"
+                f"the registry throttles pulls of {reference!r}: {reason}", provider="docker"
             )
-        return self._not_found(reference, said)
+        return self._not_found(reference, reason)
 
-    def _not_found(self, reference: str, said: str) -> SandboxError:
-        if "unauthorized" in said.lower():
+    def _not_found(self, reference: str, reason: str) -> SandboxError:
+        if "unauthorized" in reason.lower():
             return AuthenticationError(
-                f"the registry refuses image {reference!r}: {said}; run `docker login`",
+                f"the registry refuses image {reference!r}: {reason}; run `docker login`",
                 provider="docker",
             )
         return ImageNotFoundError(
             f"image {reference!r} is not on the daemon at {self._daemon.endpoint.url} and cannot "
-            f"be pulled: {said}. Check the name; build or load it there (`docker build -t "
+            f"be pulled: {reason}. Check the name; build or load it there (`docker build -t "
             f"{reference} .`, `docker load`), run `docker login` if it is private, or choose "
             "another with image= or SANDBOXKIT_DOCKER_IMAGE",
             provider="docker",
@@ -175,8 +174,8 @@ class Images:
 
 
 # Any: the daemon's answers are untyped.
-def _image(reference: str, said: Any) -> ContainerImage:
-    config = said["Config"] or {}
+def _image(reference: str, answer: Any) -> ContainerImage:
+    config = answer["Config"] or {}
     return ContainerImage(
         reference=reference,
         user=str(config.get("User") or ""),

@@ -1,5 +1,6 @@
 """The docker provider: creates, finds and removes containers; the agent does everything else."""
 
+import builtins
 import os
 import secrets
 import time
@@ -25,10 +26,12 @@ from sandboxkit.errors import (
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers.docker import _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, Volume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._dataset_volumes import DatasetMissingError, DatasetVolumes
 from sandboxkit.providers.docker._direct import DirectConnections, ShortWay
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
@@ -90,6 +93,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
         self._daemon = Daemon(Endpoint.resolve(base_url), timeout=timeout)
         self._images = Images(self._daemon, on_pull)
         self._agent = AgentVolume(self._daemon)
+        self._datasets = DatasetVolumes(self._daemon)
         self._by_daemon: set[str] = set()
         """References of images whose sandboxes need the daemon to write /etc/hosts."""
         self._runtime = runtime
@@ -112,11 +116,17 @@ class DockerProvider(AgentProvider[DockerInstance]):
             # More concurrent starts do not raise the throughput; each only takes longer.
             self._starts = anyio.CapacityLimiter(4 * (await self._daemon.info()).cpus)
         image = await self._images.ensure(reference)
+        digests = spec.mounts.values()
         try:
+            await self._datasets.ensure(image.reference, digests)
             return await self._created(spec, image, self._starts)
         except ImageNotFoundError:  # removed since it was looked up
             self._images.forget(reference)
-        return await self._created(spec, await self._images.ensure(reference), self._starts)
+            image = await self._images.ensure(reference)
+            await self._datasets.ensure(image.reference, digests)
+        except DatasetMissingError:
+            await self._datasets.ensure(image.reference, digests, again=True)
+        return await self._created(spec, image, self._starts)
 
     async def _created(
         self, spec: SandboxSpec, image: _container.ContainerImage, starts: anyio.CapacityLimiter
@@ -126,8 +136,8 @@ class DockerProvider(AgentProvider[DockerInstance]):
             with anyio.move_on_after(limit):
                 return await self._started(spec, image)
         raise ProviderUnavailableError(
-            f"Docker at {self._daemon.endpoint.url} does not start a sandbox in time, which is "
-            f"{limit:g} s: it is overloaded, or hangs; see its log, or give a larger timeout=",
+            f"Docker at {self._daemon.endpoint.url} did not start a sandbox within {limit:g} s: it is "
+            "overloaded, or hangs; see its log, or give a larger timeout=",
             provider=self.name,
         )
 
@@ -148,6 +158,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
     async def _start(
         self, spec: SandboxSpec, image: _container.ContainerImage, volume: Volume, hosts: Hosts
     ) -> str:
+        datasets = self._datasets.of(spec.mounts)
         body = _container.create_body(
             spec,
             image,
@@ -158,6 +169,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
             capabilities=self._capabilities,
             endpoint=hosts is Hosts.DAEMON,
             mounts={HOSTS_PATH: volume.hosts} if hosts is Hosts.MOUNT else {},
+            datasets=datasets,
         )
         # Chosen here, so that the container can be removed even if the answer to its creation is lost.
         name = f"sandboxkit-{secrets.token_hex(8)}"
@@ -172,6 +184,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
                 shield=True,
             )
             answered = True
+            await self._datasets.verify(datasets.values())
             # Attach before the start: none of the agent's first output is lost, and if this client
             # is killed from here on, the sandbox ends with it.
             stream = await self._daemon.stream(
@@ -230,14 +243,14 @@ class DockerProvider(AgentProvider[DockerInstance]):
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(self.name, sandbox_id)
         info = await self._daemon.call(
             lambda api: _described(sandbox_id, api.inspect_container(sandbox_id)),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
         if info is None:
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(self.name, sandbox_id)
         return info
 
     async def delete(self, sandbox_id: str) -> None:
@@ -296,7 +309,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(self.name, sandbox_id)
         direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             return direct
@@ -318,7 +331,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 ) from error
-            raise self._not_found(sandbox_id) from error  # 409: it is not running
+            raise no_sandbox(self.name, sandbox_id) from error  # 409: it is not running
         return await self._daemon.stream(f"/exec/{started}/start", {"Detach": False, "Tty": False})
 
     async def _shorten(self, sandbox_id: str) -> None:
@@ -344,17 +357,20 @@ class DockerProvider(AgentProvider[DockerInstance]):
             return await super()._why_ended(sandbox_id, reason)
         try:
             with anyio.fail_after(5):
-                said = await self._daemon.call(
-                    lambda api: _last_words(api, sandbox_id), what="tell how a sandbox ended"
+                reason = await self._daemon.call(
+                    lambda api: _last_words(api, sandbox_id), what="report how a sandbox ended"
                 )
         except (SandboxError, TimeoutError):
             return await super()._why_ended(sandbox_id, reason)
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} ended: {said}",
+            f"sandbox {sandbox_id!r} ended: {reason}",
             provider=self.name,
             sandbox_id=sandbox_id,
-            out_of_memory=said == _OUT_OF_MEMORY,
+            out_of_memory=reason == _OUT_OF_MEMORY,
         )
+
+    async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
+        return await self._datasets.remove_unused(dry_run=dry_run)
 
     async def diagnose(self) -> Diagnosis:
         isolation = "container: own namespaces, no capability, seccomp; the kernel is shared"
@@ -363,9 +379,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
         try:
             info = await self._daemon.info()
         except SandboxError as error:
-            return Diagnosis(
-                available=False, isolation=isolation, detail="no daemon", remedy=str(error)
-            )
+            return Diagnosis(False, isolation, "no daemon", str(error))
         detail = f"Docker {info.version} at {self._daemon.endpoint.url}, {info.architecture}"
         if self._runtime is not None and self._runtime not in info.runtimes:
             return Diagnosis(
@@ -400,13 +414,6 @@ class DockerProvider(AgentProvider[DockerInstance]):
         finally:
             await self._daemon.aclose()
 
-    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
-        return SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended",
-            provider=self.name,
-            sandbox_id=sandbox_id,
-        )
-
 
 class _AgentMissingError(SandboxStartError):
     """The agent's volume is empty and must be filled again."""
@@ -417,10 +424,10 @@ class _HostsMissingError(_AgentMissingError):
 
 
 # Any: the daemon's answers are untyped. An answer of an unexpected form fails within Daemon.call.
-def _list(said: Any) -> list[SandboxInfo | None]:
-    if not isinstance(said, list):
-        raise TypeError(f"no list, but {said!r:.100}")
-    return [_listed(item) for item in said]
+def _list(answer: Any) -> list[SandboxInfo | None]:
+    if not isinstance(answer, list):
+        raise TypeError(f"no list, but {answer!r:.100}")
+    return [_listed(item) for item in answer]
 
 
 def _listed(item: Any) -> SandboxInfo | None:
@@ -438,21 +445,21 @@ def _listed(item: Any) -> SandboxInfo | None:
     )
 
 
-def _described(sandbox_id: str, said: Any) -> SandboxInfo | None:
+def _described(sandbox_id: str, answer: Any) -> SandboxInfo | None:
     """Describe an inspected container; None if it is no sandbox or is being removed."""
-    labels: dict[str, str] = said["Config"].get("Labels") or {}
-    state = str(said["State"]["Status"])
+    labels: dict[str, str] = answer["Config"].get("Labels") or {}
+    state = str(answer["State"]["Status"])
     if labels.get(_container.MARKER) != "1" or state == "removing":
         return None
     # fromisoformat does not accept nanoseconds.
-    created = datetime.fromisoformat(str(said["Created"])[:19]).replace(tzinfo=UTC)
-    image = str(said["Config"].get("Image"))
+    created = datetime.fromisoformat(str(answer["Created"])[:19]).replace(tzinfo=UTC)
+    image = str(answer["Config"].get("Image"))
     return _container.sandbox_info(sandbox_id, state, labels, image, created)
 
 
-def _is_gone(said: Any) -> bool:
+def _is_gone(answer: Any) -> bool:
     """Whether the wait for a removal ended with the container removed, not with an error."""
-    return isinstance(said["StatusCode"], int) and not said.get("Error")
+    return isinstance(answer["StatusCode"], int) and not answer.get("Error")
 
 
 _TOGETHER_NS = 2_000_000_000

@@ -7,7 +7,26 @@ from sandboxkit.providers.local import _layout
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["agent_command", "arguments", "outer_arguments"]
+__all__ = [
+    "NO_TIME_WAIT",
+    "agent_command",
+    "arguments",
+    "has_outer_network",
+    "network_arguments",
+    "outer_arguments",
+]
+
+NO_TIME_WAIT = (
+    "/bin/sh",
+    "-c",
+    '{ echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets; } 2>/dev/null; exec "$@"',
+    "sh",
+)
+"""A command prefix for a network namespace in which no TCP connection stays in TIME_WAIT.
+
+In a container whose /proc/sys is read-only it has no effect. Then a reset finds the connections, and the
+sandbox is replaced.
+"""
 
 
 def arguments(
@@ -29,7 +48,7 @@ def arguments(
     uid = str(_layout.uid_of(spec.user))
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     args += ["--unshare-cgroup-try", "--disable-userns"]
-    if spec.network == "none":
+    if spec.network == "none" and not has_outer_network(spec):
         args.append("--unshare-net")
     args += ["--uid", uid, "--gid", uid, "--hostname", "sandbox"]
     args += ["--as-pid-1", "--new-session"]
@@ -49,6 +68,28 @@ def arguments(
         # Passed as the status descriptor, the only one that bubblewrap keeps open. Nobody reads it.
         args += ["--json-status-fd", str(held)]
     return [*args, "--chdir", "/", "--seccomp", str(seccomp), "--info-fd", str(info)]
+
+
+def has_outer_network(spec: SandboxSpec) -> bool:
+    """Return whether the sandbox has the network namespace of an outer bubblewrap.
+
+    The next job of a sandbox that is reset must not find the last one's connections in TIME_WAIT. Only a
+    process with a capability over the network namespace can keep connections out of that state, and
+    no process of the sandbox has one.
+    """
+    return spec.network == "none" and spec.reuse == "reset"
+
+
+def network_arguments(spec: SandboxSpec) -> list[str]:
+    """Return the options of an outer bubblewrap that sees the host, in a new network namespace.
+
+    Its command has CAP_NET_ADMIN over that namespace. It has uid 0, because bubblewrap refuses to
+    start another bubblewrap with capabilities as another uid; CAP_SETFCAP lets that one map uid 0.
+    """
+    args = ["--unshare-user", "--unshare-net", "--uid", "0", "--gid", "0", "--dev-bind", "/", "/"]
+    if not spec.detach:
+        args.append("--die-with-parent")
+    return [*args, "--cap-drop", "ALL", "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_SETFCAP"]
 
 
 def outer_arguments(

@@ -47,8 +47,8 @@ def try_empty(prefix: list[str]) -> str:
     command += ["--tmpfs", "/", "--proc", "/proc", "--dev", "/dev", "--ro-bind", agent, "/agent"]
     command += ["--clearenv", "--", "/agent", "-h"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-    said = done.stderr.decode(errors="replace").strip()
-    return said if said.startswith(("bwrap:", "nsenter:")) or not said else ""
+    message = done.stderr.decode(errors="replace").strip()
+    return message if message.startswith(("bwrap:", "nsenter:")) or not message else ""
 
 
 def own_paths() -> list[str]:

@@ -44,10 +44,10 @@ def _namespace_remedy() -> str:
     return ""
 
 
-def start_error(said: str) -> SandboxStartError:
+def start_error(reason: str) -> SandboxStartError:
     """Return the error for a sandbox whose bubblewrap failed with this text on stderr."""
-    message = f"the sandbox did not start: {said}"
-    if "namespace" in said or "uid map" in said or "Operation not permitted" in said:
+    message = f"the sandbox did not start: {reason}"
+    if "namespace" in reason or "uid map" in reason or "Operation not permitted" in reason:
         remedy = _namespace_remedy() or (
             "the kernel or a container around this program forbids user namespaces; inside "
             "docker run it with --security-opt seccomp=unconfined --security-opt "
@@ -67,7 +67,7 @@ def _identity(host: HostUser) -> str:
     if host.is_root:
         uids = _host_uid.uids()
     else:
-        sources = _layout.layout(SandboxSpec(), 1, None, None).sources
+        sources = _layout.layout(SandboxSpec(), 1, None, None, {}).sources
         uids = host.subordinate([*sources, str(binary.path()), *_bwrap.own_paths()])
     if uids is not None:
         return (

@@ -72,7 +72,7 @@ def lend(among: range | None = None, path: Path | None = None) -> LentUid | None
         raise
     os.close(lock)
     raise CapacityError(
-        f"no uid for another sandbox was found between {found.start} and {found.stop}: "
+        f"no free uid for another sandbox between {found.start} and {found.stop}: "
         "end some sandboxes",
         provider="local",
     )

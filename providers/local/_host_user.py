@@ -85,7 +85,7 @@ class HostUser:
             elif not subordinate_range("/etc/subuid") or not subordinate_range("/etc/subgid"):
                 self._shared = "/etc/subuid and /etc/subgid give this user no ids"
             elif shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
-                self._shared = "newuidmap and newgidmap are not there: install uidmap"
+                self._shared = "newuidmap and newgidmap are missing: install uidmap"
             else:
                 if self._ids is None:
                     self._ids = SubordinateIds()
@@ -151,8 +151,8 @@ class HostUser:
             if not self._warned:
                 self._warned = True
                 _log.warning(
-                    "sandboxes with the image in %s share a uid of the host, as its owner cannot "
-                    "be mapped: %s",
+                    "sandboxes with the image in %s share a uid of the host, because its owner cannot be "
+                    "mapped: %s",
                     folder,
                     error.strerror,
                 )

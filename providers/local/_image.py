@@ -206,7 +206,7 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
             blobs.close()
     except (tarfile.TarError, KeyError, ValueError, IndexError, TypeError, EOFError) as error:
         raise ImageNotFoundError(
-            f"image {str(path)!r} is no image: {error!r}; {_ACCEPTED}", provider="local"
+            f"image {str(path)!r} is not an image: {error!r}; {_ACCEPTED}", provider="local"
         ) from error
     except BadLayerError as error:
         raise SandboxStartError(f"image {str(path)!r}: {error}", provider="local") from error

@@ -6,7 +6,7 @@ import re
 import resource
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +170,7 @@ class Launched:
             _state.kill(self._monitor)
             await self.exited.wait()
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """Return the first 4096 bytes that bubblewrap and the agent wrote to stderr, as text."""
         words = self._words if self._monitor < 0 else os.pread(self._errors, 4096, 0)
         return words.decode(errors="replace").strip()
@@ -218,11 +218,12 @@ def _start(
     image: LocalImage | None,
     disk_mb: int,
     rlimits: dict[int, int],
+    mounts: Mapping[str, str],
 ) -> _Start:
     agent, program = str(binary.path()), str(_bwrap.find())
     own = [agent, *_bwrap.own_paths()]
-    overlay = None if image is None else free_folder([str(image.root), *own])
-    root = _layout.layout(spec, disk_mb, image, overlay)
+    overlay = None if image is None else free_folder([str(image.root), *mounts.values(), *own])
+    root = _layout.layout(spec, disk_mb, image, overlay, mounts)
     sources = [*root.sources, *own]
     with ExitStack() as inherited, ExitStack() as kept:
         # An ordinary user's image belongs to that user, and no other uid can change its files.
@@ -277,26 +278,27 @@ def _start(
         )
         if held is not None:
             passed.append(held)
-        command = [
-            "--",
-            *_arguments.agent_command(
-                spec, listener.fileno(), rlimits[resource.RLIMIT_NOFILE] // 2
-            ),
-        ]
         arguments: list[tuple[socket.socket, list[str]]] = []
-        batches = [options]
+
+        def under(options: list[str], command: list[str]) -> list[str]:
+            """Return the command line of a bubblewrap that runs `command` with these options."""
+            sender, reader = pair()
+            passed.append(reader.fileno())
+            arguments.append((sender, options))
+            mark = ["--setenv", MARK, begun.sandbox_id]  # --clearenv removes it again
+            return [program, *mark, "--args", str(reader.fileno()), "--", *command]
+
+        open_files = rlimits[resource.RLIMIT_NOFILE] // 2
+        command = under(options, _arguments.agent_command(spec, listener.fileno(), open_files))
+        if _arguments.has_outer_network(spec):
+            command = [*_arguments.NO_TIME_WAIT, *command]
+            command = under(_arguments.network_arguments(spec), command)
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))
             outer = _arguments.outer_arguments(spec, image, overlay, disk_mb, files[-1])
-            batches.append(outer)
-        for batch in batches:
-            sender, reader = pair()
-            passed.append(reader.fileno())
-            arguments.append((sender, batch))
-            mark = ["--setenv", MARK, begun.sandbox_id]  # --clearenv removes it again
-            command = ["--", program, *mark, "--args", str(reader.fileno()), *command]
+            command = under(outer, command)
         process = subprocess.Popen(
-            [*prefix, *command[1:]],
+            [*prefix, *command],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
@@ -334,6 +336,7 @@ async def launch(
     image: LocalImage | None,
     disk_mb: int,
     groups: list[str],
+    mounts: Mapping[str, str],
 ) -> tuple[Launched, socket.socket]:
     """Start the sandbox's processes; return them and the socket of the stream to the agent.
 
@@ -343,7 +346,7 @@ async def launch(
     rlimits = _rlimits()
     try:
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
-        start = _start(spec, host, begun, image, disk_mb, rlimits)
+        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts)
     except OSError as error:
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"
@@ -365,6 +368,6 @@ async def launch(
         with anyio.CancelScope(shield=True):
             await launched.kill()
         if isinstance(error, OSError):
-            raise _doctor.start_error(launched.said() or str(error)) from error
+            raise _doctor.start_error(launched.stderr_text() or str(error)) from error
         raise
     return launched, start.connection

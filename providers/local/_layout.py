@@ -4,6 +4,7 @@ import glob
 import os
 import posixpath
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["AGENT", "Layout", "layout", "python_prefix"]
+__all__ = ["AGENT", "Layout", "host_folder", "layout", "python_prefix"]
 
 AGENT = "/.sandboxkit/agent"
 SANDBOX_UID = 1000
@@ -97,6 +98,12 @@ def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(found.args), tuple(found.sources)
 
 
+def host_folder(path: str) -> str | None:
+    """Return the folder of the host in a sandbox without an image that `path` lies in or would hide."""
+    shown = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", *_system()[1])
+    return next((each for each in shown if _within(path, each) or _within(each, path)), None)
+
+
 def search_path(image: LocalImage | None) -> str:
     """Return the value of PATH inside the sandbox."""
     if image is not None:
@@ -143,13 +150,17 @@ def _writable(spec: SandboxSpec) -> list[str]:
 
 
 def layout(
-    spec: SandboxSpec, disk_mb: int, image: LocalImage | None, overlay: str | None
+    spec: SandboxSpec,
+    disk_mb: int,
+    image: LocalImage | None,
+    overlay: str | None,
+    mounts: Mapping[str, str],
 ) -> Layout:
     """Return the layout of the sandbox's root.
 
     Without an image the root is a tmpfs of `disk_mb` into which the host's programs are bound.
     With an image it is an overlay; the caller limits the size of `overlay`, the folder with the
-    upper layer.
+    upper layer. `mounts` maps folders in the sandbox to those on the host that they show read-only.
     """
     root = Layout()
     size = str(disk_mb << 20)
@@ -186,4 +197,6 @@ def layout(
         root.args += ["--perms", "0755", "--dir", DEFAULT_WORKDIR]
     else:
         root.args += ["--perms", "0755", "--dir", DEFAULT_WORKDIR]
+    for target, source in mounts.items():
+        root.bind(source, target)  # bubblewrap adds nosuid and nodev to every bind mount
     return root

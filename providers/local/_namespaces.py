@@ -67,10 +67,10 @@ def namespace_of(
             or helper.stdout.readline() != b"ready\n"
         ):
             helper.kill()
-            said = helper.stderr.read().decode(errors="replace").strip()
+            message = helper.stderr.read().decode(errors="replace").strip()
             raise SandboxStartError(
                 f"a namespace ({kind}) for sandboxes cannot be made: "
-                + (said or f"nothing came of it in {_HELPER_PATIENCE:.0f} s"),
+                + (message or f"no result within {_HELPER_PATIENCE:.0f} s"),
                 provider="local",
             )
         try:
@@ -89,7 +89,7 @@ def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ConfigurationError(
-            f"{name} is not there: install util-linux; an ordinary user can do without",
+            f"{name} is missing: install util-linux; an ordinary user does not need it",
             provider="local",
         )
     return found

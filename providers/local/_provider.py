@@ -1,5 +1,6 @@
 """The local provider: sandboxes on this machine's kernel, without a daemon and without root."""
 
+import builtins
 import errno
 import os
 import resource
@@ -22,11 +23,12 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Output, close_in_forks
+from sandboxkit.provider import DatasetStore, Output, close_in_forks
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
@@ -74,6 +76,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
         super().__init__(LocalInstance)
         self._state = _state.StateDir()
         self._host = HostUser()
+        self._datasets: dict[str, str] = {}
+        """Folders of the datasets that sandboxes have mounted."""
         self._remains: dict[str, list[str]] = {}
         """Control groups of ended sandboxes that could not be removed because the kernel still used
         them. Each creation, and the provider's `aclose`, tries to remove them again."""
@@ -89,6 +93,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
+        mounts = {point: await self._stored(digest) for point, digest in spec.mounts.items()}
         for ended, groups in tuple(self._remains.items()):
             self._clear(ended, groups)
         begun = self._state.begin()
@@ -114,13 +119,14 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 image=image,
                 disk_mb=_disk_mb(spec),
                 groups=groups,
+                mounts=mounts,
             )
             stream = UnixStream(connection)
             try:
                 await self._attach(sandbox_id, stream, config_of(spec))
             except SandboxStartError as error:
                 await launched.kill()
-                raise _doctor.start_error(launched.said() or str(error)) from error
+                raise _doctor.start_error(launched.stderr_text() or str(error)) from error
             self._publish(spec, begun, launched)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -132,6 +138,15 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 begun.close()
             raise
         return sandbox_id
+
+    async def _stored(self, digest: str) -> str:
+        """Return a dataset's folder, which stays in the store until this process ends."""
+        folder = self._datasets.get(digest, "")
+        if not os.path.isdir(folder):
+            # In a thread: it may wait for a process that stores another dataset.
+            folder = str(await anyio.to_thread.run_sync(DatasetStore().use, digest))
+            self._datasets[digest] = folder
+        return folder
 
     def _limits(self, spec: SandboxSpec) -> _cgroup.CgroupLimits:
         return _cgroup.CgroupLimits(
@@ -170,6 +185,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 cgroups=launched.groups,
                 maker=str(_state.Maker.me()),
                 detached=spec.detach,
+                datasets=sorted(set(spec.mounts.values())),
             ),
         )
         instance = self._instance(sandbox_id)
@@ -226,8 +242,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 await anyio.sleep(0.01)
             return
         raise ProviderUnavailableError(
-            f"sandbox {meta.id!r} does not end: it was started in another container, and can be "
-            "deleted there",
+            f"sandbox {meta.id!r} cannot be ended here: it was started in another container; delete it there",
             provider=self.name,
             sandbox_id=meta.id,
         )
@@ -247,11 +262,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
     def _living(self, sandbox_id: str) -> _state.Meta:
         meta = self._state.load(sandbox_id)
         if meta is None or not self._state.alive(meta):
-            raise SandboxNotFoundError(
-                f"no sandbox {sandbox_id!r}; it may have ended",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
+            raise no_sandbox(self.name, sandbox_id)
         return meta
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
@@ -330,8 +341,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 self._state.update(replace(meta, expires=time.time() + lifetime))
             except OSError as error:
                 raise ProviderUnavailableError(
-                    f"sandbox {sandbox_id!r} lives on as asked, but that cannot be written down "
-                    f"in {self._state.path}: {error.strerror}; make room there and renew it again",
+                    f"sandbox {sandbox_id!r} was renewed, but its new lifetime cannot be recorded in "
+                    f"{self._state.path}: {error.strerror}; free space there and renew it again",
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 ) from error
@@ -342,6 +353,14 @@ class LocalProvider(AgentProvider[LocalInstance]):
     def _processor_seconds(self, sandbox_id: str) -> float | None:
         with self._counters(sandbox_id) as counters:
             return counters.processor_seconds()
+
+    async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
+        def in_use() -> set[str]:
+            living = _sweep.sweep(self._state, self._runs_here)
+            return {digest for meta in living for digest in meta.datasets}
+
+        store = DatasetStore()
+        return await anyio.to_thread.run_sync(lambda: store.remove_unused(in_use, dry_run=dry_run))
 
     async def diagnose(self) -> Diagnosis:
         return await _doctor.diagnose(self._host)

@@ -25,8 +25,15 @@ def _needs(controller: str, field: str) -> Rule:
     )
 
 
+def _covered(spec: SandboxSpec) -> list[str]:
+    """Return the mount points in folders of the host, where bubblewrap cannot make a folder."""
+    if spec.image is not None:
+        return []
+    return [point for point in spec.mounts if _layout.host_folder(point)]
+
+
 RULES = (
-    *never({"gpu": "the local provider passes on no GPU"}),
+    *never({"gpu": "the local provider has no GPUs"}),
     Rule(
         "user", "the local provider has 'sandbox' and 'root'", lambda spec: spec.user not in USERS
     ),
@@ -40,6 +47,12 @@ RULES = (
         "detach",
         "it needs a lifetime: nothing else would end the sandbox",
         lambda spec: spec.detach and spec.lifetime is None,
+    ),
+    Rule(
+        "mounts",
+        "without an image these folders are this machine's own and read-only; use one such as '/data'",
+        lambda spec: bool(_covered(spec)),
+        lambda spec: ", ".join(_covered(spec)),
     ),
     _needs("memory", "memory_mb"),
     _needs("pids", "pids"),

@@ -80,6 +80,8 @@ class Meta:
     cgroups: list[str] = field(default_factory=list)
     maker: str = "0-0-0"
     detached: bool = False
+    datasets: list[str] = field(default_factory=list)
+    """Digests of the datasets that it mounts."""
 
     @property
     def is_here(self) -> bool:
@@ -156,8 +158,8 @@ def _writing(folder: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = CapacityError if full else SandboxStartError
         raise kind(
-            f"the state folder {folder} cannot be written: {error.strerror}; make room there, or "
-            "set SANDBOXKIT_STATE_DIR",
+            f"the state folder {folder} cannot be written: {error.strerror}; free space there, or set "
+            "SANDBOXKIT_STATE_DIR",
             provider="local",
         ) from error
 

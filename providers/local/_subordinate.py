@@ -62,7 +62,7 @@ class SubordinateIds:
         count = min(len(uids), len(gids))
         if count < _LEAST:
             raise SandboxStartError(
-                f"/etc/subuid and /etc/subgid give this user {count} ids, and {_LEAST} are needed",
+                f"/etc/subuid and /etc/subgid give this user {count} ids, but at least {_LEAST} are needed",
                 provider="local",
             )
         # The middle half: the user's rootless Podman and Docker containers use the ends.
@@ -120,7 +120,7 @@ class SubordinateIds:
 def _mapper(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise SandboxStartError(f"{name} is not there: install uidmap", provider="local")
+        raise SandboxStartError(f"{name} is missing: install uidmap", provider="local")
     return found
 
 
@@ -132,8 +132,8 @@ def _run(command: list[str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise SandboxStartError(str(error), provider="local") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise SandboxStartError(said or f"{command[0]} failed", provider="local")
+        message = done.stderr.decode(errors="replace").strip()
+        raise SandboxStartError(message or f"{command[0]} failed", provider="local")
 
 
 def _unreadable(sources: tuple[str, ...]) -> Iterator[str]:

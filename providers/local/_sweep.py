@@ -144,7 +144,7 @@ class LocalSweeper:
         try:
             sweep(self._state, self._mine, self._stop.is_set)
         except (OSError, SandboxError) as error:
-            _log.warning("what dead programs left here could not be removed: %s", error)
+            _log.warning("remains of dead programs could not be removed: %s", error)
 
     def stop(self) -> None:
         """Make the sweep end early; does not wait for it."""

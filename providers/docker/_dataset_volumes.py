@@ -1,0 +1,252 @@
+"""Datasets on the daemon's machine: one volume for each, filled once from this machine's store.
+
+A bind mount would not work with a daemon on another machine. Docker cannot rename or relabel a volume, so
+two names make a fill atomic: the content goes into a volume with a random name, and an empty volume with
+the dataset's name then points to it by a label. The daemon creates a name once; if two clients fill at
+once, the second one removes its own copy. A volume that no pointer names is incomplete.
+"""
+
+import os
+import re
+import secrets
+import tarfile
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
+    APIError,
+    NotFound,
+)
+
+from sandboxkit.errors import SandboxStartError
+from sandboxkit.provider import DatasetStore
+from sandboxkit.providers.docker._container import AGENT_PATH
+from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._errors import is_status
+
+__all__ = ["DatasetMissingError", "DatasetVolumes"]
+
+_LABEL = "sandboxkit.dataset"
+_CONTENT = "sandboxkit.dataset.volume"
+_CLIENT = "sandboxkit.dataset.client"
+_PREFIX = "sandboxkit-dataset-"
+_POINTER = re.compile(_PREFIX + "([0-9a-f]{64})")
+_VOLUME = re.compile(_PREFIX + "([0-9a-f]{64})-[0-9a-f]{16}")
+_LOADER = "sandboxkit-dataset-loader-"
+_TARGET = "/dataset"
+_CHUNK = 1 << 20
+_LOADED_WITHIN = 24 * 3600
+"""Age (s) from which a loader container of another machine is abandoned."""
+
+
+class DatasetMissingError(SandboxStartError):
+    """Another client has removed a dataset's volume since it was found; nothing was started."""
+
+
+class DatasetVolumes:
+    """The volumes of one daemon that hold datasets."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._volumes: dict[str, str] = {}
+        self._lock = anyio.Lock()
+
+    def of(self, mounts: Mapping[str, str]) -> dict[str, str]:
+        """Return the volume of each mount point, after `ensure`."""
+        return {point: self._volumes[digest] for point, digest in mounts.items()}
+
+    async def ensure(self, image: str, digests: Collection[str], *, again: bool = False) -> None:
+        """Find or fill the volumes of these datasets; cheap after the first call, unless `again`.
+
+        `image` is any image that is present; loader containers are made from it. Raises
+        DatasetNotFoundError if neither the daemon nor this machine's store has a dataset.
+        """
+        for digest in dict.fromkeys(digests):
+            async with self._lock:
+                if again or digest not in self._volumes:
+                    self._volumes[digest] = await self._daemon.call(
+                        partial(_ensure, image=image, digest=digest),
+                        what="start a sandbox: a dataset could not be stored",
+                    )
+
+    async def verify(self, volumes: Collection[str]) -> None:
+        """Raise DatasetMissingError unless each volume, which a container refers to, was filled by us.
+
+        The daemon creates an empty volume for a container that names a missing one.
+        """
+        for volume in set(volumes):
+            filled = await self._daemon.call(
+                partial(_is_ours, volume=volume), what="find a dataset's volume"
+            )
+            if not filled:
+                raise DatasetMissingError(
+                    f"the volume {volume!r} was removed while a sandbox with it started: try again",
+                    provider="docker",
+                )
+
+    async def remove_unused(self, *, dry_run: bool) -> list[str]:
+        """Remove the volumes that no container refers to; return the digests of the complete ones."""
+        return await self._daemon.call(
+            lambda api: _remove_unused(api, dry_run=dry_run), what="remove unused datasets"
+        )
+
+
+# Any: the docker package has no types.
+def _labels(api: Any, volume: str) -> dict[str, str]:
+    """Return a volume's labels; none for one that does not exist."""
+    try:
+        return dict(api.inspect_volume(volume).get("Labels") or {})
+    except NotFound:
+        return {}
+
+
+def _is_ours(api: Any, volume: str) -> bool:
+    return _LABEL in _labels(api, volume)
+
+
+def _ensure(api: Any, image: str, digest: str) -> str:
+    pointer = f"{_PREFIX}{digest.removeprefix('sha256:')}"
+    volume = _labels(api, pointer).get(_CONTENT)
+    if volume is not None:
+        if _is_ours(api, volume):
+            return volume
+        for name in (volume, pointer):  # what it names was removed, and is empty if it exists
+            _remove(api, name)
+    folder = DatasetStore().use(digest)
+    volume, found = f"{pointer}-{secrets.token_hex(8)}", ""
+    api.create_volume(volume, labels={_LABEL: digest})
+    try:
+        found = _fill(api, image, digest, folder, pointer, volume)
+    finally:
+        if found != volume:  # the fill failed, or another client was first
+            _remove(api, volume)
+    return found
+
+
+def _fill(api: Any, image: str, digest: str, folder: Path, pointer: str, volume: str) -> str:
+    """Fill a volume, let the pointer name it unless another client was first; return what it names."""
+    mount = {"Type": "volume", "Source": volume, "Target": _TARGET}
+    loader = api.create_container_from_config(
+        {
+            "Image": image,
+            "Entrypoint": [AGENT_PATH],
+            "Labels": {_LABEL: digest, _CLIENT: _client()},
+            "HostConfig": {
+                "NetworkMode": "none",
+                "Mounts": [mount | {"VolumeOptions": {"NoCopy": True}}],
+            },
+        },
+        f"{_LOADER}{secrets.token_hex(8)}",
+    )["Id"]
+    try:
+        api.put_archive(loader, _TARGET, _archive(folder))
+        # While the loader refers to the volume, nobody removes it for having no pointer.
+        api.create_volume(pointer, labels={_LABEL: digest, _CONTENT: volume})
+        return _labels(api, pointer).get(_CONTENT, "")
+    finally:
+        api.remove_container(loader, force=True)
+
+
+def _remove(api: Any, volume: str) -> bool:
+    """Remove a volume; return False if a container refers to it."""
+    try:
+        api.remove_volume(volume)
+    except NotFound:
+        return True
+    except APIError as error:
+        if is_status(error, 409):
+            return False
+        raise
+    return True
+
+
+def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
+    if not dry_run:
+        _remove_loaders(api)
+    listed = api.volumes(filters={"name": _PREFIX}).get("Volumes") or ()
+    known = {item["Name"]: item.get("Labels") or {} for item in listed}
+    pointers = {
+        labels[_CONTENT]: name
+        for name, labels in known.items()
+        if _POINTER.fullmatch(name) and _CONTENT in labels
+    }
+    removed = []
+    for volume in sorted({*pointers, *filter(_VOLUME.fullmatch, known)}):
+        if dry_run:
+            free = not api.containers(all=True, filters={"volume": volume})
+        else:
+            free = _remove(api, volume)
+        if free and volume in pointers:
+            if not dry_run:
+                _remove(api, pointers[volume])
+            removed.append(known[pointers[volume]][_LABEL])
+    return removed
+
+
+def _remove_loaders(api: Any) -> None:
+    """Remove loader containers of killed clients; their volumes are incomplete."""
+    loaders = [
+        item
+        for item in api.containers(all=True, filters={"label": _CLIENT})
+        if any(name.startswith(f"/{_LOADER}") for name in item["Names"])
+    ]
+    newest = max((item["Created"] for item in loaders), default=0)
+    for item in loaders:
+        old = item["Created"] < newest - _LOADED_WITHIN
+        if old or _is_dead(item["Labels"][_CLIENT]):
+            try:
+                api.remove_container(item["Id"], force=True)
+            except NotFound:
+                pass  # another client has just removed it
+
+
+def _client() -> str:
+    """Return text that tells this process from all others, also on other machines; "" without /proc."""
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else f"{boot}.{namespace}.{pid}.{fields[18]}"
+
+
+def _is_dead(client: str) -> bool:
+    """Whether a client was a process of this machine, in this pid namespace, that is gone."""
+    here = _client().split(".")[:2]
+    place, _, rest = client.rpartition(".")[0].rpartition(".")
+    return bool(client) and place.split(".") == here and _identity(int(rest)) != client
+
+
+def _archive(folder: Path) -> Iterator[bytes]:
+    """Yield a tar of a stored dataset, whose modes and times are those to be shown."""
+    yield _header(folder, ".")
+    for path in sorted(folder.rglob("*")):
+        yield _header(path, str(path.relative_to(folder)))
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                while chunk := file.read(_CHUNK):
+                    yield chunk
+            yield bytes(-path.stat().st_size % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _header(path: Path, name: str) -> bytes:
+    found = path.lstat()
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.mtime = found.st_mode & 0o777, int(found.st_mtime)
+    if path.is_symlink():
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+    elif path.is_dir():
+        entry.type = tarfile.DIRTYPE
+    else:
+        entry.size = found.st_size
+    # GNU's format keeps the bytes of names that are not UTF-8.
+    return entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
