@@ -2,30 +2,25 @@
 
 import os
 import ssl
-from dataclasses import dataclass
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml  # type: ignore[import-untyped]  # no stubs
-from kubernetes_asyncio import client, config
 
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.providers.kubernetes._errors import NAME
-from sandboxkit.providers.kubernetes._login import logged_in
+from sandboxkit.providers.kubernetes._login import Fields, log_in
 
 __all__ = ["Access", "read_access"]
 
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_MALFORMED = (
-    config.ConfigException,
-    yaml.YAMLError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OSError,
-)
-"""The exceptions that kubernetes_asyncio raises for a malformed kubeconfig."""
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+"""Fields with paths, which are relative to the folder of the kubeconfig."""
+_MALFORMED = (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, OSError)
+"""The exceptions from reading a malformed kubeconfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +33,28 @@ class Access:
     server_name: str | None
     """The host name expected in the certificate; None for that of the server's address."""
     proxy: str | None
-    configuration: client.Configuration
+    user: Fields = field(repr=False)
+    """The user's fields in the kubeconfig."""
 
-    async def headers(self) -> dict[str, str]:
-        """Return the authorization headers; a service account's token is re-read every minute."""
+    def headers(self) -> dict[str, str]:
+        """Return the authorization headers. A token's file is read each time, because it is renewed.
+
+        Raises ConfigurationError if the credentials are malformed or the file cannot be read.
+        """
+        user = self.user
         try:
-            token = await self.configuration.get_api_key_with_prefix("BearerToken")
-        except (config.ConfigException, OSError) as error:
-            raise _unusable(error, "the service account's token") from error
-        return {"Authorization": str(token)} if token else {}
+            stored = (user.get("auth-provider") or {}).get("config") or {}
+            token = stored.get("id-token") or stored.get("access-token") or user.get("token")
+            if not token and user.get("tokenFile"):
+                token = Path(user["tokenFile"]).read_text().strip()
+        except (AttributeError, OSError, ValueError) as error:
+            raise _unusable(error, "the user's token") from error
+        if token:
+            return {"Authorization": f"Bearer {token}"}
+        if "username" in user and "password" in user:
+            words = f"{user['username']}:{user['password']}".encode()
+            return {"Authorization": f"Basic {b64encode(words).decode()}"}
+        return {}
 
 
 async def read_access(kubeconfig: str | None, context: str | None) -> Access:
@@ -56,67 +64,84 @@ async def read_access(kubeconfig: str | None, context: str | None) -> Access:
     ~/.kube/config, then the pod's service account. Raises ConfigurationError, or
     AuthenticationError if the login fails.
     """
-    files = kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
-    found = [name for name in files.split(os.pathsep) if Path(name).expanduser().is_file()]
+    files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    paths = [Path(name).expanduser().absolute() for name in files.split(os.pathsep)]
+    found = [path for path in paths if path.is_file()]
     if not found and (kubeconfig or os.environ.get("KUBECONFIG") or context):
         raise ConfigurationError(f"no kubeconfig at {files!r}", provider=NAME)
-    here = client.Configuration()
-    with TemporaryDirectory(prefix="sandboxkit-") as folder:
-        if found:
-            namespace = await _from_files(files, context, here, Path(folder))
-        else:
-            namespace = _from_pod(here)
-        server = str(here.host).rstrip("/")
-        try:
-            trust = _ssl_context(here) if server.startswith("https") else True
-        except (OSError, ValueError) as error:
-            raise _unusable(error, "a certificate or key") from error
-    return Access(server, namespace, trust, here.tls_server_name, here.proxy, here)
-
-
-async def _from_files(
-    files: str, context: str | None, here: client.Configuration, folder: Path
-) -> str:
     try:
-        ready = await logged_in(files, context, folder)
-        if ready is not None:
-            loader = await config.load_kube_config_from_dict(
-                ready, context, client_configuration=here
-            )
-        else:
-            loader = await config.load_kube_config(
-                config_file=files, context=context, client_configuration=here
-            )
+        cluster, user, namespace = _from_files(found, context) if found else _from_pod()
+        if user.get("exec"):
+            user = user | await log_in(user["exec"], files)
+        server = str(cluster["server"]).rstrip("/")
     except SandboxError:
         raise
     except _MALFORMED as error:
         raise _unusable(error, repr(files)) from error
-    chosen = loader.current_context or {}
-    return str(chosen.get("context", {}).get("namespace") or "default")
-
-
-def _from_pod(here: client.Configuration) -> str:
     try:
-        config.load_incluster_config(client_configuration=here)  # type: ignore[no-untyped-call]  # as above
-    except (config.ConfigException, OSError) as error:
+        trust = _ssl_context(cluster, user) if server.startswith("https") else True
+    except (OSError, TypeError, ValueError) as error:
+        raise _unusable(error, "a certificate or key") from error
+    name, proxy = cluster.get("tls-server-name"), cluster.get("proxy-url")
+    return Access(server, namespace or "default", trust, name, proxy, user)
+
+
+def _from_files(files: Sequence[Path], context: str | None) -> tuple[Fields, Fields, str]:
+    """Return the context's cluster, user and namespace; of equal names the first one counts."""
+    named: dict[str, dict[str, Fields]] = {"contexts": {}, "clusters": {}, "users": {}}
+    for file in files:
+        config = yaml.safe_load(file.read_text()) or {}
+        context = context or config.get("current-context")
+        for kind, entries in named.items():
+            for entry in config.get(kind) or ():
+                fields = entry.get(kind[:-1]) or {}
+                paths = {key: str(file.parent / fields[key]) for key in _FILES if fields.get(key)}
+                entries.setdefault(entry["name"], fields | paths)
+
+    def get(kind: str, name: str | None) -> Fields:
+        if name not in named[kind]:
+            raise LookupError(f"{name!r} is not among its {kind}")
+        return named[kind][name]
+
+    chosen = get("contexts", context)
+    user = named["users"].get(chosen.get("user") or "", {})
+    return get("clusters", chosen["cluster"]), user, chosen.get("namespace", "")
+
+
+def _from_pod() -> tuple[Fields, Fields, str]:
+    """Return the cluster, user and namespace of this pod's service account."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+    token, authority, namespace = (_ACCOUNT / name for name in ("token", "ca.crt", "namespace"))
+    if not (host and port and token.is_file() and authority.is_file()):
         raise ConfigurationError(
-            "no cluster to use: there is no kubeconfig ($KUBECONFIG, ~/.kube/config), and this is "
-            f"no pod with a service account ({error})",
+            "no cluster to use: there is no kubeconfig ($KUBECONFIG, ~/.kube/config), and this process is "
+            "not in a pod with a service account",
             provider=NAME,
-        ) from error
-    try:
-        return _NAMESPACE_FILE.read_text().strip() or "default"
-    except OSError:
-        return "default"
+        )
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    cluster = {"server": server, "certificate-authority": str(authority)}
+    where = namespace.read_text().strip() if namespace.is_file() else ""
+    return cluster, {"tokenFile": str(token)}, where
 
 
-def _ssl_context(here: client.Configuration) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=here.ssl_ca_cert)
-    # Many clusters' own CAs predate this flag and lack the extensions that it requires.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if here.cert_file:
-        context.load_cert_chain(here.cert_file, keyfile=here.key_file)
-    if not here.verify_ssl:
+def _ssl_context(cluster: Fields, user: Fields) -> ssl.SSLContext:
+    with TemporaryDirectory(prefix="sandboxkit-") as folder:
+
+        def path(fields: Fields, name: str) -> str | None:
+            data, file = fields.get(f"{name}-data"), fields.get(name)
+            if not data:
+                if file:
+                    os.stat(file)  # its error names the file; that of ssl does not
+                return file
+            Path(folder, name).write_bytes(b64decode(data))
+            return str(Path(folder, name))
+
+        context = ssl.create_default_context(cafile=path(cluster, "certificate-authority"))
+        # Many clusters' own CAs predate this flag and lack the extensions that it requires.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if certificate := path(user, "client-certificate"):
+            context.load_cert_chain(certificate, keyfile=path(user, "client-key"))
+    if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -134,7 +134,7 @@ class Api:
             return json.loads(text)
         except ValueError as error:
             raise ProviderUnavailableError(
-                f"Kubernetes cannot {what}: what {self.server} answers is not Kubernetes'",
+                f"Kubernetes cannot {what}: the answer of {self.server} is not a Kubernetes API response",
                 provider=NAME,
                 sandbox_id=sandbox_id,
             ) from error
@@ -213,8 +213,8 @@ class Api:
                 for line in lines:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        said = event["object"]
-                        refusal = Refusal(int(said.get("code") or 500), json.dumps(said))
+                        status = event["object"]
+                        refusal = Refusal(int(status.get("code") or 500), json.dumps(status))
                         raise error_of(refusal, what) from refusal
                     yield event
         except (*_UNANSWERED, ValueError, LookupError) as error:
@@ -253,7 +253,7 @@ class Api:
             return await self._asked(ask, f"start a program in {pod!r}", sandbox_id)
         except SandboxError as error:
             refusal = refusal_of(error)
-            if refusal is not None and _NOT_RUNNING.search(refusal.said):
+            if refusal is not None and _NOT_RUNNING.search(refusal.message):
                 raise SandboxNotFoundError(
                     f"sandbox {pod!r} does not run: {refusal}",
                     provider=NAME,
@@ -289,7 +289,7 @@ class Api:
             try:
                 async with self._room:
                     with anyio.fail_after(self._timeout if seconds is None else seconds):
-                        return await ask(self._connections(), access, await access.headers())
+                        return await ask(self._connections(), access, access.headers())
             except Refusal as refusal:
                 if refusal.status != 401 or again:
                     raise error_of(refusal, what, sandbox_id=sandbox_id) from refusal
@@ -349,7 +349,7 @@ async def _refuse(
     if answer.status < 300:
         return answer
     try:
-        said = (await answer.read()).decode(errors="replace")
+        text = (await answer.read()).decode(errors="replace")
     finally:
         answer.release()
-    raise Refusal(answer.status, said, answer.headers.get("Retry-After"))
+    raise Refusal(answer.status, text, answer.headers.get("Retry-After"))

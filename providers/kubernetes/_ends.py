@@ -68,11 +68,11 @@ _NEVER = re.compile(
 )
 _NOISE = frozenset({"MissingClusterDNS", "DNSConfigForming", "FailedScheduling"})
 _DELETERS = {
-    "PreemptionByScheduler": "a pod of a higher priority took its place",
+    "PreemptionByScheduler": "a pod of a higher priority preempted it",
     "DeletionByTaintManager": "its node was lost or drained",
-    "EvictionByEvictionAPI": "somebody evicted it, as a drained node does",
+    "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
     "DeletionByPodGC": "its node was removed",
-    "TerminationByKubelet": "its node ran short, or is shut down",
+    "TerminationByKubelet": "its node lacked resources, or was shut down",
 }
 _TELLING = frozenset(
     {"Evicted", "Preempted", "TaintManagerEviction", "NodeNotReady", "NodeShutdown", "Killing"}
@@ -85,8 +85,8 @@ async def events_of(api: Api, pod_name: str) -> list[Event]:
     with anyio.move_on_after(_EVENTS_SECONDS):
         try:
             path = await api.path("events")
-            said = await api.call("GET", path, what="list events", params=query)
-            return sorted(said.get("items") or (), key=_time_of)
+            listed = await api.call("GET", path, what="list events", params=query)
+            return sorted(listed.get("items") or (), key=_time_of)
         except SandboxError:
             pass  # events only add detail to an error message
     return []
@@ -147,18 +147,18 @@ def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None
     pod = seen.pod
     name = str(pod["metadata"]["name"])
 
-    def made(kind: type[SandboxError], said: str) -> SandboxError:
-        return kind(f"{name} did not start: {said}", provider=NAME, sandbox_id=name)
+    def made(kind: type[SandboxError], reason_text: str) -> SandboxError:
+        return kind(f"{name} did not start: {reason_text}", provider=NAME, sandbox_id=name)
 
     status = _status(pod)
     for container, state, detail in _states(pod):
         reason, message = str(detail.get("reason") or ""), str(detail.get("message") or "")
         if state == "waiting":
-            said = f"{reason}: {_pull_words(events) or message}"
-            if reason in _NO_IMAGE or (reason in _PULL and _MISSING.search(said)):
+            reason_text = f"{reason}: {_pull_words(events) or message}"
+            if reason in _NO_IMAGE or (reason in _PULL and _MISSING.search(reason_text)):
                 return made(
                     ImageNotFoundError,
-                    f"image {container.get('image')!r}: {said[:_LONGEST]}; check its name, and "
+                    f"image {container.get('image')!r}: {reason_text[:_LONGEST]}; check its name, and "
                     "image_pull_secrets for a private one",
                 )
             if reason in _NO_START and not _PASSING.search(message):
@@ -177,27 +177,25 @@ def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) ->
     the pod, and a ProviderUnavailableError if a registry or node does not respond.
     """
     if seen is None:
-        return ProviderUnavailableError(
-            f"nothing was heard of a pod within {seconds:g} s", provider=NAME
-        )
+        return ProviderUnavailableError(f"no event of a pod within {seconds:g} s", provider=NAME)
     name = str(seen.pod["metadata"]["name"])
     certain = start_error(seen, events)
     if certain is not None:
         return certain
 
-    def made(kind: type[SandboxError], said: str) -> SandboxError:
-        return kind(
-            f"{name} did not start within {seconds:g} s: {said}", provider=NAME, sandbox_id=name
-        )
-
+    kind: type[SandboxError] = ProviderUnavailableError
     scheduled = _conditions(seen.pod).get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        said = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"[:_LONGEST]
-        return made(CapacityError if _SCARCE.search(said) else SandboxStartError, said)
-    if not seen.pod["spec"].get("nodeName"):
-        return made(ProviderUnavailableError, "no scheduler has looked at it")
-    said = _pod_text(seen, events)
-    return made(SandboxStartError if _NEVER.search(said) else ProviderUnavailableError, said)
+        reason_text = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"[:_LONGEST]
+        kind = CapacityError if _SCARCE.search(reason_text) else SandboxStartError
+    elif not seen.pod["spec"].get("nodeName"):
+        reason_text = "no scheduler has looked at it"
+    else:
+        reason_text = _pod_text(seen, events)
+        if _NEVER.search(reason_text):
+            kind = SandboxStartError
+    text = f"{name} did not start within {seconds:g} s: {reason_text}"
+    return kind(text, provider=NAME, sandbox_id=name)
 
 
 def end_error(
@@ -207,11 +205,15 @@ def end_error(
 
     The error's `out_of_memory` is true only if the sandbox exceeded its own memory or disk limit.
     """
-    over, said = _own_excess(seen) if seen is not None else ("", "")
+    over, reason_text = _own_excess(seen) if seen is not None else ("", "")
     if not over:
         words = {"lifetime": "its lifetime is over"}.get(reason, reason)
-        said = words or (_pod_text(seen, events) if seen is not None else "its agent was killed")
-    text = f"sandbox {sandbox_id!r} ended: {over or said}" + (f" ({said})" if over else "")
+        reason_text = words or (
+            _pod_text(seen, events) if seen is not None else "its agent was killed"
+        )
+    text = f"sandbox {sandbox_id!r} ended: {over or reason_text}" + (
+        f" ({reason_text})" if over else ""
+    )
     return SandboxTerminatedError(
         text, provider=NAME, sandbox_id=sandbox_id, out_of_memory=bool(over)
     )
@@ -225,7 +227,7 @@ def _own_excess(seen: Seen) -> tuple[str, str]:
     status = _status(seen.pod)
     if status.get("reason") == "Evicted":
         message = str(status.get("message") or "")
-        return ("it used more disk than it has", message) if _OWN_DISK.search(message) else ("", "")
+        return ("it exceeded its disk limit", message) if _OWN_DISK.search(message) else ("", "")
     if status.get("reason"):
         return "", ""
     for container, state, detail in _states(seen.pod):
@@ -238,7 +240,7 @@ def _own_excess(seen: Seen) -> tuple[str, str]:
             and detail.get("exitCode") == _KILLED
             and not _deleted_before(seen.pod, detail)
         ):
-            return "it used more memory than it has", "OOMKilled"
+            return "it exceeded its memory limit", "OOMKilled"
     return "", ""
 
 
@@ -252,8 +254,8 @@ def _deleted_before(pod: Pod, ended: Mapping[str, Any]) -> bool:
     return finished is None or _time(finished) >= _time(until) - grace
 
 
-def _time(said: object) -> datetime:
-    return datetime.fromisoformat(str(said))
+def _time(text: object) -> datetime:
+    return datetime.fromisoformat(str(text))
 
 
 def _pod_text(seen: Seen, events: Sequence[Event]) -> str:
@@ -281,7 +283,7 @@ def _statements(seen: Seen) -> Iterator[str]:
         elif state == "waiting" and detail.get("reason") != "ContainerCreating":
             yield f"{detail.get('reason')}: {str(detail.get('message') or '')[:_LONGEST]}"
     if is_lost(seen):
-        yield "its node is not heard of"
+        yield "its node does not report"
     if seen.gone or "deletionTimestamp" in pod["metadata"]:
         yield "it was deleted"
     elif status.get("phase") == "Pending":
@@ -292,10 +294,10 @@ def _event_words(events: Sequence[Event]) -> list[str]:
     words: list[str] = []
     for event in events:
         reason, message = str(event.get("reason")), str(event.get("message") or "")
-        said = f"{reason}: {message[:_LONGEST]}"
+        report = f"{reason}: {message[:_LONGEST]}"
         telling = event.get("type") == "Warning" and reason not in _NOISE
-        if (telling or reason in _TELLING) and said not in words:
-            words.append(said)
+        if (telling or reason in _TELLING) and report not in words:
+            words.append(report)
     return words
 
 

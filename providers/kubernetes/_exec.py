@@ -42,7 +42,7 @@ class PodExecStream(anyio.abc.ByteStream):
         self._received = anyio.Event()
 
     @property
-    def said(self) -> str:
+    def diagnostics(self) -> str:
         """The last 2000 bytes of the program's stderr, and why the program ended, as text."""
         parts = (self._stderr.decode(errors="replace").strip(), self._status)
         return "; ".join(part for part in parts if part)
@@ -52,7 +52,7 @@ class PodExecStream(anyio.abc.ByteStream):
             if self._closed:
                 raise anyio.ClosedResourceError
             if self._end is not None:
-                raise self._end(self.said)
+                raise self._end(self.diagnostics)
             await self._take()
         data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return bytes(data)
@@ -86,9 +86,9 @@ class PodExecStream(anyio.abc.ByteStream):
     def _conclude(self, status: bytes) -> None:
         """Handle the status message: the program has ended, or the connection to it has failed."""
         try:
-            said = json.loads(status)
-            message = str(said.get("message") or "")
-            ended = said["status"] == "Success" or said.get("reason") == "NonZeroExitCode"
+            report = json.loads(status)
+            message = str(report.get("message") or "")
+            ended = report["status"] == "Success" or report.get("reason") == "NonZeroExitCode"
         except (ValueError, LookupError, AttributeError):
             message, ended = status.decode(errors="replace"), False
         self._status = message[-_SAID_BYTES:]

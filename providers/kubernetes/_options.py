@@ -63,7 +63,7 @@ class ClusterOptions:
         for name, value in self.requests.items():
             if not _QUANTITY.fullmatch(value):
                 raise ConfigurationError(
-                    f"requests[{name!r}]={value!r} is no quantity such as '100m' or '256Mi'",
+                    f"requests[{name!r}]={value!r} is not a quantity such as '100m' or '256Mi'",
                     provider=NAME,
                 )
         for what, value in (
@@ -72,7 +72,7 @@ class ClusterOptions:
         ):
             if not _NAME.fullmatch(value):
                 raise ConfigurationError(
-                    f"{what}={value!r} is no name of an object in Kubernetes", provider=NAME
+                    f"{what}={value!r} is not a valid name of a Kubernetes object", provider=NAME
                 )
 
     @property

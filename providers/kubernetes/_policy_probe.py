@@ -90,7 +90,7 @@ class NetworkPolicyProbe:
                 raise
             except TimeoutError as error:
                 raise _unproven(
-                    f"the three pods that try it took more than {_SECONDS:g} s"
+                    f"the three pods of the check took more than {_SECONDS:g} s"
                 ) from error
             self._proven = True
 
@@ -121,19 +121,19 @@ class NetworkPolicyProbe:
             await _all(*(partial(start, number) for number in range(len(networks))))
             await self._try(*(pods[number] for number in range(len(networks))))
         except CommandStartError as error:
-            raise _unproven(f"the image {image!r} has no python3 to try it with") from error
+            raise _unproven(f"the image {image!r} has no python3 for the check") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await _all(*(partial(self._delete, pod) for pod in pods.values()))
 
     async def _try(self, listener: str, free: str, denied: str) -> None:
-        said = bytearray()
+        output = bytearray()
         listens = anyio.Event()
 
         async def hear(stream: StreamName, data: bytes) -> None:
             if stream == "stdout":
-                said.extend(data)
-                if b"\n" in said:
+                output.extend(data)
+                if b"\n" in output:
                     listens.set()
 
         async def ignore(stream: StreamName, data: bytes) -> None:
@@ -144,11 +144,11 @@ class NetworkPolicyProbe:
             listens.set()
 
         async def reach(pod: str, patience: float) -> bool:
-            address = said.decode().split()
+            address = output.decode().split()
             argv = ("python3", "-c", _REACH, *address, str(patience))
             status = (await self._execute(pod, Command(argv), ignore)).status
             if len(address) != 2 or status not in (0, _UNREACHED):
-                raise _unproven("the program that tries it failed")
+                raise _unproven("the program of the check failed")
             return status == 0
 
         answers: list[bool] = []
@@ -209,8 +209,8 @@ def verdict(*, free: bool, denied: bool) -> ConfigurationError | None:
 
 def _unproven(why: str) -> ConfigurationError:
     return ConfigurationError(
-        "kubernetes cannot honour network='none' by no_network='policy': that the cluster enforces "
-        f"network policies could not be proven, because {why}. Or use security='baseline' with "
+        "kubernetes cannot honour network='none' by no_network='policy': it could not be verified that the "
+        f"cluster enforces network policies, because {why}. Fix this, or use security='baseline' with "
         "no_network='interfaces', or network='internet'",
         provider=NAME,
     )

@@ -24,6 +24,7 @@ from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
@@ -208,10 +209,10 @@ class KubernetesProvider(AgentProvider[Instance]):
                 return
             except SandboxStartError as error:
                 # "connection refused": the agent was started just now and does not listen yet.
-                if _NOBODY_LISTENS not in stream.said or start.is_late:
+                if _NOBODY_LISTENS not in stream.diagnostics or start.is_late:
                     cause = error.__cause__
                     refused = isinstance(cause, ConnectionEndedError) and cause.reason != ""
-                    raise await start.explain(error, said=refused) from error
+                    raise await start.explain(error, refused=refused) from error
             await anyio.sleep(_POLLS[0])
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
@@ -225,7 +226,7 @@ class KubernetesProvider(AgentProvider[Instance]):
     async def get(self, sandbox_id: str) -> SandboxInfo:
         info = self._info(await self._pod(sandbox_id))
         if info is None:
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         return info
 
     def _info(self, pod: Mapping[str, Any]) -> SandboxInfo | None:
@@ -238,7 +239,7 @@ class KubernetesProvider(AgentProvider[Instance]):
 
     async def _pod(self, sandbox_id: str) -> dict[str, Any]:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         pod: dict[str, Any] = await self._api.call(
             "GET",
             await self._api.path("pods", sandbox_id),
@@ -284,7 +285,7 @@ class KubernetesProvider(AgentProvider[Instance]):
             await self._remove(sandbox_id, _AT_ONCE)
             return
         raise ProviderUnavailableError(
-            f"the node of {sandbox_id!r} does not say that it has ended; see its kubelet's log",
+            f"the node of {sandbox_id!r} does not report that it has ended; see its kubelet's log",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
@@ -331,8 +332,8 @@ class KubernetesProvider(AgentProvider[Instance]):
         longest = _pod.longest(pod, now)
         if lifetime > longest:
             raise ConfigurationError(
-                f"kubernetes cannot honour lifetime={lifetime!r}: it ends {sandbox_id!r} after "
-                f"{longest:.0f} s at the latest; make sandboxes with a larger max_lifetime=",
+                f"kubernetes cannot honour lifetime={lifetime!r}: {sandbox_id!r} ends after at most "
+                f"{longest:.0f} s; create sandboxes with a larger max_lifetime=",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
@@ -350,14 +351,14 @@ class KubernetesProvider(AgentProvider[Instance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         try:
             return await self._exec(sandbox_id)
         except SandboxNotFoundError as error:
             # A restarted kubelet needs a moment before it knows its containers again.
             info = await self.get(sandbox_id)
             if info.state is SandboxState.STOPPED:
-                raise self._not_found(sandbox_id) from error
+                raise no_sandbox(NAME, sandbox_id) from error
             raise ProviderUnavailableError(
                 f"the node of {sandbox_id!r} does not know it yet: {error}",
                 provider=self.name,
@@ -419,10 +420,10 @@ class KubernetesProvider(AgentProvider[Instance]):
             isolation = f"pod of the runtime class {self._options.runtime_class!r}"
         try:
             await self._api.open()
-            version = await self._api.call("GET", "/version", what="tell its version")
+            version = await self._api.call("GET", "/version", what="report its version")
             lacking = await _rights.missing(self._api, by_policy=self._options.by_policy)
         except SandboxError as error:
-            return Diagnosis(False, isolation, "no API server that answers", str(error))
+            return Diagnosis(False, isolation, "no API server answers", str(error))
         detail = (
             f"Kubernetes {version.get('gitVersion', '?')} at {self._api.server}, namespace "
             f"{self._api.namespace!r}"
@@ -440,7 +441,7 @@ class KubernetesProvider(AgentProvider[Instance]):
             await self._denial.ensure(_default_image())
         except SandboxError as error:
             return Diagnosis(
-                False, isolation, f"{detail}; network='none' is not proven", str(error)
+                False, isolation, f"{detail}; network='none' is not verified", str(error)
             )
         return Diagnosis(True, isolation, f"{detail}; it enforces network policies")
 
@@ -452,13 +453,6 @@ class KubernetesProvider(AgentProvider[Instance]):
         finally:
             await self._watch.aclose()
             await self._api.aclose()
-
-    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
-        return SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended",
-            provider=self.name,
-            sandbox_id=sandbox_id,
-        )
 
 
 def _variable(name: str) -> str | None:

@@ -70,8 +70,8 @@ async def missing(api: Api, *, by_policy: bool) -> list[str]:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        said = await api.call("POST", _REVIEWS, body, what="tell what these credentials may do")
-        allowed[number] = bool(said["status"].get("allowed"))
+        review = await api.call("POST", _REVIEWS, body, what="list the rights of these credentials")
+        allowed[number] = bool(review["status"].get("allowed"))
 
     await api.open()
     for number, (verb, right) in enumerate(asked):

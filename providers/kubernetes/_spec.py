@@ -13,6 +13,7 @@ __all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
 
 UNSUPPORTED = {
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",
+    "mounts": "datasets are mounted on local and docker only; build the data into an image, or upload it",
 }
 """The fields that Kubernetes cannot honour, each with the reason."""
 LEAST_MEMORY_MB = 32
@@ -46,12 +47,12 @@ def rules(options: ClusterOptions) -> tuple[Rule, ...]:
         STRICT[0],
         Rule(
             "user",
-            "security='restricted' needs the number of a user other than root",
+            "security='restricted' needs a numeric uid other than 0",
             lambda spec: restricted and spec.user is not None and ids(spec)[0] == 0,
         ),
         Rule(
             "user",
-            f"the largest number is {_LARGEST_ID}",
+            f"the largest uid or gid is {_LARGEST_ID}",
             lambda spec: max(ids(spec)) > _LARGEST_ID,
         ),
         Rule(

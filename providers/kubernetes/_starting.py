@@ -75,15 +75,15 @@ class Start:
         events = await _ends.events_of(self._api, self._name)
         raise _ends.start_error(seen, events) or self._late(events)
 
-    async def explain(self, error: SandboxError, *, said: bool) -> SandboxError:
-        """Return the error for an agent that could not be reached; `said`: the agent refused us."""
+    async def explain(self, error: SandboxError, *, refused: bool) -> SandboxError:
+        """Return the error for an agent that could not be reached; `refused`: the agent closed the connection with a reason."""
         try:
             seen = await self._watch.until(self._name, _ends.has_ended, seconds=_END_SECONDS)
         except (SandboxError, TimeoutError):
-            if said:
+            if refused:
                 return error
             return ProviderUnavailableError(
-                f"the connection to {self._name!r} broke as it was made: {error}",
+                f"the connection to {self._name!r} broke while it was being opened: {error}",
                 provider=NAME,
                 sandbox_id=self._name,
             )
@@ -106,8 +106,8 @@ class Start:
 
 # Any: an event is JSON.
 def _lacks_agent(event: Mapping[str, Any]) -> bool:
-    said = str(event.get("message"))
-    return event.get("reason") == "FailedMount" and PART in said and "not found" in said
+    message = str(event.get("message"))
+    return event.get("reason") == "FailedMount" and PART in message and "not found" in message
 
 
 def _decided(seen: Seen) -> bool:

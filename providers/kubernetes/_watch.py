@@ -92,7 +92,7 @@ class PodWatch:
             raise ProviderUnavailableError(
                 str(self._trouble), provider=NAME, sandbox_id=name
             ) from self._trouble
-        raise TimeoutError(f"nothing came of pod {name!r} within {seconds:g} s")
+        raise TimeoutError(f"no event of pod {name!r} within {seconds:g} s")
 
     async def aclose(self) -> None:
         """End the watch and forget all pods. Idempotent; the next `follow` starts a new watch."""
@@ -124,8 +124,8 @@ class PodWatch:
                 self._fail(error)
             except (LookupError, TypeError, AttributeError) as error:
                 version = ""
-                said = f"an event cannot be understood ({type(error).__name__}: {error})"
-                self._fail(ProviderUnavailableError(said, provider=NAME))
+                reason = f"an event is malformed ({type(error).__name__}: {error})"
+                self._fail(ProviderUnavailableError(reason, provider=NAME))
             if anyio.current_time() - began > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
             # Jitter, so that not all clients reconnect at once when a server comes back.
