@@ -41,8 +41,11 @@ def is_root(user: str | None) -> bool:
 
 
 def never(reasons: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Refuse every value but None of these options; `reasons` maps each option to the reason."""
-    return tuple(Rule(field, why, _is_given(field)) for field, why in reasons.items())
+    """Refuse every value but None and {} of these options; `reasons` maps each to the reason."""
+    return tuple(
+        Rule(field, why, _is_given(field), _names_of(field) if field == "mounts" else None)
+        for field, why in reasons.items()
+    )
 
 
 def at_least(field: str, least: float, why: str = "") -> Rule:
@@ -65,7 +68,7 @@ STRICT = (
     ),
     Rule(
         "workdir",
-        "with profile='strict' nothing may write there",
+        "with profile='strict' this directory is read-only",
         lambda spec: spec.profile == "strict" and spec.workdir == "/",
     ),
 )
@@ -78,7 +81,11 @@ def _number(spec: SandboxSpec, field: str, default: float) -> float:
 
 
 def _is_given(field: str) -> Callable[[SandboxSpec], bool]:
-    return lambda spec: getattr(spec, field) is not None
+    return lambda spec: getattr(spec, field) not in (None, {})
+
+
+def _names_of(field: str) -> Callable[[SandboxSpec], str]:
+    return lambda spec: ", ".join(getattr(spec, field))
 
 
 def _surrogates(field: str) -> Callable[[SandboxSpec], list[str]]:

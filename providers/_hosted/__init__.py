@@ -8,5 +8,5 @@
 - `creation.Creations` creates with a key, by which it finds what an unclear failure left behind.
 - `boundary.public` converts internal errors to public ones in each provider's methods.
 - `lifetime` rounds lifetimes to whole seconds, and renews sandboxes that have none.
-- `http_errors` maps HTTP statuses to sandboxkit's errors.
+- `http_errors` reads how long an HTTP error response asks to wait.
 """

@@ -17,11 +17,12 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers._agent.client import ConnectionEndedError
-from sandboxkit.providers._agent.frames import FAR, Windows
+from sandboxkit.providers._agent.frames import FAR, Kind, Windows, encode
 from sandboxkit.providers._agent.instance import Instance
-from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of
-from sandboxkit.providers._agent.link import BROKEN
+from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, AgentConfig, agent_flags, config_of
+from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._agent.requests import hello
 from sandboxkit.providers._hosted import install
 from sandboxkit.types import SandboxSpec
 
@@ -33,6 +34,8 @@ read-only; this user owns no files, and before the first command world write per
 everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
 _START_SECONDS = 60.0
+_LARGEST_GREETING = 8 << 10
+"""Bytes that a start request carries for the agent; Modal limits a command line to 64 KiB in all."""
 
 
 class ProgramStream(ByteStream):
@@ -43,7 +46,7 @@ class ProgramStream(ByteStream):
     data otherwise.
     """
 
-    said: bytes = b""
+    diagnostics: bytes = b""
     """The last output on stderr, if the vendor separates it from stdout."""
 
     async def send_eof(self) -> None:
@@ -123,10 +126,18 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         guess = self._guesses.get(image, install.LIKELY)
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
-                argv = install.command(_socket(sandbox_id), verb, flags, guess=guess, common=common)
+                greeting = self._greeting(spec) if guess == install.PRESENT else None
+                argv = install.command(
+                    _socket(sandbox_id),
+                    verb,
+                    flags,
+                    guess=guess,
+                    common=common,
+                    first=b"" if greeting is None else greeting.data,
+                )
                 found = install.Found(await self._run(sandbox_id, argv), install.data_of(guess))
                 try:
-                    await self._own(sandbox_id, found, spec)
+                    await self._own(sandbox_id, found, greeting or config_of(spec))
                 except install.WantsError as error:
                     guess = self._guesses[image] = error.arch
                     continue
@@ -140,9 +151,21 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 sandbox_id=sandbox_id,
             )
 
-    async def _own(self, sandbox_id: str, found: install.Found, spec: SandboxSpec) -> None:
+    def _greeting(self, spec: SandboxSpec) -> Greeting | None:
+        """Return what the start request can carry for the agent, or None to send it on the stream.
+
+        Vendors log and list the command lines that they run, so these carry no secrets.
+        """
+        if spec.secrets:
+            return None
+        payload = encode(Kind.HELLO, 0, hello(config_of(spec), self._windows()))
+        return Greeting.of(payload, _GRACE) if len(payload) <= _LARGEST_GREETING else None
+
+    async def _own(
+        self, sandbox_id: str, found: install.Found, config: AgentConfig | Greeting
+    ) -> None:
         try:
-            await self._attach(sandbox_id, found, config_of(spec), lifeline=False)
+            await self._attach(sandbox_id, found, config, lifeline=False)
         except SandboxStartError as error:
             match found.failure:
                 case install.WantsError():
@@ -182,7 +205,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
 
     def _broke(self, sandbox_id: str) -> ProviderUnavailableError:
         return ProviderUnavailableError(
-            f"the connection to sandbox {sandbox_id!r} broke before its agent was heard of",
+            f"the connection to sandbox {sandbox_id!r} broke before its agent answered",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
@@ -204,9 +227,9 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             )
         same = before == error.machine
         why = (
-            "what ran in it ended its agent"
+            "a program in it ended its agent"
             if same
-            else "the vendor has started it again, and what ran in it is gone"
+            else "the vendor restarted it, and its processes are gone"
         )
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} cannot be used any more: {why} ({error})",
@@ -223,7 +246,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         except SandboxError:
             by_command = False  # the vendor no longer knows
         why = (
-            "what ran in it ended its first process"
+            "a program in it ended its first process"
             if by_command
             else "its lifetime passed, or it was stopped"
         )

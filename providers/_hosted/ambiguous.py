@@ -3,11 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.errors import ProviderUnavailableError, SandboxError
+from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
-__all__ = ["AmbiguousError", "SilenceError", "repeatable"]
+__all__ = ["READING", "AmbiguousError", "SilenceError", "no_answer", "repeatable"]
 
 _T = TypeVar("_T")
+READING = (ValueError, LookupError, TypeError, AttributeError)
+"""Exceptions from reading an answer of an unexpected form."""
 
 
 class AmbiguousError(ProviderUnavailableError):
@@ -34,3 +37,33 @@ async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:
         raise
     except AmbiguousError:
         return await call()
+
+
+def no_answer(
+    error: Exception,
+    unreachable: tuple[type[Exception], ...],
+    broken: tuple[type[Exception], ...],
+    *,
+    provider: str,
+    what: str,
+    sandbox_id: str | None,
+    addresses: str,
+) -> SandboxError:
+    """Return the error for a call of which a client raised `error`, so that there is no answer.
+
+    `unreachable` are the client's exceptions before it sent anything, `broken` those of a lost
+    connection; any other exception is from reading an answer. `addresses` names the variables that
+    hold the vendor's addresses.
+    """
+    rules = (
+        ErrorRule(unreachable, ProviderUnavailableError, f"check the network and {addresses}"),
+        ErrorRule(broken, AmbiguousError, "the connection broke: try again"),
+        ErrorRule(
+            (),
+            AmbiguousError,
+            f"this is not {provider}'s protocol: check {addresses} and any proxy",
+        ),
+    )
+    reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+    text = f"{provider} could not {what}: {reason}"
+    return apply_rules(Failure(provider, text, reason, {*type(error).__mro__}, sandbox_id), rules)

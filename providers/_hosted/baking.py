@@ -35,7 +35,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
 
     def __init__(self, kind: type[HostedInstanceT]) -> None:
         super().__init__(kind)
-        self._told_old: set[str] = set()
+        self._reported: set[str] = set()
         """Baked images with another version's agent that have already been logged."""
 
     @abstractmethod
@@ -76,12 +76,12 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         """Make a sandbox, from a baked image if a current one is known."""
         baked = self._baked().find(self._image_of(spec)) if self._may_bake(spec) else None
         if baked is not None and not baked.current:
-            level = logging.DEBUG if baked.reference in self._told_old else logging.WARNING
-            self._told_old.add(baked.reference)
+            level = logging.DEBUG if baked.reference in self._reported else logging.WARNING
+            self._reported.add(baked.reference)
             _log.log(
                 level,
-                "the baked image of %r at %s has another version's agent, and is not used: "
-                "`sandboxkit bake -p %s` renews it",
+                "the baked image of %r at %s has the agent of another version and is not used; renew it "
+                "with `sandboxkit bake -p %s`",
                 baked.image,
                 self.name,
                 self.name,

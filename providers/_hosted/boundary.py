@@ -10,7 +10,7 @@ from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.provider import Provider
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
-__all__ = ["public"]
+__all__ = ["converted", "public"]
 
 _P = TypeVar("_P", bound=Provider)
 
@@ -34,7 +34,7 @@ def public(provider: type[_P]) -> type[_P]:
 def _call(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def call(*arguments: Any, **options: Any) -> Any:
-        with _converted():
+        with converted():
             return await method(*arguments, **options)
 
     return call
@@ -43,7 +43,7 @@ def _call(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]
 def _listing(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
     @functools.wraps(method)
     async def listing(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        with _converted():
+        with converted():
             async with aclosing(method(*arguments, **options)) as items:
                 async for item in items:
                     yield item
@@ -52,7 +52,8 @@ def _listing(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
 
 
 @contextmanager
-def _converted() -> Iterator[None]:
+def converted() -> Iterator[None]:
+    """Context that raises ProviderUnavailableError in place of AmbiguousError."""
     try:
         yield
     except AmbiguousError as error:

@@ -79,7 +79,7 @@ class Creations:
             yield
         except OutcomeUnknownError as error:
             unavailable = ProviderUnavailableError(
-                f"the sandbox was made and could not be made ready: {error}",
+                f"the sandbox was created, but could not be prepared: {error}",
                 provider=self._provider,
             )
             await self.discard(sandbox_id, unavailable)
@@ -113,9 +113,10 @@ class Creations:
                     await anyio.sleep(_PAUSE)
         if self._left:
             raise ProviderUnavailableError(
-                f"{self._provider} may run until their lifetimes end: {', '.join(self._left)}; "
-                f"they could not be looked for and removed ({self._why or 'no answer'}); close the "
-                "provider again, or look with `sandboxkit list`",
+                f"these sandboxes may run at {self._provider} until their lifetimes end: "
+                f"{', '.join(self._left)}; they could not be found and removed "
+                f"({self._why or 'no answer'}); close the provider again, or list them with "
+                "`sandboxkit ls`",
                 provider=self._provider,
             )
 
@@ -136,11 +137,11 @@ class Creations:
         if found:
             return found[0]
         if failure is not None:
-            error.add_note(f"and looking for what it made failed: {failure}")
+            error.add_note(f"and the search for what it created failed: {failure}")
         self._left[left] = _Leftover(find, anyio.current_time() + _LATE_SECONDS)
         unresolved = ProviderUnavailableError(
-            f"{error}; {left} may be there, if that was carried out all the same: it is looked for "
-            "again, at the latest when the provider is closed",
+            f"{error}; {left} may exist, if the request was carried out anyway: a search for it will be "
+            "repeated, at the latest when the provider is closed",
             provider=error.provider,
             retry_after=error.retry_after,
         )

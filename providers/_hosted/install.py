@@ -1,10 +1,11 @@
 """Installs the agent in a sandbox: one shell command finds it or reads it from stdin.
 
-To save round trips, the agent binary (if the image probably lacks it) and the first data for the
-agent are sent right after the command, without waiting for output. If that guess was wrong, the
-command is run again.
+To save round trips, the first data for the agent are an argument of the command where the image
+probably has the agent. Where it probably lacks the agent, the binary and the first data are sent
+right after the command, without waiting for output. If that guess was wrong, the command is run again.
 """
 
+import base64
 import hashlib
 from collections.abc import Sequence
 from functools import cache
@@ -40,7 +41,8 @@ _PADDING = bytes(16 << 10)
 
 # Arguments: the socket; "start", "strict", "find" or "put"; the agent's name and size for each
 # architecture; a folder to make world-writable, or ""; the architecture of the agent on stdin, or "";
-# the agent's flags. The script's messages are between marks and may follow output of the image.
+# the first data for the agent in base64, or "" where stdin has them; the agent's flags. They are passed
+# on as a variable, which no other process can read: a command line is public. The script's messages are between marks and may follow output of the image.
 _SCRIPT = r"""
 say() { printf '\036sandboxkit %s\036' "$*"; }
 socket=$1 verb=$2
@@ -51,7 +53,8 @@ case $(uname -m) in
 esac
 common=$7 given=$8
 case $given in amd64) comes=$4 ;; arm64) comes=$6 ;; *) comes=0 ;; esac
-shift 8
+[ -z "$9" ] || export SANDBOXKIT_FIRST="$9"
+shift 9
 if [ "$verb" = strict ]; then
   [ "$(id -u)" = 0 ] || { say "fails profile='strict' needs root: the vendor runs programs as user $(id -u)"; exit 69; }
   command -v find >/dev/null || { say "fails profile='strict' needs find in the image"; exit 69; }
@@ -142,16 +145,24 @@ def data_of(arch: str) -> bytes:
 
 
 def command(
-    socket: str, verb: str, flags: Sequence[str] = (), *, guess: str = PRESENT, common: str = ""
+    socket: str,
+    verb: str,
+    flags: Sequence[str] = (),
+    *,
+    guess: str = PRESENT,
+    common: str = "",
+    first: bytes = b"",
 ) -> tuple[str, ...]:
     """Return the shell command whose stdin and stdout become the agent's.
 
     "start" starts an agent with `flags` unless one listens. "strict" first removes world write
     permission in the image and makes `common`, a root-owned folder with mode 1777. Both read
     `data_of(guess)` from stdin, as does "put", which stores the agent in the image and exits.
-    "find" connects to a running agent.
+    "find" connects to a running agent. `first` is given to an agent that is started before the data
+    on stdin; the guess must be PRESENT.
     """
-    return ("sh", "-c", _SCRIPT, "sh", socket, verb, *_names(), common, guess, *flags)
+    given = base64.b64encode(first).decode()
+    return ("sh", "-c", _SCRIPT, "sh", socket, verb, *_names(), common, guess, given, *flags)
 
 
 class WantsError(Exception):
@@ -213,14 +224,14 @@ class Found(ByteStream):
                 verb, _, rest = text.partition(" ")
                 return verb, rest
             if len(self._rest) > _MAX_NOISE:
-                raise NoAgentError(f"{len(self._rest)} bytes came, and none of the agent's")
+                raise NoAgentError(f"received {len(self._rest)} bytes, none of them from the agent")
             self._rest += await self._stream.receive()
 
     @property
     def noise(self) -> str:
         """The last output outside of marks, and the last of stderr."""
-        said: bytes = getattr(self._stream, "said", b"")
-        return (bytes(self._rest[-500:]) + said[-500:]).decode(errors="replace").strip()
+        text: bytes = getattr(self._stream, "diagnostics", b"")
+        return (bytes(self._rest[-500:]) + text[-500:]).decode(errors="replace").strip()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if not self._led:

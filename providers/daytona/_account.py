@@ -7,7 +7,7 @@ event socket, and read no dotenv file.
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 import aiohttp
 from daytona_api_client_async import ApiClient, Configuration, SandboxApi, SnapshotsApi
@@ -17,8 +17,8 @@ from daytona_toolbox_api_client_async import Configuration as ToolboxConfigurati
 from daytona_toolbox_api_client_async import ProcessApi
 from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
 
-from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.providers._hosted.ambiguous import READING, no_answer
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
 from sandboxkit.providers.daytona._errors import (
     KEY_VARIABLE,
@@ -33,11 +33,6 @@ _T = TypeVar("_T")
 
 _DEFAULT_URL = "https://app.daytona.io/api"
 _CONNECTIONS = 250
-
-
-class _RequestContext(TypedDict):
-    provider: str
-    sandbox_id: str | None
 
 
 class DaytonaAccount:
@@ -162,41 +157,32 @@ class DaytonaAccount:
 @contextmanager
 def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
     """Convert the clients' exceptions to sandboxkit's errors."""
-    where: _RequestContext = {"provider": NAME, "sandbox_id": sandbox_id}
     try:
         yield
     except SandboxError:  # some are also an OSError or a ValueError
         raise
     except (ApiException, ToolboxException) as error:
-        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
         raise status_error(
-            error.status or 500, error.body, headers, what=what, sandbox_id=sandbox_id
+            error.status or 500, error.body, _lower(error), what=what, sandbox_id=sandbox_id
         ) from None
     except aiohttp.WSServerHandshakeError as error:
-        if error.status < 400:
-            raise AmbiguousError(
-                f"what answered to {what} opens no WebSocket ({error.status}); check "
-                "DAYTONA_API_URL and any proxy",
-                **where,
-            ) from error
-        headers = {k.lower(): v for k, v in (error.headers or {}).items()}
         raise handshake_error(
-            error.status, error.message, headers, what=what, sandbox_id=sandbox_id or ""
+            error.status, error.message, _lower(error), what=what, sandbox_id=sandbox_id
         ) from error
-    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-        raise ProviderUnavailableError(
-            f"daytona cannot be reached to {what}: {error}; check the network and DAYTONA_API_URL",
-            **where,
+    except (aiohttp.ClientError, OSError, *READING) as error:
+        raise no_answer(
+            error,
+            (aiohttp.ClientConnectorError, aiohttp.InvalidURL),
+            (aiohttp.ClientError, OSError),
+            provider=NAME,
+            what=what,
+            sandbox_id=sandbox_id,
+            addresses="DAYTONA_API_URL",
         ) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise AmbiguousError(
-            f"the connection to daytona broke while it was to {what}: "
-            f"{error or type(error).__name__}",
-            **where,
-        ) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise AmbiguousError(
-            f"what answered to {what} does not speak Daytona's protocol "
-            f"({type(error).__name__}); check DAYTONA_API_URL and any proxy",
-            **where,
-        ) from error
+
+
+def _lower(
+    error: ApiException | ToolboxException | aiohttp.WSServerHandshakeError,
+) -> dict[str, str]:
+    """Return the response's headers, with names in lower case."""
+    return {name.lower(): value for name, value in (error.headers or {}).items()}

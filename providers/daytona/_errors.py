@@ -3,23 +3,28 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sandboxkit.errors import (
+    AuthenticationError,
     CapacityError,
+    ConfigurationError,
     ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
+    SandboxNotFoundError,
     SandboxStartError,
 )
+from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules, rules_for
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
-from sandboxkit.providers._hosted.http_errors import from_status
+from sandboxkit.providers._hosted.http_errors import retry_after
 
 __all__ = [
     "KEY_VARIABLE",
     "NAME",
     "ConflictError",
     "handshake_error",
-    "said",
+    "message_of",
     "start_error",
     "status_error",
 ]
@@ -27,126 +32,134 @@ __all__ = [
 NAME = "daytona"
 KEY_VARIABLE = "DAYTONA_API_KEY"
 _LONGEST = 500
-
-# Messages of a creation's 400 response, or of a sandbox that did not start.
-_REFUSALS: tuple[tuple[re.Pattern[str], type[SandboxError], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind, remedy)
-    for pattern, kind, remedy in (
-        (
-            r"total \w+ limit exceeded",
-            CapacityError,
-            "stop sandboxes or raise the organization's limits",
-        ),
-        (
-            r"no available runners"
-            r"|runner \S+ (is (not ready|unschedulable|draining)|does not meet availability)",
-            CapacityError,
-            "try again later, with less cpus or memory, or in another region (DAYTONA_TARGET)",
-        ),
-        (
-            r"snapshot .+ is (building|pending|pulling)",
-            ProviderUnavailableError,
-            "try again when it is active",
-        ),
-        (
-            r"snapshot .+ is (error|build_failed)",
-            SandboxStartError,
-            "see its log on the dashboard and build it again",
-        ),
-        (
-            r"snapshot .+ is (inactive|removing)",
-            ImageNotFoundError,
-            "activate it on the dashboard",
-        ),
-        (
-            r"snapshot .+ not found|snapshot .+ is not available in region|snapshot ref is not",
-            ImageNotFoundError,
-            "see the snapshots of this key on the dashboard",
-        ),
-        (
-            r"timeout while (pulling|building)",
-            ProviderUnavailableError,
-            "try again, or use a smaller image",
-        ),
-        (
-            r"manifest (for .+ )?(unknown|not found)|pull access denied|no such image"
-            r"|repository .+ not found|image .+ not found|failed to resolve reference",
-            ImageNotFoundError,
-            "check its name, and that Daytona may read it",
-        ),
-    )
+_QUOTA = "stop sandboxes or raise the account's quota"
+_FULL = (
+    r"(?s)^(?!.*(rate limit|too many requests|throttl))"
+    r".*(maximum number|quota|concurren|limit exceeded|limit reached)"
 )
-# The toolbox's proxy answers 400 whenever it cannot find the sandbox's machine.
-_PROXY = re.compile(r"(bad request: )?failed to (get|parse) ", re.IGNORECASE)
 
 
 class ConflictError(AmbiguousError):
     """The name is taken, or the sandbox is changing its state."""
 
 
+_FOREIGN = "foreign"
+"""The code of a response of a proxy in between."""
+_REFUSED = (400, "end")
+"""A creation's status 400; "end" is the code of a sandbox that did not start."""
+_CREATION = rules_for(
+    _REFUSED,
+    (
+        CapacityError,
+        "stop sandboxes or raise the organization's limits",
+        r"total \w+ limit exceeded",
+    ),
+    (
+        CapacityError,
+        "try again later, with fewer cpus or less memory, or in another region (DAYTONA_TARGET)",
+        r"no available runners"
+        r"|runner \S+ (is (not ready|unschedulable|draining)|does not meet availability)",
+    ),
+    (
+        ProviderUnavailableError,
+        "try again when it is active",
+        r"snapshot .+ is (building|pending|pulling)",
+    ),
+    (
+        SandboxStartError,
+        "see its log on the dashboard and build it again",
+        r"snapshot .+ is (error|build_failed)",
+    ),
+    (ImageNotFoundError, "activate it on the dashboard", r"snapshot .+ is (inactive|removing)"),
+    (
+        ImageNotFoundError,
+        "see the snapshots of this key on the dashboard",
+        r"snapshot .+ not found|snapshot .+ is not available in region|snapshot ref is not",
+    ),
+    (
+        ProviderUnavailableError,
+        "try again, or use a smaller image",
+        r"timeout while (pulling|building)",
+    ),
+    (
+        ImageNotFoundError,
+        "check its name, and that Daytona may read it",
+        r"manifest (for .+ )?(unknown|not found)|pull access denied|no such image"
+        r"|repository .+ not found|image .+ not found|failed to resolve reference",
+    ),
+)
+_HTTP = (
+    ErrorRule((402,), CapacityError, _QUOTA),
+    ErrorRule((403, 429), CapacityError, _QUOTA, _FULL),
+    ErrorRule((401,), AuthenticationError, f"check {KEY_VARIABLE}"),
+    ErrorRule((403,), AuthenticationError, f"the key in {KEY_VARIABLE} has no permission for it"),
+    ErrorRule((404,), SandboxNotFoundError, needed={"sandbox"}),
+    ErrorRule((429,), ProviderUnavailableError, "slow down"),
+    ErrorRule((408, 409, 425), AmbiguousError, "try again"),
+    # With 503 Daytona reports that nothing was done.
+    ErrorRule((503,), ProviderUnavailableError, "try again later"),
+    ErrorRule(range(500, 600), AmbiguousError, "try again"),
+    ErrorRule((), ConfigurationError),
+)
+_STATUS = (
+    ErrorRule((409,), ConflictError, "try again"),
+    ErrorRule(
+        (404,),
+        AmbiguousError,
+        "this answer is not Daytona's: check DAYTONA_API_URL and any proxy",
+        needed={_FOREIGN},
+    ),
+    # The toolbox's proxy answers 400 whenever it cannot find the sandbox's machine.
+    ErrorRule((400,), AmbiguousError, "try again", "^(bad request: )?failed to (get|parse) "),
+    *_CREATION,
+    *_HTTP,
+)
+_HANDSHAKE = (
+    ErrorRule(
+        range(400),
+        AmbiguousError,
+        "the server did not open a WebSocket: check DAYTONA_API_URL and any proxy",
+    ),
+    # Our request is well-formed, so the machine was not found.
+    ErrorRule((400, 409, 410), AmbiguousError, "try again"),
+    *_HTTP,
+)
+
+
 def status_error(
     status: int, body: str | None, headers: Mapping[str, str], *, what: str, sandbox_id: str | None
 ) -> SandboxError:
     """Return the error for an HTTP status of 400 or above. Header names are in lower case."""
-    message = said(body)
-    text = f"daytona could not {what}: {status} {message}".rstrip()
-    if status == 409:
-        return ConflictError(f"{text}; try again", provider=NAME, sandbox_id=sandbox_id)
-    if status == 404 and not _is_daytonas(body):
-        return AmbiguousError(
-            f"{text}; this is no answer of Daytona's: check DAYTONA_API_URL and any proxy",
-            provider=NAME,
-            sandbox_id=sandbox_id,
-        )
-    if status == 400:
-        if _PROXY.match(message):
-            return AmbiguousError(f"{text}; try again", provider=NAME, sandbox_id=sandbox_id)
-        if error := _refusal(message, text, sandbox_id):
-            return error
-    return from_status(
-        status,
-        message,
-        headers,
-        provider=NAME,
-        what=what,
-        key_variable=KEY_VARIABLE,
-        sandbox_id=sandbox_id,
-    )
+    failure = _failure(status, message_of(body), headers, what, sandbox_id)
+    codes = failure.codes if _is_daytonas(body) else failure.codes | {_FOREIGN}
+    return apply_rules(replace(failure, codes=codes), _STATUS)
 
 
 def handshake_error(
-    status: int, reason: str, headers: Mapping[str, str], *, what: str, sandbox_id: str
+    status: int, reason: str, headers: Mapping[str, str], *, what: str, sandbox_id: str | None
 ) -> SandboxError:
     """Return the error for a refused WebSocket, whose response body the client does not expose.
 
     The caller has to confirm a SandboxNotFoundError with another call.
     """
-    if status in (400, 409, 410):  # our request is well-formed, so the machine was not found
-        return AmbiguousError(
-            f"daytona could not {what}: {status} {reason}; try again",
-            provider=NAME,
-            sandbox_id=sandbox_id,
-        )
-    return from_status(
-        status,
-        reason,
-        headers,
-        provider=NAME,
-        what=what,
-        key_variable=KEY_VARIABLE,
-        sandbox_id=sandbox_id,
-    )
+    return apply_rules(_failure(status, reason, headers, what, sandbox_id), _HANDSHAKE)
 
 
 def start_error(reason: str, image: str, sandbox_id: str) -> SandboxError:
     """Return the error for a sandbox that ended with this reason before it had started."""
     text = f"daytona could not start a sandbox from {image}: {reason[:_LONGEST]}"
-    return _refusal(reason, text, sandbox_id) or SandboxStartError(
-        text, provider=NAME, sandbox_id=sandbox_id
-    )
+    failure = Failure(NAME, text, reason, {"end"}, sandbox_id)
+    return apply_rules(failure, (*_CREATION, ErrorRule((), SandboxStartError)))
 
 
-def said(body: str | None) -> str:
+def _failure(
+    status: int, message: str, headers: Mapping[str, str], what: str, sandbox_id: str | None
+) -> Failure:
+    text = f"daytona could not {what}: {status} {message}".rstrip()
+    return Failure(NAME, text, message, {status}, sandbox_id, retry_after(headers))
+
+
+def message_of(body: str | None) -> str:
     """Return the message of an error response as text; for an HTML page, its title."""
     body = (body or "").strip()
     try:
@@ -169,10 +182,3 @@ def _is_daytonas(body: str | None) -> bool:
     except ValueError:
         return False
     return isinstance(answer, dict) and ("message" in answer or "error" in answer)
-
-
-def _refusal(message: str, text: str, sandbox_id: str | None) -> SandboxError | None:
-    for pattern, kind, remedy in _REFUSALS:
-        if pattern.search(message):
-            return kind(f"{text}; {remedy}", provider=NAME, sandbox_id=sandbox_id)
-    return None

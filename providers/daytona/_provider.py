@@ -27,6 +27,7 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers._agent.frames import Windows
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
 from sandboxkit.providers._hosted.baking import BakingProvider
@@ -102,8 +103,9 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
             lambda: self._named(name),
             left=f"a sandbox named {name!r}",
         )
-        async with self._creations.preparing(sandbox_id):
-            await self._started(sandbox_id, spec)
+        if self._known(sandbox_id).toolbox is None:
+            async with self._creations.preparing(sandbox_id):
+                await self._started(sandbox_id, spec)
         return sandbox_id
 
     async def _make(self, spec: SandboxSpec) -> str:
@@ -125,6 +127,8 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
             what=what,
             seconds=self._account.timeout,
         )
+        if made.state is DaytonaState.STARTED and made.toolbox_proxy_url:  # from a warm pool
+            self._instance(made.id).toolbox = made.toolbox_proxy_url
         return made.id
 
     async def _named(self, name: str) -> list[str]:
@@ -223,7 +227,7 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
             if self._known(sandbox_id).machine_seen is None:
                 raise
             raise SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} cannot be used any more: what ran in it has changed how its "
+                f"sandbox {sandbox_id!r} cannot be used any more: a program in it has changed how its "
                 f"shells start ({error})",
                 provider=NAME,
                 sandbox_id=sandbox_id,
@@ -241,15 +245,15 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         try:
             found = await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
             if found.state in _STOPPED and self._known(sandbox_id).machine_seen is not None:
-                return _not_found(sandbox_id)
+                return no_sandbox(NAME, sandbox_id)
         except SandboxNotFoundError as gone:
             return gone
         except SandboxError as failure:
-            error.add_note(f"and whether the sandbox still runs is not known: {failure}")
+            error.add_note(f"and it is unknown whether the sandbox still runs: {failure}")
         if isinstance(error, AuthenticationError):
             return error
         known = ProviderUnavailableError(
-            f"daytona has sandbox {sandbox_id!r}, but not the way into it ({error}); try again"
+            f"daytona has sandbox {sandbox_id!r}, but cannot connect to it ({error}); try again"
             if isinstance(error, SandboxNotFoundError)
             else str(error),
             provider=NAME,
@@ -328,21 +332,16 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         await instance.set_timer(self._end(sandbox_id, lifetime))
 
     async def diagnose(self) -> Diagnosis:
-        isolation = "a container or virtual machine of its own on Daytona's servers"
+        isolation = "its own container or virtual machine on Daytona's servers"
         try:
             self._account.check()
             await self._account.call(
                 self._account.sandboxes().list_sandboxes(limit=1), what="list sandboxes"
             )
         except SandboxError as error:
-            return Diagnosis(
-                available=False,
-                isolation=isolation,
-                detail="no access to Daytona",
-                remedy=str(error),
-            )
+            return Diagnosis(False, isolation, "no access to Daytona", str(error))
         where = self._account.url
-        return Diagnosis(available=True, isolation=isolation, detail=f"the key works at {where}")
+        return Diagnosis(True, isolation, f"the key works at {where}")
 
     async def aclose(self) -> None:
         try:
@@ -359,7 +358,7 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
 
     async def _asked(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):
-            raise _not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         return await self._account.call(
             self._account.sandboxes().get_sandbox(sandbox_id),
             what="describe a sandbox",
@@ -370,12 +369,12 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
     async def _detail(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         found = await self._asked(sandbox_id, seconds=seconds)
         if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
-            raise _not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         return found
 
     async def _set_ttl(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
-            raise _not_found(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         await self._account.call(
             self._account.sandboxes().set_ttl(sandbox_id, -(-seconds // 60)),
             what="renew a sandbox",
@@ -383,18 +382,12 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         )
 
 
-def _not_found(sandbox_id: str) -> SandboxNotFoundError:
-    return SandboxNotFoundError(
-        f"no sandbox {sandbox_id!r}; it may have ended", provider=NAME, sandbox_id=sandbox_id
-    )
-
-
 def _not_started(found: Sandbox, spec: SandboxSpec) -> SandboxError:
     image = spec.image or "the default snapshot"
     if found.queue_timed_out_at is not None or found.spot_evicted_at is not None:
         waited = "" if found.queue_timeout is None else f" within {found.queue_timeout} minutes"
         return CapacityError(
-            f"daytona had no room for a sandbox from {image}{waited}, and gave it up at "
+            f"daytona had no room for a sandbox from {image}{waited}, and cancelled it at "
             f"{found.queue_timed_out_at or found.spot_evicted_at}; try again later",
             provider=NAME,
             sandbox_id=found.id,

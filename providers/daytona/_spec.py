@@ -28,7 +28,8 @@ SNAPSHOT = "snapshot:"
 """Prefix of an `image` that is a snapshot of the account."""
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
-    "gpu": "sandboxes with GPUs are not supported by this provider yet",
+    "gpu": "this provider does not support GPUs yet",
+    "mounts": "datasets are mounted on local and docker only; build the data into an image, or upload it",
 }
 """The fields that Daytona cannot honour, each with the reason."""
 _SIZES = {"cpus": 1, "memory_mb": 1024, "disk_mb": 1024}
@@ -41,12 +42,12 @@ def _size(field: str, unit: int) -> tuple[Rule, Rule]:
     return (
         Rule(
             field,
-            f"a snapshot has its own size; {_NEEDS_BUILD}",
+            f"a snapshot has a fixed size; {_NEEDS_BUILD}",
             lambda spec: getattr(spec, field) is not None and not _is_built(spec),
         ),
         Rule(
             field,
-            f"it takes multiples of {unit}",
+            f"use a multiple of {unit}",
             lambda spec: bool((getattr(spec, field) or 0) % unit),
         ),
     )
@@ -55,7 +56,7 @@ def _size(field: str, unit: int) -> tuple[Rule, Rule]:
 def _root(field: str, default: str | None) -> Rule:
     return Rule(
         field,
-        f"it needs root, and what runs in a snapshot has the snapshot's user; {_NEEDS_BUILD}",
+        f"it needs root, and programs in a snapshot run as the snapshot's user; {_NEEDS_BUILD}",
         lambda spec: getattr(spec, field) != default and not _is_built(spec),
     )
 

@@ -20,7 +20,7 @@ from sandboxkit.providers.daytona._errors import NAME
 
 __all__ = ["TerminalStream"]
 
-_PIECE = 32768
+_PIECE = 60 << 10
 """Bytes per message; Daytona accepts at most 64 KiB."""
 _SAID = 2000
 _CLOSE_SECONDS = 1.0
@@ -140,7 +140,7 @@ class TerminalStream(ProgramStream):
                     break
         if self._raw is None and self._why is None:
             raise AmbiguousError(
-                f"no shell of the sandbox's terminal ran a program within {patience:g} s; it said: "
+                f"no shell of the sandbox's terminal ran a program within {patience:g} s; its output: "
                 f"{self._words()}",
                 provider=NAME,
                 sandbox_id=self._sandbox_id,
@@ -158,8 +158,8 @@ class TerminalStream(ProgramStream):
     def _broken(self) -> SandboxError:
         if self._status is not None and 0 <= self._status < 128:
             return SandboxStartError(
-                f"the sandbox's login shell ended with status {self._status} before it ran anything: "
-                f"what /etc/profile runs, or /etc/bash.bashrc, ends it; it said: {self._words()}",
+                f"the sandbox's login shell ended with status {self._status} before it ran a command: "
+                f"/etc/profile or /etc/bash.bashrc ends it; its output: {self._words()}",
                 provider=NAME,
                 sandbox_id=self._sandbox_id,
             )
@@ -170,8 +170,8 @@ class TerminalStream(ProgramStream):
         )
 
     def _words(self) -> str:
-        said = self.said.replace(_scripts.enter(self._mark).rstrip(), b"")
-        return repr(said.decode(errors="replace").strip()[-300:])
+        output = self.diagnostics.replace(_scripts.enter(self._mark).rstrip(), b"")
+        return repr(output.decode(errors="replace").strip()[-300:])
 
     async def _listen(self) -> None:
         try:
@@ -196,14 +196,14 @@ class TerminalStream(ProgramStream):
 
     def _control(self, text: str) -> None:
         try:
-            said = json.loads(text)
+            reply = json.loads(text)
         except ValueError:
             return
-        if not isinstance(said, dict):
+        if not isinstance(reply, dict):
             return
-        if said.get("status") == "error":
-            self._why = f"it says {said.get('error')}"
-        status = said.get("exitCode")
+        if reply.get("status") == "error":
+            self._why = f"it says {reply.get('error')}"
+        status = reply.get("exitCode")
         if isinstance(status, int):
             self._status = status
 
@@ -211,7 +211,7 @@ class TerminalStream(ProgramStream):
         """Handle output of the profiles and the shell, up to the mark."""
         self._held += data
         before, mark, after = self._held.partition(_scripts.entered(self._mark))
-        self.said = before[-_SAID:]
+        self.diagnostics = before[-_SAID:]
         if not mark:
             self._held = self._held[-_SAID:]
         elif found := _STATUS.match(after):
@@ -240,7 +240,7 @@ class TerminalStream(ProgramStream):
         """Handle the trailer, which has the end of the program's stderr."""
         _, end = _scripts.trailer(self._end)
         self._held += data
-        said, mark, _ = self._held.partition(end)
+        output, mark, _ = self._held.partition(end)
         if mark:
-            self.said, self._ended = said, True
+            self.diagnostics, self._ended = output, True
             self._take = lambda data: None

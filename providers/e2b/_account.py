@@ -10,8 +10,8 @@ from e2b.api import AsyncApiClient
 from e2b.api.client.types import Response
 from e2b.api.client_async import get_api_client
 
-from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers._hosted.ambiguous import READING, no_answer
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
 from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, of_api
 
@@ -109,26 +109,15 @@ class E2BAccount:
                 template=template,
                 sandbox_id=sandbox_id,
             ) from None
-        except (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise ProviderUnavailableError(
-                f"e2b cannot be reached to {what}: {error or type(error).__name__}; check the "
-                "network, E2B_DOMAIN and E2B_API_URL",
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, *READING) as error:
+            raise no_answer(
+                error,
+                (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol),
+                (httpx.HTTPError, OSError),
                 provider=NAME,
+                what=what,
                 sandbox_id=sandbox_id,
-            ) from error
-        except (httpx.HTTPError, OSError) as error:
-            raise AmbiguousError(
-                f"the connection to e2b broke while it was to {what}: "
-                f"{error or type(error).__name__}; try again",
-                provider=NAME,
-                sandbox_id=sandbox_id,
-            ) from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise AmbiguousError(
-                f"what answered to {what} does not speak E2B's protocol "
-                f"({type(error).__name__}: {error}); check E2B_API_URL and any proxy",
-                provider=NAME,
-                sandbox_id=sandbox_id,
+                addresses="E2B_DOMAIN, E2B_API_URL",
             ) from error
 
     async def aclose(self) -> None:

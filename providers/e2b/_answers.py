@@ -1,7 +1,7 @@
 """Maps E2B's error responses to sandboxkit's errors; ANSWERS.md has the table."""
 
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from json import loads
 
 from connectrpc.code import Code
@@ -16,10 +16,11 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
+from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import retry_after
 
-__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "gone", "of_api", "of_daemon", "of_proxy"]
+__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "of_api", "of_daemon", "of_proxy"]
 
 NAME = "e2b"
 KEY_VARIABLE = "E2B_API_KEY"
@@ -31,10 +32,74 @@ class NoRouteError(ConfigurationError):
 
 _SHOWN = 500
 """How many characters of a response an error message quotes."""
-_TEMPLATE = re.compile(r"(Invalid template reference|template '.*'|tag '.*' does not exist)", re.S)
-_QUOTA = "maximum number of concurrent"
 _NOT_STARTED = "error starting process"
-_NO_ROOM = ("sandbox_capacity_unavailable", "sandbox_no_compatible_node")
+_OURS = "E2B's"
+"""A response in E2B's own form, not that of a proxy in between."""
+
+_REFUSED = (
+    ErrorRule((401,), AuthenticationError, f"check {KEY_VARIABLE}"),
+    ErrorRule((403,), AuthenticationError, f"the key in {KEY_VARIABLE} has no permission for it"),
+    ErrorRule((402,), CapacityError, "see the account's billing"),
+)
+_API = (
+    *_REFUSED,
+    ErrorRule((404,), SandboxNotFoundError, needed={_OURS, "sandbox"}),
+    ErrorRule(
+        (400, 404),
+        ImageNotFoundError,
+        "`e2b template list` shows those of this key",
+        "^(Invalid template reference|template '.*'|tag '.*' does not exist)",
+        {_OURS, "template"},
+    ),
+    ErrorRule(
+        (429,),
+        CapacityError,
+        "stop sandboxes or use fewer at a time",
+        "maximum number of concurrent",
+        {_OURS},
+    ),
+    ErrorRule((429,), ProviderUnavailableError, "slow down"),
+    ErrorRule((404, 405), NoRouteError, "check E2B_API_URL and any proxy", "", {_OURS, "template"}),
+    ErrorRule(
+        ("sandbox_capacity_unavailable", "sandbox_no_compatible_node"),
+        CapacityError,
+        "try again later",
+        needed={503},
+    ),
+    ErrorRule((408, 425), AmbiguousError, "try again"),
+    ErrorRule((409,), ProviderUnavailableError, "try again", needed={_OURS}),
+    ErrorRule(range(400, 500), ConfigurationError, needed={_OURS}),
+    # The sender cannot have carried out the call.
+    ErrorRule(range(500), ProviderUnavailableError, "check E2B_API_URL and any proxy"),
+    ErrorRule((503,), ProviderUnavailableError, "try again"),
+    ErrorRule((), AmbiguousError, "try again"),
+)
+_PROXY = (
+    *_REFUSED,
+    ErrorRule((502,), SandboxNotFoundError, "", "sandbox was not found", {_OURS}),
+    ErrorRule((429,), ProviderUnavailableError, "slow down"),
+    ErrorRule((), ProviderUnavailableError, "check E2B_DOMAIN, E2B_SANDBOX_URL and any proxy"),
+)
+_DAEMON = (
+    ErrorRule(
+        (Code.UNAUTHENTICATED,),
+        ConfigurationError,
+        "sandboxkit needs that user in the template",
+        "user",
+    ),
+    ErrorRule(
+        (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED),
+        AuthenticationError,
+        f"check {KEY_VARIABLE}",
+    ),
+    ErrorRule((Code.UNAVAILABLE,), SandboxNotFoundError, "", "sandbox was not found"),
+    ErrorRule(
+        (ConnectionError,),
+        ProviderUnavailableError,
+        "check the network, E2B_DOMAIN and E2B_SANDBOX_URL",
+    ),
+    ErrorRule((), ProviderUnavailableError, "try again"),
+)
 
 
 def of_api(
@@ -51,61 +116,16 @@ def of_api(
     `template` is the template of a creation, `sandbox_id` the sandbox that the call concerned. The
     error is an AmbiguousError if E2B may have carried out the call.
     """
-    message, reason = _message(body)
-    said = _error_text(what, status, message if message is not None else _shown(body))
-    refused = _refused(status, said, sandbox_id)
-    if refused is not None:
-        return refused
-    if status == 404 and message is not None and sandbox_id is not None:
-        return gone(sandbox_id)
-    of_template = template is not None and status in (400, 404)
-    if of_template and message is not None and _TEMPLATE.match(message):
-        return ImageNotFoundError(
-            f"{said}; `e2b template list` shows those of this key", provider=NAME
-        )
-    if status == 429:
-        return _throttled(said, headers, message or "", sandbox_id)
-    if status in (404, 405) and template is not None and message is not None:
-        return NoRouteError(f"{said}; check E2B_API_URL and any proxy", provider=NAME)
-    if status == 503 and reason in _NO_ROOM:
-        return CapacityError(f"{said}; try again later", provider=NAME)
-    if message is not None and 400 <= status < 500 and status not in (408, 409, 425):
-        return ConfigurationError(said, provider=NAME, sandbox_id=sandbox_id)
-    if status < 500 and status not in (408, 425):  # the sender cannot have carried out the call
-        return ProviderUnavailableError(
-            f"{said}; check E2B_API_URL and any proxy" if message is None else f"{said}; try again",
-            provider=NAME,
-            sandbox_id=sandbox_id,
-            retry_after=_seconds(headers),
-        )
-    kind = ProviderUnavailableError if status == 503 else AmbiguousError
-    return kind(
-        f"{said}; try again",
-        provider=NAME,
-        sandbox_id=sandbox_id,
-        retry_after=_seconds(headers),
-    )
+    failure = _failure(status, headers, body, what, sandbox_id)
+    codes = failure.codes if template is None else failure.codes | {"template"}
+    return apply_rules(replace(failure, codes=codes), _API)
 
 
 def of_proxy(
     status: int, headers: Mapping[str, str], body: bytes, *, what: str, sandbox_id: str
 ) -> SandboxError:
     """Return the error for a response of a proxy in front of a sandbox's daemon."""
-    message, _ = _message(body)
-    said = _error_text(what, status, message if message is not None else _shown(body))
-    refused = _refused(status, said, sandbox_id)
-    if refused is not None:
-        return refused
-    if status == 502 and message is not None and "sandbox was not found" in message:
-        return gone(sandbox_id)
-    if status == 429:
-        return _throttled(said, headers, "", sandbox_id)
-    return ProviderUnavailableError(
-        f"{said}; check E2B_DOMAIN, E2B_SANDBOX_URL and any proxy",
-        provider=NAME,
-        sandbox_id=sandbox_id,
-        retry_after=_seconds(headers),
-    )
+    return apply_rules(_failure(status, headers, body, what, sandbox_id), _PROXY)
 
 
 def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxError:
@@ -113,59 +133,19 @@ def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxErro
     message = _shown(error.message.encode(errors="replace"))
     if error.message.startswith(_NOT_STARTED):  # followed by all of the command line
         message = f"{_NOT_STARTED}: {_shown(error.message.rsplit(': ', 1)[-1].encode())}"
-    said = f"e2b could not {what}: {message or error.code.value}"
-    match error.code:
-        case Code.UNAUTHENTICATED if "user" in message.lower():
-            return ConfigurationError(
-                f"{said}; sandboxkit needs that user in the template",
-                provider=NAME,
-                sandbox_id=sandbox_id,
-            )
-        case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
-            return AuthenticationError(
-                f"{said}; check {KEY_VARIABLE}", provider=NAME, sandbox_id=sandbox_id
-            )
-        case Code.UNAVAILABLE if "sandbox was not found" in message:
-            return gone(sandbox_id)
-    reached = not isinstance(error.__cause__, ConnectionError)
-    remedy = "try again" if reached else "check the network, E2B_DOMAIN and E2B_SANDBOX_URL"
-    return ProviderUnavailableError(f"{said}; {remedy}", provider=NAME, sandbox_id=sandbox_id)
+    text = f"e2b could not {what}: {message or error.code.value}"
+    codes = {error.code, *type(error.__cause__).__mro__}
+    return apply_rules(Failure(NAME, text, message, codes, sandbox_id), _DAEMON)
 
 
-def gone(sandbox_id: str) -> SandboxNotFoundError:
-    """Return the error for a sandbox that has ended."""
-    return SandboxNotFoundError(
-        f"no sandbox {sandbox_id!r}; it may have ended", provider=NAME, sandbox_id=sandbox_id
-    )
-
-
-def _refused(status: int, said: str, sandbox_id: str | None) -> SandboxError | None:
-    if status == 401:
-        return AuthenticationError(
-            f"{said}; check {KEY_VARIABLE}", provider=NAME, sandbox_id=sandbox_id
-        )
-    if status == 403:
-        return AuthenticationError(
-            f"{said}; the key in {KEY_VARIABLE} has no permission for it",
-            provider=NAME,
-            sandbox_id=sandbox_id,
-        )
-    if status == 402:
-        return CapacityError(f"{said}; see the account's billing", provider=NAME)
-    return None
-
-
-def _throttled(
-    said: str, headers: Mapping[str, str], message: str, sandbox_id: str | None
-) -> SandboxError:
-    if _QUOTA in message:
-        return CapacityError(f"{said}; stop sandboxes or use fewer at a time", provider=NAME)
-    return ProviderUnavailableError(
-        f"{said}; slow down",
-        provider=NAME,
-        sandbox_id=sandbox_id,
-        retry_after=_seconds(headers),
-    )
+def _failure(
+    status: int, headers: Mapping[str, str], body: bytes, what: str, sandbox_id: str | None
+) -> Failure:
+    message, reason = _message(body)
+    codes = {status, reason} if message is None else {status, reason, _OURS}
+    shown = _shown(body) if message is None else message
+    text = f"e2b could not {what}: {status} {shown}".rstrip()
+    return Failure(NAME, text, shown, codes, sandbox_id, _seconds(headers))
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
@@ -177,10 +157,6 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
     return float(reset) if reset.isascii() and reset.isdecimal() and len(reset) < 7 else None
 
 
-def _error_text(what: str, status: int, message: str) -> str:
-    return f"e2b could not {what}: {status} {message}".rstrip()
-
-
 def _shown(data: bytes) -> str:
     return data[: 4 * _SHOWN].decode(errors="replace").strip()[:_SHOWN]
 
@@ -188,9 +164,9 @@ def _shown(data: bytes) -> str:
 def _message(body: bytes) -> tuple[str | None, str]:
     """Return E2B's message and error code; the message is None if the response is not E2B's."""
     try:
-        said = loads(body)
+        reply = loads(body)
     except (ValueError, RecursionError):
         return None, ""
-    if not isinstance(said, dict) or not isinstance(said.get("message"), str):
+    if not isinstance(reply, dict) or not isinstance(reply.get("message"), str):
         return None, ""
-    return said["message"][:_SHOWN], str(said.get("error_code", ""))
+    return reply["message"][:_SHOWN], str(reply.get("error_code", ""))

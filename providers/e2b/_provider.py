@@ -32,15 +32,16 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
 from sandboxkit.providers._hosted.baking import BakingProvider
-from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.boundary import converted, public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import keep_renewed, whole_seconds
 from sandboxkit.providers.e2b import _spec
 from sandboxkit.providers.e2b._account import E2BAccount
-from sandboxkit.providers.e2b._answers import NAME, NoRouteError, gone
+from sandboxkit.providers.e2b._answers import NAME, NoRouteError
 from sandboxkit.providers.e2b._machine import Machine
 from sandboxkit.providers.e2b._run import run
 from sandboxkit.providers.e2b._stream import E2BProgram
@@ -123,8 +124,8 @@ class E2BProvider(BakingProvider[E2BInstance]):
             made = await self._post(spec, key, post_sandboxes, NewSandbox)
         if not isinstance(made.sandbox_id, str) or not _ID.fullmatch(made.sandbox_id):
             raise AmbiguousError(
-                f"e2b has made a sandbox with the id {made.sandbox_id!r}, which is none of E2B's; "
-                "check E2B_API_URL",
+                f"e2b returned the sandbox id {made.sandbox_id!r}, which is not one of E2B's; check "
+                "E2B_API_URL",
                 provider=NAME,
             )
         try:
@@ -214,7 +215,8 @@ class E2BProvider(BakingProvider[E2BInstance]):
             )
             if not answer.content.lstrip().startswith(b"["):  # the SDK takes {} for an empty list
                 raise ProviderUnavailableError(
-                    "what answered to list sandboxes does not speak E2B's protocol; check "
+                    "the server that answered the request to list sandboxes does not speak E2B's protocol; "
+                    "check "
                     "E2B_API_URL and any proxy",
                     provider=NAME,
                 )
@@ -254,27 +256,22 @@ class E2BProvider(BakingProvider[E2BInstance]):
 
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> E2BProgram:
         try:
-            return await run(await self._machine(sandbox_id), argv)
-        except AmbiguousError as error:
-            raise ProviderUnavailableError(
-                str(error), provider=NAME, sandbox_id=sandbox_id, retry_after=error.retry_after
-            ) from error
+            with converted():
+                return await run(await self._machine(sandbox_id), argv)
         except SandboxNotFoundError:
             self._known(sandbox_id).machine = None
             raise
 
     async def diagnose(self) -> Diagnosis:
-        isolation = "a virtual machine of its own on E2B's servers"
+        isolation = "its own virtual machine on E2B's servers"
         try:
             await self._account.call(
                 get_v2_sandboxes.asyncio_detailed, what="list sandboxes", limit=1
             )
         except SandboxError as error:
-            return Diagnosis(
-                available=False, isolation=isolation, detail="no access to E2B", remedy=str(error)
-            )
+            return Diagnosis(False, isolation, "no access to E2B", str(error))
         where = self._account.config().api_url
-        return Diagnosis(available=True, isolation=isolation, detail=f"the key works at {where}")
+        return Diagnosis(True, isolation, f"the key works at {where}")
 
     async def aclose(self) -> None:
         try:
@@ -298,7 +295,7 @@ class E2BProvider(BakingProvider[E2BInstance]):
 
     async def _detail(self, sandbox_id: str) -> Any:  # Any: the generated classes are untyped
         if not _ID.fullmatch(sandbox_id):
-            raise gone(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         answer = await self._account.call(
             get_sandboxes_sandbox_id.asyncio_detailed,
             sandbox_id,
@@ -306,12 +303,12 @@ class E2BProvider(BakingProvider[E2BInstance]):
             sandbox_id=sandbox_id,
         )
         if _tags(answer.parsed).get(_spec.MARKER) != "1":
-            raise gone(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         return answer.parsed
 
     async def _set_timeout(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
-            raise gone(sandbox_id)
+            raise no_sandbox(NAME, sandbox_id)
         await self._account.call(
             post_sandboxes_sandbox_id_timeout.asyncio_detailed,
             sandbox_id,

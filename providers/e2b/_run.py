@@ -21,11 +21,11 @@ async def run(machine: Machine, argv: tuple[str, ...]) -> E2BProgram:
     if machine.streams is None:
         program = await _begun(machine, (*_PROBE, *argv), streamed=True)
         try:
-            heard = await _is_heard(program, min(_PROBE_SECONDS, machine.answer))
+            answers = await _answers(program, min(_PROBE_SECONDS, machine.answer))
         except BaseException:
             await program.aclose()
             raise
-        if heard:
+        if answers:
             machine.streams = True
             return program
         await program.aclose()
@@ -44,7 +44,7 @@ async def _begun(machine: Machine, argv: tuple[str, ...], *, streamed: bool) -> 
     return program
 
 
-async def _is_heard(program: E2BProgram, seconds: float) -> bool:
+async def _answers(program: E2BProgram, seconds: float) -> bool:
     """Whether input reaches the probe; raises the error if the probe ended for another reason."""
     with anyio.move_on_after(seconds):
         try:

@@ -23,11 +23,12 @@ MAX_LIFETIME = 24 * 3600
 MARKER = "sandboxkit.e2b"
 KEY_TAG = "sandboxkit.create"
 UNSUPPORTED = {
-    "cpus": "a template has its processors; build one with `e2b template create --cpu-count`",
-    "memory_mb": "a template has its memory; build one with `e2b template create --memory-mb`",
-    "disk_mb": "a sandbox's disk comes with the account's plan",
+    "cpus": "the template fixes the number of CPUs; build one with `e2b template create --cpu-count`",
+    "memory_mb": "the template fixes the memory; build one with `e2b template create --memory-mb`",
+    "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
+    "mounts": "datasets are mounted on local and docker only; build the data into a template, or upload it",
 }
 """The fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)

@@ -40,16 +40,16 @@ class E2BProgram(ProgramStream):
     """A program whose start has been requested; closing the stream ends the program."""
 
     def __init__(self, machine: Machine, events: Events, *, streamed: bool) -> None:
-        self.said = b""
+        self.diagnostics = b""
         """The last output on stderr, or else how the program ended."""
         self.refused: ConnectError | None = None
         """The error with which sending input failed."""
         self._machine, self._streamed = machine, streamed
         self._input, self._output = BytePipe(_CALL), BytePipe(_HELD)
         self._pid = 0
-        self._told = anyio.Event()
+        self._decided = anyio.Event()
         self._ended = self._closed = False
-        self._asked = self._heard = False
+        self._asked = self._answered = False
         self._broken: ConnectError | None = None
         self._following = asyncio.create_task(self._follow(events))
         self._feeding: asyncio.Task[None] | None = None
@@ -57,7 +57,7 @@ class E2BProgram(ProgramStream):
     async def begin(self) -> None:
         """Wait until the program runs; raise E2B's error, or ProviderUnavailableError on silence."""
         with anyio.move_on_after(self._machine.answer):
-            await self._told.wait()
+            await self._decided.wait()
             if self._pid:
                 self._feeding = asyncio.create_task(self._feed())
                 return
@@ -72,9 +72,9 @@ class E2BProgram(ProgramStream):
         """Return the error for a program that ended or broke as it started."""
         if self._broken is not None:
             return self._machine.translated(self._broken, _WHAT)
-        said = self.said.decode(errors="replace").strip()
+        output = self.diagnostics.decode(errors="replace").strip()
         return ProviderUnavailableError(
-            f"e2b could not {_WHAT}: {said or 'its answer ended at once'}",
+            f"e2b could not {_WHAT}: {output or 'its answer ended at once'}",
             provider=NAME,
             sandbox_id=self._machine.id,
         )
@@ -84,7 +84,7 @@ class E2BProgram(ProgramStream):
         if self._closed:
             raise anyio.ClosedResourceError
         if data:
-            self._heard = True
+            self._answered = True
             return data
         if self._ended:
             raise anyio.EndOfStream
@@ -92,7 +92,7 @@ class E2BProgram(ProgramStream):
 
     async def send(self, item: bytes) -> None:
         if not self._asked:
-            self._asked, self._heard = True, False
+            self._asked, self._answered = True, False
         view = memoryview(item)
         try:
             for start in range(0, len(item), _PIECE):
@@ -109,7 +109,7 @@ class E2BProgram(ProgramStream):
         self._closed = True
         self._input.close()
         self._output.close()
-        if self._streamed and self._asked and not self._heard:
+        if self._streamed and self._asked and not self._answered:
             self._machine.streams = None  # no output: input may be lost, so probe again
         self._machine.leave(self._finish())
 
@@ -122,10 +122,10 @@ class E2BProgram(ProgramStream):
                     continue
                 if event.field == "start":
                     self._pid = event.value.pid
-                    self._told.set()
+                    self._decided.set()
                 elif event.field == "end":
                     self._ended = True
-                    self.said = self.said or event.value.status.encode()[:_SAID]
+                    self.diagnostics = self.diagnostics or event.value.status.encode()[:_SAID]
                     return
                 elif event.value.output is not None:
                     await self._deliver(event.value.output.field, event.value.output.value)
@@ -134,12 +134,12 @@ class E2BProgram(ProgramStream):
         finally:
             self._output.close()
             self._input.close()
-            self._told.set()
+            self._decided.set()
             await events.aclose()
 
     async def _deliver(self, name: str, data: bytes) -> None:
         if name == "stderr":
-            self.said = (self.said + data)[-_SAID:]
+            self.diagnostics = (self.diagnostics + data)[-_SAID:]
             return
         try:
             await self._output.put(data)
@@ -152,7 +152,7 @@ class E2BProgram(ProgramStream):
             if self._streamed:
                 await self._machine.stream(self._pid, self._pieces())
                 if not self._input.closed:
-                    raise ConnectError(Code.ABORTED, "the input was ended on its way")
+                    raise ConnectError(Code.ABORTED, "the input was cut off in transit")
             else:
                 while data := await self._input.take(_CALL):
                     await self._machine.write(self._pid, data)
@@ -176,7 +176,7 @@ class E2BProgram(ProgramStream):
         tasks = [self._following, *([self._feeding] if self._feeding is not None else [])]
         try:
             with anyio.move_on_after(self._machine.look):
-                await self._told.wait()
+                await self._decided.wait()
             if self._pid and not (self._ended or self._broken or self.refused):
                 await _quietly(self._drain(), _FLUSH_SECONDS)
             if self._pid and not self._ended:

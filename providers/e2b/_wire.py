@@ -76,7 +76,7 @@ def process_client(url: str, config: ConnectionConfig) -> ProcessClient:
 
 def _is_the_daemons(body: bytes | bytearray) -> bool:
     try:
-        said = json.loads(body)
+        reply = json.loads(body)
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("code") in _CODES
+    return isinstance(reply, dict) and reply.get("code") in _CODES

@@ -1,5 +1,6 @@
 """A connection to Modal: the SDK's client, our app, built images, and calls with time limits."""
 
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,10 +10,14 @@ import modal
 from modal.config import config
 
 from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.providers._hosted.ambiguous import SilenceError
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
 __all__ = ["ModalAccount"]
+
+_MOST_SILENT = 4
+"""How many connections that fell silent stay open for calls in flight; the oldest is closed first."""
 
 T = TypeVar("T")
 
@@ -25,6 +30,10 @@ class ModalAccount:
         self.silence = min(timeout, SILENCE)
         """Default time limit (s) of a call; opening a connection and creations may take longer."""
         self._client: modal.Client | None = None
+        self._silent: list[modal.Client] = []
+        self._replaced = float("-inf")
+        self.connection = 0
+        """The number of the connection in use; another one means that handles made before may be silent."""
         self._app: modal.App | None = None
         self._images: dict[str, modal.Image] = {}
         self._connecting = anyio.Lock()
@@ -99,22 +108,47 @@ class ModalAccount:
         there is no retry here.
         """
         seconds = self.silence if seconds is None else seconds
+        used = self._client
         try:
             return await bounded(
                 function(), seconds, provider="modal", what=what, sandbox_id=sandbox_id
             )
+        except SilenceError:
+            await self._replace(used)
+            raise
         except SandboxError:
             raise
         except HANDLED as error:
             raise translate(error, what, sandbox_id) from error
 
-    async def aclose(self) -> None:
-        """Close the connection; the next call opens a new one."""
-        client, self._client, self._app = self._client, None, None
+    async def _replace(self, client: modal.Client | None) -> None:
+        """Let the next call open another connection; the SDK gives up a stalled one after 40 s only.
+
+        A call over the handle of an earlier connection may be the silent one, so this happens at most
+        once in the time limit of a call.
+        """
+        now = time.monotonic()
+        if client is None or client is not self._client or now < self._replaced + self.silence:
+            return
+        self.connection += 1
+        self._silent.append(client)
+        self._client, self._app, self._replaced = None, None, now
         self._images.clear()
-        if client is not None:
-            with anyio.move_on_after(self.silence):
-                await client.close.aio()
+        if len(self._silent) > _MOST_SILENT:
+            await self._close(self._silent.pop(0))
+
+    async def _close(self, client: modal.Client) -> None:
+        with anyio.move_on_after(self.silence):
+            await client.close.aio()
+
+    async def aclose(self) -> None:
+        """Close the connections; the next call opens a new one."""
+        clients = [*self._silent, *([self._client] if self._client is not None else [])]
+        self._client = self._app = None
+        self._silent.clear()
+        self._images.clear()
+        for client in clients:
+            await self._close(client)
 
 
 def _credentials() -> tuple[str, str]:

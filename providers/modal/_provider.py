@@ -23,6 +23,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
 from sandboxkit.providers._hosted.baking import BakingProvider
@@ -58,8 +59,9 @@ _KEEP = (
     "case $n in 9|17|19) ;; *) command trap '' $n 2>/dev/null ;; esac; done; "
     "while :; do sleep 3600 & wait $!; done",
 )
-_NOT_BY_ITSELF = (124, 137)
-"""The SDK's exit statuses for a sandbox that timed out (124) or was terminated by a call (137)."""
+_UNCLEAR = (124, 137)
+"""The SDK's exit statuses for a sandbox that timed out (124) or was terminated by a call (137). The first
+process may have exited with them, too: a tracer in the sandbox can have it killed, which is 137."""
 _ISOLATION = "gVisor container at Modal"
 
 
@@ -67,6 +69,8 @@ _ISOLATION = "gVisor container at Modal"
 class ModalInstance(HostedInstance):
     handle: modal.Sandbox | None = None
     """The SDK's handle, which holds a connection to the worker that runs the sandbox."""
+    connection: int = 0
+    """The number of the account's connection over which the handle was made."""
 
     async def let_go(self) -> None:
         """Close the connection to the worker."""
@@ -166,7 +170,7 @@ class ModalProvider(BakingProvider[ModalInstance]):
                 await self._begin(sandbox_id, spec)
             except (SandboxNotFoundError, SandboxTerminatedError) as error:
                 raise SandboxStartError(
-                    f"sandbox {sandbox_id!r} ended before it was ready; an image needs sh",
+                    f"sandbox {sandbox_id!r} ended before it was ready; the image needs sh",
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 ) from error
@@ -218,7 +222,7 @@ class ModalProvider(BakingProvider[ModalInstance]):
             return await ModalExecStream.open(self._account, handle, argv, self._endings)
         except (SandboxNotFoundError, SandboxTerminatedError):
             await self._known(sandbox_id).let_go()
-            raise self._not_found(sandbox_id) from None
+            raise no_sandbox(self.name, sandbox_id) from None
         except AmbiguousError as error:
             await self._known(sandbox_id).let_go()  # the next call connects anew
             raise ProviderUnavailableError(
@@ -268,18 +272,25 @@ class ModalProvider(BakingProvider[ModalInstance]):
                     pass
 
     async def _end(self, sandbox_id: str) -> None:
+        known = self._known(sandbox_id)
+        if known.connection != self._account.connection:
+            await known.let_go()
         handle = await self._handle(sandbox_id)
-        await self._account.call(
-            lambda: handle.terminate.aio(wait=True),
-            what="end a sandbox",
-            sandbox_id=sandbox_id,
-            seconds=min(_END_SECONDS, self._account.timeout),
-        )
+        try:
+            await self._account.call(
+                lambda: handle.terminate.aio(wait=True),
+                what="end a sandbox",
+                sandbox_id=sandbox_id,
+                seconds=min(_END_SECONDS, self._account.timeout),
+            )
+        except AmbiguousError:
+            await known.let_go()  # the next attempt connects anew
+            raise
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         raise ConfigurationError(
-            f"modal cannot honour lifetime={lifetime!r}: it cannot renew one; choose it when the "
-            "sandbox is made",
+            f"modal cannot honour lifetime={lifetime!r}: Modal cannot renew a lifetime; choose it when you "
+            "create the sandbox",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
@@ -289,11 +300,9 @@ class ModalProvider(BakingProvider[ModalInstance]):
             client = await self._account.client()
             await self._account.call(client.hello.aio, what="answer", seconds=10)
         except SandboxError as error:
-            return Diagnosis(
-                available=False, isolation=_ISOLATION, detail="no access", remedy=str(error)
-            )
+            return Diagnosis(False, _ISOLATION, "no access", str(error))
         detail = f"modal {modal.__version__}, app {self._app_name!r}"
-        return Diagnosis(available=True, isolation=_ISOLATION, detail=detail)
+        return Diagnosis(True, _ISOLATION, detail)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -313,24 +322,33 @@ class ModalProvider(BakingProvider[ModalInstance]):
 
     def _remember(self, handle: modal.Sandbox) -> modal.Sandbox:
         instance = self._instance(handle.object_id)
-        instance.handle = instance.handle or handle  # a concurrent call may have stored one
+        if instance.handle is None:  # a concurrent call may have stored one
+            instance.handle, instance.connection = handle, self._account.connection
         return instance.handle
 
     async def _ended_by_itself(self, sandbox_id: str) -> bool:
-        status = (await self._look_up(sandbox_id)).returncode
-        return status is not None and status not in _NOT_BY_ITSELF
+        handle = await self._look_up(sandbox_id)
+        if handle.returncode not in _UNCLEAR:
+            return handle.returncode is not None
+        try:  # waiting tells them apart, and returns at once, because the sandbox has ended
+            await self._account.call(
+                handle.wait.aio, what="ask how a sandbox ended", sandbox_id=sandbox_id
+            )
+        except SandboxTerminatedError:
+            return False
+        return True
 
     async def _find(self, sandbox_id: str) -> modal.Sandbox:
         """Return the running sandbox with this id. Raises SandboxNotFoundError."""
         handle = await self._look_up(sandbox_id)
         if handle.returncode is not None:
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(self.name, sandbox_id)
         return handle
 
     async def _look_up(self, sandbox_id: str) -> modal.Sandbox:
         """Return the sandbox with this id, running or not. Raises SandboxNotFoundError."""
         if not _ID.fullmatch(sandbox_id):
-            raise self._not_found(sandbox_id)
+            raise no_sandbox(self.name, sandbox_id)
         client = await self._account.client()
         return await self._account.call(
             lambda: modal.Sandbox.from_id.aio(sandbox_id, client=client),
@@ -352,13 +370,6 @@ class ModalProvider(BakingProvider[ModalInstance]):
             tags=tags,
             created_at=_time(created),
             expires_at=_time(expires),
-        )
-
-    def _not_found(self, sandbox_id: str) -> SandboxNotFoundError:
-        return SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended",
-            provider=self.name,
-            sandbox_id=sandbox_id,
         )
 
 

@@ -16,8 +16,9 @@ CREATED = "sandboxkit.created"
 """The tag with the creation time, because the SDK does not expose Modal's own."""
 
 UNSUPPORTED = {
-    "disk_mb": "its sandboxes have no disk limit; leave it out",
-    "pids": "it has no process limit; leave it out",
+    "disk_mb": "Modal does not limit the disk of a sandbox; leave the option out",
+    "pids": "Modal does not limit the processes of a sandbox; leave the option out",
+    "mounts": "datasets are mounted on local and docker only; build the data into an image, or upload it",
 }
 _MEMORY_MB = (128, 1024)
 """The default memory reservation and limit in MB."""
@@ -39,7 +40,7 @@ RULES = (
     *STRICT,
     Rule(
         "lifetime",
-        f"it cannot renew one; use at most {MAX_LIFETIME} s",
+        f"Modal cannot renew a lifetime; use at most {MAX_LIFETIME} s",
         lambda spec: spec.lifetime is None,
     ),
     at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),

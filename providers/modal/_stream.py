@@ -56,7 +56,7 @@ class ModalExecStream(ProgramStream):
 
     # Any: the SDK's process is generic over str and bytes, with synchronicity's own method types.
     def __init__(self, process: Any, endings: Endings) -> None:
-        self.said = b""
+        self.diagnostics = b""
         self._process, self._endings = process, endings
         self._output = BytePipe(_HELD)
         self._why: Exception | None = None
@@ -162,11 +162,11 @@ class ModalExecStream(ProgramStream):
         with suppress(Exception):  # a broken connection is reported by `_read`
             async with aclosing(aiter(self._process.stderr)) as chunks:
                 async for chunk in chunks:
-                    self.said = (self.said + chunk)[-_SAID_BYTES:]
+                    self.diagnostics = (self.diagnostics + chunk)[-_SAID_BYTES:]
 
     def _break(self, error: Exception) -> None:
         self._why = self._why or error
-        self.said = self.said or str(error).encode()[-_SAID_BYTES:]
+        self.diagnostics = self.diagnostics or str(error).encode()[-_SAID_BYTES:]
 
     async def _end(self) -> None:
         with anyio.move_on_after(_END_SECONDS):
