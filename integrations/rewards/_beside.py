@@ -66,10 +66,10 @@ def _verdict(answer: bytes, token: str, count: int) -> Verdict | None:
     if not answer:
         return None
     try:
-        told = json.loads(answer)
+        reply = json.loads(answer)
     except (ValueError, RecursionError):
         return _forged("the answer is not one JSON value")
-    match told:
+    match reply:
         case {"token": given, "results": [*results]} if given == token:
             for number, result in enumerate(results, 1):
                 match result:

@@ -168,7 +168,7 @@ class _Grading:
     """Whether the judge's sandbox runs no other judge."""
     _watch: RunMeter | None = field(default=None, init=False)
     _subject: Lines | None = field(default=None, init=False)
-    _heard: bool = field(default=False, init=False)
+    _judge_answered: bool = field(default=False, init=False)
     _touched: bool = field(default=False, init=False)
     """Whether the tests have run commands or changed files in the subject's sandbox."""
     _judge_waited: float = field(default=0.0, init=False)
@@ -209,18 +209,18 @@ class _Grading:
             line = await self._of_judge(judge.ask(answer))
             if isinstance(line, Verdict):
                 return line
-            self._heard = True
+            self._judge_answered = True
             kind, content = line[:1], line[1:]
             if kind == b"D":
                 return self._verdict(json.loads(content))
             if kind == b"H":
                 self._touched = True
-                told = await self._in_time(machine(self.sandbox, json.loads(content)))
+                reply = await self._in_time(machine(self.sandbox, json.loads(content)))
             else:
-                told = await self._asked(content)
-            if isinstance(told, Verdict):
-                return told
-            answer = told
+                reply = await self._asked(content)
+            if isinstance(reply, Verdict):
+                return reply
+            answer = reply
 
     async def _of_judge(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
         """Wait for the judge's next line, up to `_judge_seconds` in total.
@@ -306,7 +306,7 @@ class _Grading:
             text = "the tests took too long with what the submission returned"
             return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
         text = f"the judge ended with status {returncode}"
-        if self._heard or returncode == _KILLED or not self.alone:
+        if self._judge_answered or returncode == _KILLED or not self.alone:
             raise JudgeKilled(text, sandbox_id=self.judge.id)
         return masked(text)
 

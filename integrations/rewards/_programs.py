@@ -46,7 +46,7 @@ _JUDGE = (
 _BESIDE = ("submission", "believed", "pristine", "rewritten")
 _JUDGE_ROOT = "/tmp/sandboxkit-judge"
 _FOLDER = f"{_JUDGE_ROOT}/{_PACKAGE.replace('.', '/')}"
-_KEPT = (*_SUBJECT, "evaluate", "subject", "whole", *_BESIDE[1:], "beside")
+_KEPT = (*_SUBJECT, "evaluate", "subject", "program", *_BESIDE[1:], "beside")
 _LIMITED = 'ulimit -S -t "$1" && ulimit -H -t "$2"; shift 2; exec "$@"'
 _PRELOAD = (
     "bisect",
@@ -149,7 +149,7 @@ def judge(python: str) -> SandboxProgram:
 def file_program(path: str, limits: Limits) -> SandboxProgram:
     """Return the program that runs the file `path` within the submission's CPU time limit."""
     arguments = ", ".join(map(repr, (path, *processor_seconds(limits))))
-    code = _code("whole").format(arguments)
+    code = _code("program").format(arguments)
     return SandboxProgram(tuple(limited([limits.python, "-I", path], limits)), code)
 
 

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: finds one list, dict or set that stands in several places of a value."""
+"""Find containers that occur more than once in a value. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _NESTED = (*_MUTABLE, tuple)
 
 
 class Alias:
-    """A container that stands in several places, by a number; `content` is there in the first."""
+    """A numbered container that occurs several times; only its first occurrence has `content`."""
 
     def __init__(self, number: int, content: Any) -> None:
         self.number, self.content = number, content
 
 
 def with_aliases(value: Any) -> Any:
-    """The value or, where a container is in it more than once, a copy with an Alias for each such."""
+    """Return the value, or a copy with an Alias for each container that occurs more than once."""
     seen: set[int] = set()
     twice: set[int] = set()
     waiting = [value]

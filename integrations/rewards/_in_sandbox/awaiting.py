@@ -1,4 +1,4 @@
-"""Runs in the judge's sandbox: coroutines of the submission that the tests wait for together."""
+"""Await coroutines of the submission on the tests' event loop. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Any  # Any: what coroutines return
 
 _SLICE = 0.05
-"""Seconds for which the submission goes on before the tests' own tasks are looked at again."""
+"""How long (s) the submission runs before the event loop runs the tests' own tasks again."""
 
 
 class Awaiting:
-    """The coroutines that tests wait for on one event loop."""
+    """The submission's coroutines that tests await on one event loop."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -20,7 +20,7 @@ class Awaiting:
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, number: int) -> Any:
-        """Wait for one; a cancellation goes on to the submission's own task."""
+        """Wait for the coroutine `number`; a cancellation also cancels the submission's task."""
         loop = asyncio.get_running_loop()
         self._futures[number] = loop.create_future()
         self._begin.append(number)
@@ -64,7 +64,7 @@ class Awaiting:
 
 
 def _storable(error: BaseException) -> BaseException:
-    """The exception, or another where no future can hold it."""
+    """Return the exception, or a RuntimeError for StopIteration, which no future can hold."""
     if isinstance(error, StopIteration):
         return RuntimeError("coroutine raised StopIteration")
     return error

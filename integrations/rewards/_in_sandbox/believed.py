@@ -1,4 +1,4 @@
-"""Runs in a sandbox: what a submission's objects do not decide, comparisons and ends of blocks."""
+"""Keep a submission's objects from deciding comparisons and `with` blocks. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _MISUSES = (AttributeError, NameError, TypeError)
 
 
 def is_library(place: str) -> bool:
-    """Whether a file of code is one of Python's own or of an installed package."""
+    """Return whether a source file belongs to Python or to an installed package."""
     return place.startswith((_LIBRARY + os.sep, "<frozen"))
 
 
 class Believed:
     """The comparisons and blocks of tests whose own code is in the file `own`.
 
-    A class of the submission has its say where its objects stand on both sides, or where the task
-    names it in `operators`. Else `==` is False, and an order is a TypeError.
+    The submission's own operators apply only if both operands are its objects, or if the task
+    names the class in `operators`. Otherwise `==` is False, and `<` or `>` raises TypeError.
     """
 
     def __init__(self, own: str, operators: list[str]) -> None:
         self._own, self._operators = own, operators
 
     def compare(self, operators: tuple[str, ...], first: Any, *others: Any) -> Any:
-        """The value of `first OPERATOR other OPERATOR other ...`."""
+        """Return the value of `first OPERATOR other OPERATOR other ...`."""
         result: Any = True
         for name, other in zip(operators, others):  # noqa: B905 - Python 3.8
             result = self._compare(name, first, other)
@@ -41,7 +41,7 @@ class Believed:
         return result
 
     def entered(self, manager: Any) -> Any:
-        """The context manager that a `with` of the tests enters instead of `manager`."""
+        """Return the context manager that a `with` of the tests enters instead of `manager`."""
         method: Any = getattr(type(manager), "__exit__", None)
         codes = [getattr(method, "__code__", None)]
         codes.append(getattr(getattr(manager, "gen", None), "gi_code", None))
@@ -49,9 +49,9 @@ class Believed:
         return manager if all(map(self._is_known, places)) else _BelievedContext(manager, self)
 
     def may_end(self, error: BaseException, trace: Any) -> bool:
-        """Whether a submission may swallow an exception that a block of the tests ended with.
+        """Return whether a submission may suppress an exception that ended a block of the tests.
 
-        It may not where its own code raised it, nor where the tests could not use its objects.
+        It may not if its own code raised the exception, or if the tests misused its objects.
         """
         while trace.tb_next is not None:
             if not self._is_known(trace.tb_frame.f_code.co_filename):
@@ -80,7 +80,7 @@ class Believed:
         return compare(left, right)
 
     def _is_mixed(self, left: Any, right: Any, name: str, depth: int) -> bool:
-        """Whether an operator of the submission would decide over data that is not its own."""
+        """Return whether an operator of the submission would compare data that is not its own."""
         ours = self._is_foreign(left, name), self._is_foreign(right, name)
         if any(ours):
             return not all(ours)
@@ -113,7 +113,7 @@ class Believed:
 
 
 class _BelievedContext:
-    """A context manager of the submission."""
+    """A wrapper around the submission's context manager; it suppresses only permitted exceptions."""
 
     def __init__(self, manager: Any, believed: Believed) -> None:
         self._manager, self._believed = manager, believed

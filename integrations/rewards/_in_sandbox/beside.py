@@ -1,14 +1,13 @@
-"""Runs in a sandbox: tests in forks of the process that has loaded the submission.
+"""Run tests in forks of the process that loaded the submission. Runs in a sandbox.
 
-Three processes. The keeper never runs the submission, cannot be read or traced by it, and alone
-has the token without which no answer counts. It forks the subject, which loads the submission and
-is put back as it was before it; only then does the keeper read the tests. For each test the subject
-forks a process that has the tests and a number of its own from a pipe, and proves with the number
-that the test came to its end.
+There are three processes. The keeper never runs the submission, and the submission cannot read or
+trace it. Only the keeper has the token that makes a result valid. It forks the subject, which loads
+the submission and then restores the interpreter's state; only then does the keeper read the tests.
+For each test the subject forks a process, which reads the test and a secret number from a pipe.
+The number in its report proves that the test finished.
 
-It is never safe against a submission that reads the frames of its caller: while a test runs, all
-that decides is in one process with it. Frames that are asked for by their name are found out, and
-those of tracebacks are not.
+This is not safe against a submission that reads its caller's frames, because a test and the
+submission share one process. Direct access to frames is detected; frames in tracebacks are not.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _ASK_FOR_OTHERS = (f"{os.sep}inspect.py", f"{os.sep}traceback.py")
 
 
 def frame(descriptor: int) -> Any:
-    """One JSON value, of which no byte too many is read."""
+    """Read one JSON value, and no byte beyond it."""
     return json.loads(_exactly(descriptor, int(_exactly(descriptor, _HEAD))))
 
 
@@ -68,7 +67,7 @@ def _exactly(descriptor: int, size: int) -> bytes:
 
 
 class InterpreterWatch:
-    """Whether code that is neither a library's nor the tests' reached for the interpreter."""
+    """An audit hook that records the submission's access to interpreter internals."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -76,7 +75,7 @@ class InterpreterWatch:
         self._asking = False
 
     def begin(self) -> None:
-        """Watch from now on, for good."""
+        """Install the hook; it cannot be removed."""
         register = os.register_at_fork
 
         def registered(**hooks: Any) -> None:
@@ -144,7 +143,7 @@ def _load(module: types.ModuleType, code: str) -> None:
 def test(
     task: Any, module: types.ModuleType, watch: InterpreterWatch, pristine: Pristine
 ) -> list[Any]:
-    """Run one test: its number, and how it ended."""
+    """Run one test; return its number, its outcome and a detail."""
     names, own = vars(module), task["file"]
     failures: list[Any] = []
 
@@ -207,14 +206,14 @@ def _tried(work: Callable[[], Any], own: str = "") -> list[str] | None:
 
 
 class Keeper:
-    """Asks the subject for one test after another, and believes what has the test's number."""
+    """Run tests in the subject, one after another; accept only reports with the test's number."""
 
     def __init__(self, subject: int, down: int, up: int) -> None:
         self._subject, self._down, self._up = subject, down, up
         self._rest = b""
 
     def results(self, tests: Callable[[], Any]) -> list[Any]:
-        """How each went: [outcome, detail]; none after one that failed."""
+        """Return [outcome, detail] of each test; stop after the first failure."""
         loaded = self._line()
         if loaded[:1] != ["loaded"] or loaded[1:2] != ["passed"]:
             return [self._failure(loaded[1:])]
@@ -257,7 +256,7 @@ class Keeper:
         return value if isinstance(value, list) else []
 
     def _end_others(self) -> None:
-        """Kill what the submission left running: it could read what the next test is told."""
+        """Kill processes that the submission left running, which could read the next test's input."""
         while others := _descendants() - {self._subject}:
             for each in others:
                 try:
@@ -268,7 +267,7 @@ class Keeper:
 
 
 def _compiled(task: Any) -> Any:
-    """A test as code, which is in no file that the submission could know the name of."""
+    """Compile a test under a random file name that the submission cannot know."""
     file = f"test-{os.urandom(8).hex()}.py"
     codes = [compiled(each, file, task["module"]) for each in task["sources"]]
     if task["call"]:
@@ -298,7 +297,7 @@ def _descendants() -> set[int]:
 
 
 def main() -> None:
-    """Answer with the token and the results, on one line."""
+    """Run the job from stdin and write the token and the results as one line."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: stand-ins for functions and objects of the tests."""
+"""Proxies for functions and objects of the tests. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sand
 
 # Any: values of every kind.
 Ask = Callable[[int, str, Any, Any], Any]
-"""Has the tests do something with the object of a number: what, arguments, named arguments."""
+"""Call an operation on the tests' object: (object number, operation, args, kwargs)."""
 
 
 class CallbackProxy:
@@ -36,14 +36,14 @@ _classes: dict[tuple[str, ...], type[CallbackProxy]] = {}
 
 
 def number_of(value: Any) -> int:
-    """The number under which the tests know the object that a stand-in is for."""
+    """Return the number by which the tests identify a proxy's object."""
     return int(value.__dict__["_CallbackProxy__number"])
 
 
 def proxy(ask: Ask, number: int, texts: Any, operators: list[str]) -> CallbackProxy:
-    """The stand-in for an object of the tests that has these special methods.
+    """Return a proxy for an object of the tests with the special methods `operators`.
 
-    `texts` are its name and its docstring.
+    `texts` are the object's name and docstring.
     """
     key = tuple(operators)
     if key not in _classes:
@@ -66,19 +66,19 @@ def _special(name: str) -> Any:
 
 
 def _awaited(value: Any) -> Any:
-    """A finished coroutine's steps: none, and its value."""
+    """Return an iterator for `__await__` that ends at once with `value`."""
     return value
     yield
 
 
 class Input(io.TextIOBase):
-    """Standard input as the tests have it, who may have put a text there."""
+    """Standard input, read from the tests' stdin, which they may have replaced."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """Return True: the stream is readable."""
         return True
 
     def read(self, size: int | None = -1, /) -> str:
@@ -91,7 +91,7 @@ class Input(io.TextIOBase):
 
 
 class Printed(io.TextIOBase):
-    """Text that the submission prints, up to a limit, for the tests to have it on their stream."""
+    """A bounded buffer of text that the submission prints, for the tests' own stream."""
 
     MOST = 1 << 20
 
@@ -100,17 +100,17 @@ class Printed(io.TextIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Whether it can be written: always."""
+        """Return True: the stream is writable."""
         return True
 
     def write(self, text: str, /) -> int:
-        """Keep a text, unless there is too much."""
+        """Buffer text; drop what exceeds `MOST` characters."""
         if self._size < self.MOST:
             self._parts.append(text[: self.MOST - self._size])
             self._size += len(text)
         return len(text)
 
     def take(self) -> str:
-        """Give out what came since the last time."""
+        """Return and clear the buffered text."""
         text, self._parts = "".join(self._parts), []
         return text

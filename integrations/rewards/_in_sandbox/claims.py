@@ -1,4 +1,4 @@
-"""Runs in a sandbox: what the submission says of its own objects and exceptions."""
+"""Describe the submission's objects and exceptions for the tests. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MOST_ITEMS = 100_000
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by running code
 _MOST_CAUSES = 5
 RAISED_BY_TESTS = "_raised_by_tests"
-"""An attribute of exceptions that a callback of the tests raised: their number there."""
+"""The attribute that holds the number of an exception raised by a callback of the tests."""
 
 
 def raised(phase: str, error: BaseException) -> list[Any]:
-    """The answer that stands for an exception."""
+    """Return the protocol answer for an exception."""
     return ["raised", phase, *_described(error, 0)]
 
 
 def _described(error: BaseException, depth: int) -> list[Any]:
-    """The names of an exception's class and its ancestors, text, arguments, attributes, cause, bases."""
+    """Return an exception's class names, text, arguments, attributes, cause and bases."""
 
     def other(value: Any, level: int) -> Any:
         if isinstance(value, BaseException) and depth < _MOST_CAUSES:
@@ -48,9 +48,9 @@ def _described(error: BaseException, depth: int) -> list[Any]:
 
 
 def ancestors(kind: type) -> tuple[list[str], list[list[int]]]:
-    """The names of a class of exceptions and its ancestors, builtins as they are, and their bases.
+    """Return the names of an exception class and its ancestors, and the bases of each.
 
-    The bases of each are the places of their names in the list.
+    Names of builtins have no module. Bases are indices into the list of names.
     """
     mro = [each for each in kind.__mro__ if issubclass(each, BaseException)]
     names = [
@@ -61,12 +61,12 @@ def ancestors(kind: type) -> tuple[list[str], list[list[int]]]:
 
 
 def named(kind: type) -> str:
-    """The full name of a class."""
+    """Return the qualified name of a class, with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"[:TEXT]
 
 
 def of_submission(value: Any) -> bool:
-    """Whether an object's class is the submission's, and not the interpreter's or a library's."""
+    """Return whether the submission defined an object's class; the interpreter and libraries did not."""
     kind = type(value)
     if not kind.__flags__ & _HEAP_TYPE:
         return False
@@ -74,27 +74,27 @@ def of_submission(value: Any) -> bool:
 
 
 def is_record(kind: Any) -> bool:
-    """Whether a class of tuples has names for its items, and no methods beyond those of all such."""
+    """Return whether a class is a named tuple without methods of its own."""
     if not isinstance(getattr(kind, "_fields", None), tuple):
         return False
     return not any(callable(each) for name, each in vars(kind).items() if name[:1] != "_")
 
 
 def compares(kind: Any) -> bool:
-    """Whether a class says itself, beyond what a data class is given, what its objects equal."""
+    """Return whether a class defines `__eq__` itself; the one that a data class gets does not count."""
     return kind.__eq__ is not object.__eq__ and not hasattr(kind, "__dataclass_fields__")
 
 
 def plain_form(value: Any) -> list[Any]:
-    """The plain value that an object stands for, if its class says how to compare it, in a list."""
+    """Return `plain_value` for an object whose class defines its own comparison; otherwise []."""
     return plain_value(value, opaque) if compares(type(value)) else []
 
 
 def plain_value(value: Any, other: Other) -> list[Any]:
-    """The plain value that an object stands for, encoded, in a list; an empty list without one.
+    """Return a list with the encoded plain value of an object; return [] if it has none.
 
-    It is chosen by the type alone: an object that had several could answer each question by
-    another one.
+    The type alone decides which value that is. Otherwise an object with several values could
+    answer each question with a different one.
     """
     kind: Any = type(value)
     for base in (int, float, str, dict, list, tuple, set, frozenset):

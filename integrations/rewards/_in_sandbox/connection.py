@@ -1,4 +1,4 @@
-"""Runs in the judge's sandbox: calls between the tests and a submission, as data both ways."""
+"""Calls between the tests and a submission, as data. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNCHANGING = frozenset(
         *BINARY,
     )
 )
-"""Questions: what is no question may change every answer."""
+"""Read-only requests; any other request invalidates all cached answers."""
 _REMEMBERED = (bool, int, float, str, bytes, type(None), list, tuple, dict, set, frozenset)
 _REFUSED = frozenset(
     (
@@ -48,7 +48,7 @@ _UNKNOWN = {"compares": False, "hashable": True, "text": [None, None], "state": 
 
 
 class SubjectFailed(BaseException):
-    """The submission cannot be tested at all. A test that catches it all the same is not passed."""
+    """Raised when the submission cannot be tested at all; a test that catches it fails nevertheless."""
 
     def __init__(self, outcome: str, detail: str) -> None:
         super().__init__(detail)
@@ -64,9 +64,9 @@ class Connection:
         self._remotes: dict[int, Any] = {}
         self._live: dict[int, str] = {}
         self._last: dict[int, Any] = {}
-        """The newest description of each object, and the stand-in that goes by it."""
+        """The latest description of each object, and the proxy that uses it."""
         self._alike: dict[int, list[weakref.ref[Frozen]]] = {}
-        """All stand-ins of each object."""
+        """All proxies of each object."""
         self._answers: dict[Any, Any] = {}
         self._constants: dict[Any, Any] = {}
         self._repeats = Repeats(job["varies"])
@@ -75,25 +75,25 @@ class Connection:
         """Exceptions that callbacks of the tests raised into the submission, by number."""
         self._handed_over = HandedOver(self)
         self.loop: Any = None
-        """The event loop on which the tests wait for coroutines of the submission, if they do."""
+        """The event loop on which the tests await coroutines of the submission; None if they do not."""
         self._lock = threading.RLock()
         self._call = threading.local()
         self.failure: SubjectFailed | None = None
 
     def begin(self) -> None:
-        """Learn which classes of the submission the tests work with."""
+        """Record which classes of the submission the tests use."""
         self._live.update((int(number), str(name)) for number, name in self._ask(["live"]))
 
     def is_live(self, classes: list[int]) -> bool:
-        """Whether the tests work with objects of one of these classes as they change."""
+        """Return whether the tests use live objects of one of these classes; see `live.py`."""
         return any(number in self._live for number in classes)
 
     def believes(self, remote: Remote) -> bool:
-        """Whether the task says that the operators of an object's class are what it tests."""
+        """Return whether the task lists the object's class in `operators`, so that its operators count."""
         return any(self._live.get(number) in self._operators for number in remote._classes)
 
     def is_ordinary(self, error: BaseException) -> bool:
-        """Whether the submission may handle it; a failed assertion of the tests it may not."""
+        """Return whether the submission may catch an exception; it may not catch a failed assertion."""
         assertion = isinstance(error, AssertionError)
         if assertion and not self._exceptions.is_of_submission(error):
             self.failure = self.failure or SubjectFailed("failed", f"assertion failed: {error}")
@@ -105,13 +105,13 @@ class Connection:
         raise self.failure
 
     def named(self, name: str, value: Any, *, top: bool = False) -> Any:
-        """A value that the tests found under a name in a module, a class or an object."""
+        """Return a value that the tests read by name, and record the name in a function."""
         if isinstance(value, Class) and name in self._classes:
             self._live[value._number] = name
         return value._named(name, top) if isinstance(value, Function) else value
 
     def get(self, name: str) -> Any:
-        """A name of the submission's module. Raises AttributeError."""
+        """Return an attribute of the submission's module. Raises AttributeError."""
         answers = self._constants if name.isupper() else self._answers
         key = ("get", name)
         if key not in answers:
@@ -119,22 +119,22 @@ class Connection:
         return copied(answers[key])
 
     def set(self, name: str, *value: Any) -> None:
-        """Give a name of the submission's module another value, or delete it."""
+        """Set an attribute of the submission's module; delete it if no value is given."""
         self._answers.clear()
         self._constants.clear()
         self._repeats.clear()
         self._ask(["set", name, self._out(value[0])] if value else ["delete", name])
 
     def names(self) -> list[str]:
-        """The names that the submission's module defines, without a leading underscore."""
+        """Return the public names that the submission's module defines."""
         return [str(each) for each in self._ask(["names"])]
 
     def load(self, module: str, folder: str) -> Any:
-        """A module of the submission."""
+        """Return a module of the submission."""
         return self._ask(["import", module, folder])
 
     def once(self, what: str, *args: Any) -> Any:
-        """Ask, or give the answer to the same question if nothing was done since."""
+        """Send a request, or return the cached answer if nothing has changed since the same request."""
         try:
             key = (what, *((each._number,) if isinstance(each, Remote) else each for each in args))
             hash(key)
@@ -151,17 +151,17 @@ class Connection:
         return copied(self._answers[key])
 
     def do(self, what: str, *args: Any) -> Any:
-        """Do something to objects of the submission."""
+        """Apply an operation to objects of the submission."""
         return self._do(what, args, {}, back=self._take_discarded())
 
     def call(self, function: Remote, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of the submission, and bring back how it changed its arguments if that counts."""
+        """Call a function of the submission; apply its changes of the arguments if the task wants them."""
         back = self._take_discarded() or self._changes(name)
         top = name if isinstance(function, Function) and getattr(function, "_top", False) else ""
         return self._do("call", (function, *args), kwargs, back=back, name=name, top=top)
 
     def method(self, owner: Frozen, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of an object that is described anew afterwards."""
+        """Call a method of an object, and renew the description of the object afterwards."""
         back = self._take_discarded() or self._changes(name) or 1
         return self._do("method", (owner, name, *args), kwargs, back=back, name=name)
 
@@ -171,7 +171,7 @@ class Connection:
             raise AttributeError(f"{name}: a {owner._kind} of the submission has no such method")
 
     def signature(self, function: Remote) -> Any:
-        """The signature of a function."""
+        """Return the signature of a function."""
         import inspect
 
         return inspect.Signature(
@@ -186,7 +186,7 @@ class Connection:
         )
 
     def discarded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function where the tests use no result: it is called for what it changes."""
+        """Call a function whose result the tests discard, and apply its changes of the arguments."""
         self._call.discarded = self._is_of_submission(function)
         return function(*args, **kwargs)
 
@@ -209,7 +209,7 @@ class Connection:
         return Awaiting(self)
 
     def run(self, begin: list[int], cancel: list[int], seconds: float) -> list[Any]:
-        """Go on with coroutines for a while: the numbers of those that ended, and their results."""
+        """Run coroutines for `seconds`; return the number and the result of each that ended."""
         self._answers.clear()
         self._repeats.clear()
         ended = self._ask(["run", begin, cancel, seconds], raw=True)
@@ -245,9 +245,7 @@ class Connection:
                 answer = self._exchange(request)
                 while isinstance(answer, list) and answer[:1] == ["asked"]:
                     answer = self._exchange(self._answered(answer, writable))
-            known = self._arrived(
-                answer, whole=request[:2] in (["do", "snapshot"], ["do", "compare"])
-            )
+            known = self._arrived(answer)
             if top and self._repeats.differs(top, request[2][1:], request[3], answer):
                 self.tampered(
                     f"{top}() answered the same call in two ways: list it in the task's 'varies' if "
@@ -266,9 +264,9 @@ class Connection:
             raise
 
     def _answered(self, asked: Any, writable: bool) -> Any:
-        """Do what the submission asks of something that the tests handed to it."""
+        """Carry out the submission's request about an object of the tests, and return the answer."""
         try:
-            known = self._arrived(asked, whole=False)
+            known = self._arrived(asked)
             read = functools.partial(self._in, known=known)
             _, number, what, wires, named, _ = asked
             args = [read(each) for each in wires]
@@ -283,8 +281,8 @@ class Connection:
             self._raised.append(error)
             return ["raise", names, str(error)[:_TEXT], number, args, len(self._raised) - 1]
 
-    def _arrived(self, answer: Any, *, whole: bool) -> dict[Any, Any]:
-        """The objects that an answer describes, by number; print what the submission printed."""
+    def _arrived(self, answer: Any) -> dict[Any, Any]:
+        """Return the objects that an answer describes, by number; forward what the submission printed."""
         try:
             extras = answer[-1]
             if not isinstance(extras, dict):
@@ -342,7 +340,7 @@ class Connection:
         raise error from error.__cause__
 
     def _renew(self, number: int, now: Frozen) -> None:
-        """Have every stand-in of an object that the tests had changed go by its new description."""
+        """Apply the new description of a changed object to all of its proxies."""
         living = [each for each in self._alike.get(number, ()) if each() is not None]
         self._alike[number] = living
         for each in living:
@@ -354,7 +352,7 @@ class Connection:
         return decode(wire, functools.partial(self.reference, known=known))
 
     def reference(self, wire: Any, depth: int, known: dict[Any, Any]) -> Any:
-        """Something that is no plain data, among objects that came with it."""
+        """Return the proxy or value for a reference; `known` has the objects of the same answer."""
         kind = wire[0]
         if kind == "object":
             number = int(wire[1])
@@ -366,7 +364,7 @@ class Connection:
             if wire[2]:
                 known["alias", wire[1]] = self._in(wire[2][0], known)
             return known["alias", wire[1]]
-        if kind == "theirs":
+        if kind == "callback":
             return self._handed_over.values[wire[1]]
         if kind == "named":
             return _builtin(str(wire[1]))
@@ -394,7 +392,7 @@ class Connection:
 
 
 def copied(value: Any) -> Any:
-    """A remembered answer as new containers, since the tests may change what they get."""
+    """Return a cached answer with new containers, because the tests may change what they receive."""
     kind = type(value)
     if kind in (list, set, frozenset):
         return kind(map(copied, value))

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: coroutines of the submission, all on one event loop, a while at a time."""
+"""Run the submission's coroutines on one event loop, in time slices. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Coroutines:
         self._tasks: dict[int, Any] = {}
 
     def run(self, begin: dict[int, Any], cancel: list[int], seconds: float) -> list[Any]:
-        """Begin and cancel some, and go on with all until one ends or the seconds are over.
+        """Start and cancel coroutines, then run all until one ends or `seconds` pass.
 
-        Returns for each that ended its number and a function that gives its result or raises.
+        Return the number of each that ended, with a function that returns its result or raises.
         """
         return self._loop.run_until_complete(self._run(begin, cancel, seconds))
 

@@ -1,4 +1,4 @@
-"""Plain data read from JSON, as `encode` writes it, without trust in who wrote it."""
+"""Decode plain data from untrusted JSON in the format of `encode`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sand
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, Other
 
 MAX_DIGITS = 10_000
-"""Hexadecimal digits of either part of a fraction; what is longer is not taken for one."""
+"""The maximum number of hexadecimal digits of a fraction's numerator or denominator."""
 
 
 class Malformed(ValueError):
-    """Not what `encode` writes: somebody else wrote it."""
+    """Raised for data that `encode` cannot have written."""
 
 
 def refuse(wire: Any, depth: int) -> Any:
-    """What reads a type that is no plain data, where only plain data may come."""
+    """Raise Malformed: the default for types other than plain data."""
     raise Malformed(f"a value of no known type: {str(wire)[:80]}")
 
 
 def decode(wire: Any, other: Other = refuse, depth: int = 0) -> Any:
-    """Read plain data; `other` reads what is not plain. Raises Malformed."""
+    """Return the decoded plain data; `other` decodes every other type. Raises Malformed."""
     if wire is None or isinstance(wire, (bool, int, str)):
         return wire
     if not isinstance(wire, list) or not wire or depth > 2 * MAX_DEPTH:
@@ -64,7 +64,7 @@ def _text(value: Any) -> str:
 
 
 def fraction(top: str, bottom: str) -> fractions.Fraction:
-    """A fraction from two hexadecimal numbers. Raises Malformed for huge ones."""
+    """Return a fraction from two hexadecimal numbers. Raises Malformed for huge ones."""
     if len(top) > MAX_DIGITS or len(bottom) > MAX_DIGITS:
         raise Malformed("a fraction of too many digits")
     return fractions.Fraction(int(top, 16), int(bottom, 16))

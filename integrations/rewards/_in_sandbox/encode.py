@@ -1,7 +1,7 @@
-"""Plain data as JSON: how values leave a sandbox.
+"""Encode plain data as JSON; values leave a sandbox in this format.
 
-None, booleans, texts and small integers are themselves; every other value is a list with the type's
-name first.
+JSON represents None, booleans, strings and small integers directly. Every other value is a list
+that begins with the name of its type.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sand
 
 MAX_DEPTH = 200
 SMALL = 1 << 53
-"""Integers below it are exact in any reader of JSON."""
+"""Every JSON parser reads integers below this bound exactly."""
 
 # Any: values of every type, and JSON.
 Other = Callable[[Any, int], Any]
 
 
 def opaque(value: Any, depth: int) -> list[Any]:
-    """What stands for a value that is no plain data: the name of its type."""
+    """Encode a value that is not plain data as the name of its type."""
     kind = type(value)
     return ["opaque", f"{kind.__module__}.{kind.__qualname__}"[:200]]
 
 
 def encode(value: Any, other: Other = opaque, depth: int = 0) -> Any:
-    """Write plain data, a subclass as its plain base; `other` writes what is not plain."""
+    """Encode plain data, and a subclass as its plain base class; `other` encodes every other type."""
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value

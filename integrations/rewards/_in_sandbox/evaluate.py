@@ -1,6 +1,6 @@
-"""Runs in a sandbox: loads a submission, evaluates one expression, sends the value out.
+"""Load a submission, evaluate one expression and send its value out. Runs in a sandbox.
 
-The job is one JSON object, given or on stdin; the answer is one JSON line on what was stdout at the start.
+The job is one JSON object, given or on stdin; the answer is one JSON line on the original stdout.
 The submission shares this process and can forge the answer. That gains it nothing: an answer is
 only a claimed value, and what it is compared with is not in the sandbox.
 """
@@ -20,7 +20,7 @@ from sandboxkit.integrations.rewards._in_sandbox.submission import (
 
 
 def _claimed(value: Any, depth: int) -> list[Any]:
-    """An object that is compared as if it were the plain data that it stands for."""
+    """Encode an object as the plain data with which it compares equal."""
     from sandboxkit.integrations.rewards._in_sandbox.claims import named, of_submission, plain_form
 
     if of_submission(value):
@@ -34,7 +34,7 @@ def _evaluated(submission: LoadedSubmission, job: Any) -> list[Any]:
 
 
 def main(line: str | None = None) -> None:
-    """Do the one job."""
+    """Run the job."""
     lines, channel = take_channel()
     job, submission = json.loads(lines.readline() if line is None else line), LoadedSubmission()
     answer = submission.guarded(submission.load, job)

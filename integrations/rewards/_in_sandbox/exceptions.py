@@ -1,7 +1,7 @@
-"""Runs in the judge's sandbox: classes that stand for the submission's classes of exceptions.
+"""Make proxy classes for the submission's exception classes. Runs in the judge's sandbox.
 
-Each is a new class, also where the submission's is a builtin under another name: it catches what the
-submission raises and nothing that the tests raise.
+Each proxy is a new class, even where the submission's class is an alias of a builtin. It therefore
+catches what the submission raises and nothing that the tests raise.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Read = Callable[[Any], Any]
 
 
 class Exceptions:
-    """The stand-ins that the tests have met, by their names and those of their ancestors."""
+    """The proxy classes of one job; the key is the names of a class and of its ancestors."""
 
     def __init__(self) -> None:
         self._classes: dict[Any, type[BaseException]] = {}
         self._numbers: dict[type[BaseException], int] = {}
 
     def number(self, kind: type) -> int | None:
-        """The number of the submission's class that a class stands for, if it is one of these."""
+        """Return the number of the submission's class behind a proxy class; None for any other class."""
         return self._numbers.get(kind)
 
     def is_of_submission(self, error: BaseException) -> bool:
-        """Whether the submission raised it first."""
+        """Return whether the submission raised the exception first."""
         return type(error) in self._classes.values()
 
     def kind(
         self, names: list[str], bases: list[list[int]], number: int | None = None
     ) -> type[BaseException]:
-        """The stand-in for the class that `claims.ancestors` describes."""
+        """Return the proxy class for a class that `claims.ancestors` describes."""
         if not 0 < len(names) <= _MOST_ANCESTORS or len(self._classes) > _MOST_CLASSES:
             raise Malformed("too many classes of exceptions")
         found: dict[int, tuple[Any, type[BaseException]]] = {}
@@ -54,7 +54,7 @@ class Exceptions:
         return kind
 
     def error(self, described: Any, read: Read) -> BaseException:
-        """The exception that `claims.raised` describes."""
+        """Return an instance of a proxy class for an exception that `claims.raised` describes."""
         names, text, wires, state, cause, bases = described
         kind = self.kind(names, bases)
         args = [read(each) for each in wires]

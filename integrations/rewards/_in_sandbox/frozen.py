@@ -1,7 +1,7 @@
-"""Runs in the judge's sandbox: an object of the submission as the description that came with it.
+"""Proxies for objects of the submission that cannot change. Runs in the judge's sandbox.
 
-Whatever the tests ask of it is answered from that one description, so it cannot answer two questions
-in two ways. Only a call of one of its methods goes to the submission, which describes it anew.
+A proxy answers from the one description that came with the object, so the object cannot contradict
+itself. Only a method call reaches the submission, which then sends a new description.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandboxkit.integrations.rewards._in_sandbox.remote import (
 
 
 class Frozen(Remote):
-    """An object that does not change while the tests look at it."""
+    """A proxy for an object of the submission that answers from a fixed description."""
 
     __slots__ = ("_about", "_known", "_plain", "_state")
 
@@ -29,9 +29,9 @@ class Frozen(Remote):
         object.__setattr__(self, "_known", {})
 
     def _take(self, about: dict[str, Any], known: dict[int, Any]) -> None:
-        """Go by a description from now on; `known` has the objects that came with it.
+        """Replace the description; `known` has the other objects of the same answer.
 
-        Raises TypeError or KeyError where it is none.
+        Raises TypeError or KeyError for a malformed description.
         """
         state, own, text = about["state"], about["own"], about.get("text", [None, None])
         if not isinstance(state, dict) or not set(own) <= set(state) or len(text) != 2:
@@ -46,7 +46,7 @@ class Frozen(Remote):
         return decode(wire, functools.partial(self._connection.reference, known=self._known))
 
     def _value(self, what: str) -> Any:
-        """The plain value that the object stands for. Raises TypeError if there is none."""
+        """Return the plain value of the object for an operation. Raises TypeError if it has none."""
         if not self._plain:
             if "plain" not in self._about:
                 raise TypeError(
@@ -130,9 +130,9 @@ class Frozen(Remote):
 
 
 def same(left: Any, right: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool:
-    """Whether two objects of the submission are equal by their descriptions.
+    """Return whether two objects of the submission have equal descriptions.
 
-    Their own `__eq__` has no say: it could call all objects equal, or none.
+    Their own `__eq__` is not called: it could return True or False for all objects.
     """
     if left is right or left._number == right._number:
         return True
@@ -218,9 +218,9 @@ SPECIAL = {
     "aenter": lambda self: self._connection.do("aenter", self),
     "aexit": Remote._leave_async,
 }
-"""The special methods that an object has here if its class has them, without underscores."""
+"""The special methods that a proxy gets if the object's class has them, without underscores."""
 
 
 def frozen(connection: Any, number: int, kind: str, classes: list[int], special: list[str]) -> Any:
-    """An object of the submission with the special methods of its class."""
+    """Return a proxy that has the special methods of the object's class."""
     return with_operators(Frozen, SPECIAL, special, kind)(connection, number, kind, classes)

@@ -1,4 +1,4 @@
-"""Runs in the judge's sandbox: what the tests hand to the submission, and what it may do with it."""
+"""Objects of the tests that the submission may use, and how. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOCKS = "unittest.mock"
 
 
 class HandedOver:
-    """The functions and objects of the tests that the submission knows, by number."""
+    """The functions and objects of the tests that the submission received, by number."""
 
     def __init__(self, connection: Any) -> None:
         self.values: list[Any] = []
@@ -31,7 +31,7 @@ class HandedOver:
         self._numbers: dict[int, int] = {}
 
     def encode(self, value: Any, exceptions: Exceptions) -> Any:
-        """Write a value for the submission."""
+        """Return a value encoded for the submission."""
 
         def other(each: Any, depth: int) -> Any:
             if isinstance(each, Remote):
@@ -49,12 +49,12 @@ class HandedOver:
                 self.values.append(each)
             name = getattr(each, "__name__", "")
             doc = each.__doc__ if isinstance(each, types.FunctionType) else None
-            return ["theirs", number, name if isinstance(name, str) else "", _special(each), doc]
+            return ["callback", number, name if isinstance(name, str) else "", _special(each), doc]
 
         return encode(value, other)
 
     def do(self, number: int, what: str, args: Any, kwargs: Any, writable: bool) -> Any:
-        """Do what the submission asks of one of them; `writable`: whether it may change it."""
+        """Apply an operation of the submission to an object; `writable` says whether it may change it."""
         if number < 0:
             return _input(what, args)
         value = self.values[number]
@@ -82,7 +82,7 @@ class HandedOver:
 
 
 def _special(value: Any) -> list[str]:
-    """The special methods that the submission may use."""
+    """Return the special methods of an object that the submission may use."""
     if isinstance(value, types.CoroutineType):
         return ["await"]
     if type(value).__module__ in _OF_TESTS:
@@ -97,7 +97,7 @@ def _is_of_tests(value: Any) -> bool:
 
 
 def _input(what: str, args: Any) -> Any:
-    """Read what the tests put on their standard input; there is nothing otherwise."""
+    """Read from the stdin of the tests; return "" if they set none."""
     if what == "input":
         return input(*args)
     if what == "readline":
@@ -106,7 +106,7 @@ def _input(what: str, args: Any) -> Any:
 
 
 def _awaited(connection: Any, value: Any) -> Any:
-    """Run a coroutine of the tests to its end, on their event loop if there is one."""
+    """Run a coroutine of the tests to completion, on their event loop if one is running."""
     import asyncio
 
     loop = connection.loop
@@ -116,7 +116,7 @@ def _awaited(connection: Any, value: Any) -> Any:
 
 
 def _importable(value: Any) -> tuple[str, str] | None:
-    """Where a builtin comes from, such as ("operator", "add"); None if nowhere."""
+    """Return a builtin's module and name, such as ("operator", "add"); None if it has none."""
     module = getattr(value, "__module__", None) or "builtins"
     name = getattr(value, "__qualname__", "")
     if "." in name and module == "builtins":

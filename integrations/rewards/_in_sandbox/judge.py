@@ -1,8 +1,8 @@
-"""Runs in the judge's sandbox: trusted tests over stubs of a submission that is elsewhere.
+"""Run trusted tests against proxies of a remote submission. Runs in the judge's sandbox.
 
-The first line on stdin is the job. A line on what was stdout at the start goes to the subject
-("S", a request), to the machine of the subject ("H": run a program, read a file) or is the end
-("D", the results); each but the last is answered by one line on stdin.
+The first line on stdin is the job. Each line on the original stdout is a request to the subject
+("S"), a request to the subject's machine ("H": run a program, read a file) or the results ("D").
+Each request is answered by one line on stdin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = (bool, float, int, str, type(None))
 
 
 class TestNamespace(dict[str, Any]):
-    """The tests' own names; those listed are the submission's, or modules of the standard library."""
+    """The globals of the tests. Listed names come from the submission or the standard library."""
 
     def __init__(self, connection: Connection, listed: list[str], modules: list[str]) -> None:
         super().__init__(__name__="tests", __builtins__=builtins)
@@ -46,7 +46,7 @@ class TestNamespace(dict[str, Any]):
 
 
 class Own(types.ModuleType):
-    """The tests as a module, which their classes say that they are from."""
+    """The module of the tests; `__module__` of their classes names it."""
 
     def __init__(self, names: TestNamespace) -> None:
         super().__init__("tests")
@@ -59,7 +59,7 @@ class Own(types.ModuleType):
 
 
 class SubmissionModule(types.ModuleType):
-    """The module that `import solution` brings."""
+    """The module that `import solution` imports."""
 
     def __init__(self, name: str, connection: Connection, own: list[str]) -> None:
         super().__init__(name)
@@ -84,14 +84,14 @@ class SubmissionModule(types.ModuleType):
 
 
 class SubjectMachine(types.ModuleType):
-    """The module that `import subject` brings: programs and files of the subject's sandbox."""
+    """The module that `import subject` imports: programs and files of the subject's sandbox."""
 
     def __init__(self, exchange: Any, connection: Connection) -> None:
         super().__init__("subject")
         self.__dict__.update(_exchange=exchange, _connection=connection)
 
     def load(self, module: str, folder: str = "/workspace") -> Any:
-        """A module of the submission, imported in a process of the subject's sandbox."""
+        """Return a module of the submission, imported in a process of the subject's sandbox."""
         return self._connection.load(module, folder)
 
     def run(
@@ -103,12 +103,12 @@ class SubjectMachine(types.ModuleType):
         timeout: float = 30.0,
         env: dict[str, str] | None = None,
     ) -> tuple[int, str]:
-        """A program's exit status and standard output. Raises TimeoutError."""
+        """Run a program; return its exit status and standard output. Raises TimeoutError."""
         answer = self._ask("run", list(argv), stdin, cwd, timeout, env or {})
         return answer[0], answer[1]
 
     def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        """A regular file's content. Raises FileNotFoundError or OSError."""
+        """Return the content of a regular file. Raises FileNotFoundError or OSError."""
         return bytes.fromhex(self._ask("read", path, max_bytes))
 
     def write_file(self, path: str, data: bytes | str) -> None:
@@ -130,14 +130,14 @@ class SubjectMachine(types.ModuleType):
 
 
 class Judge:
-    """One job: the tests, and how each went."""
+    """One grading job: the tests and their results."""
 
     def __init__(self, lines: Any, channel: int) -> None:
         self._lines, self._channel = lines, channel
         self._lock = threading.RLock()  # tests may have threads
 
     def send(self, kind: str, value: Any) -> None:
-        """One line to this side."""
+        """Send one line to the host."""
         data = kind.encode() + json.dumps(value).encode() + b"\n"
         while data:
             data = data[os.write(self._channel, data) :]
@@ -152,7 +152,7 @@ class Judge:
             raise SubjectFailed("tampered", "the answer is not one JSON value") from None
 
     def judge(self, job: Any) -> list[Any]:
-        """The results of all tests in order: [outcome, detail] each; none after one that failed."""
+        """Return [outcome, detail] of each test, in order, up to the first failure."""
         connection = Connection(lambda request: self._exchange("S", request), job)
         sys.modules[job["module"]] = SubmissionModule(job["module"], connection, job["own"])
         sys.modules["subject"] = SubjectMachine(self._exchange, connection)
@@ -193,7 +193,7 @@ def _problem(connection: Connection, work: Any) -> list[str] | None:
 
 
 def _shown(error: BaseException) -> str:
-    """The test's line, and what it ended with. Objects of the submission are not asked about it."""
+    """Return the failed line of the test and the exception. Objects of the submission are not used."""
     text = ", ".join(str(each) for each in error.args if type(each) in _SHOWN)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if "test" in each.filename]
     where = f"line {frames[-1].lineno}: " if frames else ""
@@ -201,7 +201,7 @@ def _shown(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Judge once."""
+    """Run one job."""
     lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

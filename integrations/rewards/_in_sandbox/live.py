@@ -1,4 +1,4 @@
-"""Runs in the judge's sandbox: objects of the submission's classes that the tests work with."""
+"""Proxies for objects of the submission that may change. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sandboxkit.integrations.rewards._in_sandbox.remote import (
 
 
 class Live(Remote):
-    """An object that the tests made, or whose class they name: it may change between two questions."""
+    """A proxy for an object that the tests made, or whose class they name; it may change at any time."""
 
     __slots__ = ("_mixed",)
 
     def _trusted(self) -> bool:
-        """Whether the task lists the class among those whose operators are believed."""
+        """Return whether the task lists the class in `operators`."""
         return bool(self._connection.believes(self))
 
     def _value(self, what: str) -> Any:
-        """The plain value that the object stands for now. Raises TypeError if there is none."""
+        """Return the object's current plain value for an operation. Raises TypeError if it has none."""
         if getattr(self, "_mixed", False):
             raise TypeError(
                 f"{what}: this {self._kind} was made with plain data of the tests: list its class in "
@@ -78,7 +78,7 @@ class Live(Remote):
 
 
 def _asked(name: str) -> Any:
-    """A question to the object alone, or one that changes it."""
+    """Return a special method that involves no other operand; it may change the object."""
 
     def alone(self: Live, *args: Any) -> Any:
         if getattr(self, "_mixed", False) and not self._trusted():
@@ -103,7 +103,7 @@ def _reflected(name: str) -> Any:
 
 
 def _combined(self: Live, name: str, left: Any, right: Any) -> Any:
-    """The result of a binary operator, of which one side may be plain data."""
+    """Return the result of a binary operator; one operand may be plain data."""
     result = self._connection.do(name, left, right)
     if self._trusted() or (isinstance(left, Remote) and isinstance(right, Remote)):
         return result
@@ -149,10 +149,10 @@ SPECIAL = {
     "exit": Remote._leave,
     "aexit": Remote._leave_async,
 }
-"""The special methods that an object has here if its class has them, without underscores."""
+"""The special methods that a proxy gets if the object's class has them, without underscores."""
 
 
 def live(connection: Any, number: int, kind: str, classes: list[int], special: list[str]) -> Any:
-    """An object of the submission with the special methods of its class."""
+    """Return a proxy that has the special methods of the object's class."""
     also = [f"i{name}" for name in special if name in BINARY]
     return with_operators(Live, SPECIAL, [*special, *also], kind)(connection, number, kind, classes)

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: what the tests can have done to an object of the submission, by name."""
+"""The operations that tests can apply to an object of the submission. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _method(value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _exit(value: Any, ancestors: list[str] | None, text: str) -> Any:
-    """Leave a `with` block, by what the tests raised in it or by nothing."""
+    """Leave a `with` block, with the exception that the tests raised in it, if any."""
     return type(value).__exit__(value, *_leaving(ancestors, text))
 
 
@@ -32,7 +32,7 @@ def _leaving(ancestors: list[str] | None, text: str) -> tuple[Any, Any, Any]:
 
 
 def exception(kind: Any, ancestors: list[str], args: list[Any], text: str) -> BaseException:
-    """The exception that the tests raised, of its class if that is known, or of the nearest builtin."""
+    """Return the tests' exception as an instance of `kind`, or of the nearest builtin class."""
     kinds: list[Any] = [kind] if kind is not None else [vars(builtins).get(n) for n in ancestors]
     for each in kinds:
         if isinstance(each, type) and issubclass(each, BaseException):
@@ -44,13 +44,13 @@ def exception(kind: Any, ancestors: list[str], args: list[Any], text: str) -> Ba
 
 
 def _ordered(name: str, left: Any, right: Any) -> list[bool]:
-    """Whether `left` is before `right`, and the other way round."""
+    """Return whether `left < right` and whether `right < left`."""
     compare = getattr(operator, name)
     return [bool(compare(left, right)), bool(compare(right, left))]
 
 
 def _signature(function: Any) -> list[list[Any]]:
-    """The parameters of a function: name, kind, and the default value if there is one."""
+    """Return a function's parameters: name, kind, and any default value."""
     import inspect
 
     found = []
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Any] = {
     "round": round,
     "format": format,
 }
-"""Each operation by its name: what is done with the arguments that the tests give."""
+"""The function for each operation name; it gets the arguments that the tests pass."""
 OPERATIONS.update(
     {
         each.__name__.strip("_"): each

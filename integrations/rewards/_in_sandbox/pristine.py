@@ -1,4 +1,4 @@
-"""Runs in a sandbox: the interpreter as it was before a submission, to be put back after it."""
+"""Save the interpreter's state and restore it after a submission. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pristine:
         self._numbers = repr([False, True, *range(-5, 257)])
 
     def restore(self) -> None:
-        """Put everything back. Modules that were imported since then stay."""
+        """Restore everything; modules imported since then stay."""
         for name, value in self._values:  # before anything here is looked up in them
             self._builtins[name] = value
         for function, part, value in self._functions:
@@ -83,7 +83,7 @@ class Pristine:
         gc.collect()
 
     def is_sound(self) -> bool:
-        """Whether the constants of the interpreter have their values."""
+        """Return whether the interpreter's constants are unchanged."""
         return repr([False, True, *range(-5, 257)]) == self._numbers
 
 

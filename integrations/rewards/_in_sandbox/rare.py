@@ -1,4 +1,4 @@
-"""Plain data that is met less often, and subclasses of it; a module apart, to start faster."""
+"""Encode rarer plain data and subclasses; a separate module makes startup faster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAPPINGS: dict[Any, str] = {
 def encode_rare(
     value: Any, other: Callable[[Any, int], Any], depth: int, encode: Callable[..., Any]
 ) -> Any:
-    """Write what `encode` does not write itself; `encode` is called for what is in it."""
+    """Encode a value that `encode` does not handle itself; call `encode` for its parts."""
     if isinstance(value, int):
         return encode(int.__index__(value))
     if isinstance(value, float):
@@ -71,7 +71,7 @@ def encode_rare(
 
 
 def _are_names(fields: Any) -> bool:
-    """Whether these are the names of a named tuple's items."""
+    """Return whether a value can be the `_fields` of a named tuple."""
     return isinstance(fields, tuple) and all(type(each) is str for each in fields)
 
 

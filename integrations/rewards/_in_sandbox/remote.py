@@ -1,12 +1,11 @@
-"""Runs in the judge's sandbox: stand-ins for what stays in the submission's sandbox.
+"""Proxies for objects that stay in the submission's sandbox. Runs in the judge's sandbox.
 
-Functions, modules and iterators of the submission, its classes, and objects of the classes that the
-tests work with: these change, so the tests ask the submission each time. Equal questions with
-nothing done in between have one answer.
+Functions, modules, iterators, classes and live objects can change, so each use is a request to the
+submission. Equal requests get one answer as long as nothing happens between them.
 
-An operator between an object and plain data is never left to the submission: the other side may be
-what the test expects. It works on the plain value that the object stands for, or is a TypeError;
-where it gives another such object, that object is not asked for plain values either.
+The submission never evaluates an operator between its object and plain data, because the plain
+data may be what the test expects. The operator applies to the object's plain value; without one it
+raises TypeError. If the result is again an object, it has no plain value.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ PLAIN_METHODS = frozenset(
     for name in dir(kind)
     if not name.startswith("_")
 )
-"""Methods of plain data: what the tests ask of plain data, no object may answer."""
+"""Methods of plain data; an object of the submission must not answer them."""
 _OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__wrapped__", "__annotations__")
 
 
 class Remote:
-    """Something of the submission, known by its number there."""
+    """A proxy for an object of the submission, identified by a number."""
 
     __slots__ = ("__weakref__", "_classes", "_connection", "_kind", "_number")
     _classes: list[int]
@@ -84,10 +83,10 @@ def _leaving(error: BaseException | None) -> tuple[list[str] | None, str]:
 
 
 def _may_swallow(remote: Remote, error: BaseException, trace: Any) -> bool:
-    """Whether a `with` block of the submission may put an exception aside.
+    """Return whether a context manager of the submission may suppress an exception.
 
-    It may where a `raise` of the tests stands in the block itself. What fails in a test, or in a
-    function that the block calls, it may not, nor its own failure.
+    It may suppress one that a `raise` statement of the tests in the block itself raised. It may
+    not suppress failures of a test, of a function that the block calls, or of its own.
     """
     if not remote._connection.is_ordinary(error) or trace.tb_next is not None:
         return False
@@ -102,7 +101,7 @@ class Function(Remote):
     __slots__ = ("_called", "_top")
 
     def _named(self, name: str, top: bool) -> Function:
-        """Note the name under which the tests found it, and whether a module has it."""
+        """Record the name by which the tests read the function; `top` says that a module has it."""
         object.__setattr__(self, "_called", name)
         object.__setattr__(self, "_top", top)
         return self
@@ -143,7 +142,7 @@ class Module(Remote):
 
 
 class Steps(Remote):
-    """An iterator of the submission, which is gone through once."""
+    """An iterator of the submission, which can be consumed once."""
 
     __slots__ = ("_over", "_stepped")
 
@@ -184,7 +183,7 @@ class Steps(Remote):
 
 
 class Class(Remote):
-    """A class of the submission. One that the tests do not name can be called and no more."""
+    """A class of the submission; one that the tests do not name can only be called."""
 
     __slots__ = ()
 
@@ -252,7 +251,7 @@ _kinds: dict[Any, type] = {}
 
 
 def with_operators(base: type, table: dict[str, Any], special: list[str], kind: str) -> Any:
-    """A class below `base` with those special methods of `table` that an object's class has."""
+    """Return a subclass of `base` with the methods of `table` that the object's class has."""
     name = kind.rpartition(".")[2] or base.__name__
     key = (base, name, tuple(special))
     if key not in _kinds:

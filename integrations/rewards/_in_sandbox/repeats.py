@@ -1,7 +1,7 @@
-"""Runs in the judge's sandbox: a function that is called again with equal arguments.
+"""Detect functions that answer equal calls differently. Runs in the judge's sandbox.
 
-Tests ask for the product of the factors in one call and whether they are prime in the next. A function
-that counts its calls could give another answer to each.
+A test may check the product of the factors with one call, and their primality with the next. A
+function that counts its calls could return a different list each time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any  # Any: JSON
 
 _MOST = 10_000
 _NUMBER = re.compile(r'\["object", \d+\]')
-_UNCLEAR = re.compile(r'\["(?:function|iterator|coroutine|class|module|theirs|handle)", ')
+_UNCLEAR = re.compile(r'\["(?:function|iterator|coroutine|class|module|callback|handle)", ')
 _UNORDERED = ("set", "frozenset", "dict", "counter")
 
 
 class Repeats:
-    """The answers of one function, as long as nothing else is called.
+    """The answers of one function, until another function is called.
 
-    `varies` is True, or the names of functions that may answer the same call in several ways.
+    `varies` is True, or the names of functions that may return different results for equal calls.
     """
 
     def __init__(self, varies: Any) -> None:
@@ -28,11 +28,11 @@ class Repeats:
         self._answers: dict[str, str] = {}
 
     def clear(self) -> None:
-        """Forget the answers: something was done that may change them."""
+        """Drop the answers, because something happened that may change them."""
         self._answers.clear()
 
     def differs(self, function: str, args: Any, named: Any, answer: Any) -> bool:
-        """Whether a function had given another answer to the same arguments."""
+        """Return whether a function gave a different answer to equal arguments before."""
         if self._varies is True or function in (self._varies or ()) or not (args or named):
             return False
         if function != self._function:
@@ -45,7 +45,7 @@ class Repeats:
 
 
 def _comparable_text(answer: Any) -> str | None:
-    """An answer as a text that is the same for equal answers; None for one that cannot be compared."""
+    """Return a string that is equal for equal answers; None for an answer that cannot be compared."""
     if answer[0] == "raised":
         return str(answer[2][0])
     if answer[0] != "value":

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: tests, compiled so that their assertions are harder to get round."""
+"""Compile tests so that a submission cannot easily evade their assertions. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
 def compiled(source: str, file: str, module: str, kind: str = "exec") -> types.CodeType:
     """Compile tests of the submission `module`.
 
-    An assertion that fails is a failure of the test even where an `except` catches it, but in a
-    `try` that names AssertionError. Comparisons and `with` blocks are told what of the submission
-    has a say in them. `from solution import *` brings nothing: what tests use and do not define
-    they are given.
+    A failed assertion fails the test even if an `except` clause catches it, unless the clause names
+    AssertionError. Comparisons and `with` blocks go through `Believed`. `from solution import *`
+    imports nothing: the tests get the names that they use and do not define.
     """
     tree = ast.parse(source.strip(), file, kind)
     return compile(

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: describes an object of the submission once, as data that cannot change."""
+"""Describe an object of the submission once, as immutable data. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OPERATORS = (
     *("rlshift", "rrshift", "rand", "ror", "rxor"),
     *("enter", "exit", "aiter", "anext", "aenter", "aexit", "get", "set"),
 )
-"""The special methods that the tests may use on an object, without their underscores."""
+"""The special methods of an object that the tests may use, without underscores."""
 _MOST_ATTRIBUTES = 500
 
 
 def operators(kind: type) -> list[str]:
-    """The special methods that a class has beyond those that every object has."""
+    """Return the special methods of a class that `object` does not have."""
     return [
         name
         for name in OPERATORS
@@ -36,9 +36,9 @@ def operators(kind: type) -> list[str]:
 
 
 def describe(value: Any, other: Other) -> dict[str, Any]:
-    """All that the tests can learn of an object without calling its methods.
+    """Return everything that tests can read from an object without calling its methods.
 
-    `other` encodes what is no plain data. Whatever raises an exception is left out.
+    `other` encodes values that are not plain data. Parts whose reading raises are left out.
     """
     kind: Any = type(value)
     found: dict[str, Any] = {"compares": compares(kind), "hashable": kind.__hash__ is not None}
@@ -72,7 +72,7 @@ def _text(how: Any, value: Any) -> str | None:
 
 
 def _attributes(value: Any, other: Other) -> tuple[dict[str, Any], list[str]]:
-    """The attributes that hold data, and the names of those that are not its class's."""
+    """Return the data attributes, and the names of those that the class does not define."""
     own = {str(name): each for name, each in getattr(value, "__dict__", {}).items()}
     shared: dict[str, Any] = {}
     for base in reversed(type(value).__mro__[:-1]):

@@ -1,7 +1,7 @@
-"""Runs in the judge's sandbox: compiles tests, so that calls without a used result are known.
+"""Compile tests so that calls whose result is discarded can be recognized. Runs in the judge's sandbox.
 
-A statement that is only a call, such as `sort(items)`, is there for what the call changes. Where
-nothing could be raised on purpose, its arguments are brought up to date after it.
+A statement that consists of a call, such as `sort(items)`, exists for its side effects. Outside
+`try` and `with`, the arguments are updated after such a call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import types
 from typing import Any  # Any: nodes of every kind
 
 CALL = "__call_discarding_result__"
-"""The name under which the tests call such functions: a function and its arguments."""
+"""The name of the function through which the tests make such a call."""
 
 
 def compiled(source: str, name: str) -> types.CodeType:
@@ -22,7 +22,7 @@ def compiled(source: str, name: str) -> types.CodeType:
 
 
 class _Discarding(ast.NodeTransformer):
-    """Marks calls that are statements, but for those in `try` and `with`."""
+    """Marks calls that are statements, except in `try` and `with`."""
 
     def __init__(self) -> None:
         self._guarded = 0

@@ -1,11 +1,11 @@
-"""Runs in a sandbox: holds a submission, and does to it what each line on stdin says.
+"""Load a submission and apply requests to it. Runs in a sandbox.
 
-The first line is the job; each further one is a request, and gets one line of answer on what was
-stdout at the start. The submission shares this process and can forge every answer. That gains it
+The first line on stdin is the job. Each further line is a request; it gets one line of answer on the
+original stdout. The submission shares this process and can forge every answer. That gains it
 nothing: an answer is only a claimed value, and what it is compared with is not in the sandbox.
 
-An object that is no plain data stays here. The tests get its number and, in the same answer, a
-description that they go by from then on: they do not ask for the same thing again.
+An object that is not plain data stays here. The tests get its number and, in the same answer, a
+description. They answer later questions from that description and do not ask again.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _ROUTINES = (
     *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
 )
 _MOST_OBJECTS = 20_000
-"""Objects that one answer describes; the tests can do nothing with one beyond them."""
-_WHOLE = ("snapshot", "compare")
-"""Operations whose objects are described even where their class is one that the tests work with."""
+"""The maximum number of objects that one answer describes; the tests cannot use any other."""
+_DESCRIBED = ("snapshot", "compare")
+"""Operations whose objects are described even if their class is live."""
 
 
 class Subject:
-    """The submission, its objects that the tests know, and the way to the tests."""
+    """The submission, the objects that the tests know by number, and the connection to the tests."""
 
     def __init__(self, requests: Any, answers: int) -> None:
         self._requests, self._answers = requests, answers
@@ -69,19 +69,19 @@ class Subject:
         self._numbers: dict[int, int] = {}
         self._proxies: dict[int, CallbackProxy] = {}
         self._waiting: list[int] = []
-        """Objects of the answer that are still to be described."""
+        """Numbers of the objects in the current answer that are not described yet."""
         self._met: set[int] = set()
         self._classes: set[str] = set()
-        """Names of classes whose objects the tests work with as they change."""
+        """Names of live classes, whose objects the tests do not freeze."""
         self._live: tuple[type, ...] = ()
-        self._whole = False
+        self._describe_live = False
         self._changes: list[Any] = []
         self._coroutines: Any = None
         self._out, self._errors = Printed(), Printed()
         self._lock = threading.RLock()
 
     def serve(self) -> None:
-        """Do the job and every request, until there are no more."""
+        """Load the submission, then answer requests until stdin ends."""
         sys.stdout, sys.stderr = self._out, self._errors
         job = json.loads(self._requests.readline())
         loaded = self._submission.guarded(self._submission.load, job)
@@ -98,7 +98,7 @@ class Subject:
         return str(self._ask(-1, "input", (str(prompt),), {}))
 
     def _ask(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
-        """Have the tests do something with an object of theirs; meanwhile they may ask back."""
+        """Apply an operation to an object of the tests; answer their requests until its result arrives."""
         with self._lock:
             outer, self._met = self._met, set()
             asked = ["asked", number, what]
@@ -130,7 +130,10 @@ class Subject:
         send(self._answers, answer)
 
     def _guarded(self, request: Any) -> list[Any]:
-        whole, self._whole = self._whole, request[0] == "do" and request[1] in _WHOLE
+        outer, self._describe_live = (
+            self._describe_live,
+            request[0] == "do" and request[1] in _DESCRIBED,
+        )
         met, self._met = self._met, set()
         self._changes = []
         try:
@@ -138,7 +141,7 @@ class Subject:
             if answer[0] != "value":
                 answer = [*answer, self._extras()]
         finally:
-            self._whole, self._met = whole, met
+            self._describe_live, self._met = outer, met
         return answer
 
     def _answered(self, request: Any) -> list[Any]:
@@ -166,7 +169,7 @@ class Subject:
         kind = type(value)
         classes = [self._number(each) for each in kind.__mro__[:-1]]
         entry = [number, named(kind), classes, operators(kind)]
-        if issubclass(kind, self._live) and not self._whole:
+        if issubclass(kind, self._live) and not self._describe_live:
             return entry
         return [*entry, describe(value, self._reference)]
 
@@ -228,7 +231,7 @@ class Subject:
             self._changes = self._changed(given[: None if in_place is True else int(in_place)])
 
     def _changed(self, given: Any) -> list[Any]:
-        """The arguments that were changed: their places, and what is in them now."""
+        """Return the changed arguments: the position and the new content of each."""
         found = []
         for place, (value, was) in enumerate(given):
             if isinstance(was, list) and was[0] == "handle":
@@ -242,7 +245,7 @@ class Subject:
         return found
 
     def _run(self, request: Any) -> Any:
-        """Go on with coroutines for a while; the numbers of those that ended, and how."""
+        """Run coroutines for a time slice; return the number and the result of each that ended."""
         if self._coroutines is None:
             from sandboxkit.integrations.rewards._in_sandbox.coroutines import Coroutines
 
@@ -261,7 +264,7 @@ class Subject:
         kind = wire[0]
         if kind == "handle":
             return self._objects[wire[1]]
-        if kind == "theirs":
+        if kind == "callback":
             _, number, name, special, text = wire
             if number not in self._proxies:
                 self._proxies[number] = proxy(self._ask, number, (name, text), special)
@@ -286,7 +289,7 @@ class Subject:
             content = value.content and [encode(value.content[0], self._reference, depth)]
             return ["alias", value.number, content]
         if issubclass(kind, CallbackProxy):
-            return ["theirs", number_of(value)]
+            return ["callback", number_of(value)]
         if kind in (type, types.BuiltinFunctionType):
             builtin = getattr(builtins, value.__name__, None) is value
             if builtin and not (kind is type and issubclass(value, BaseException)):

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: loads a submission, within its limit of processor time."""
+"""Load a submission within its CPU time limit. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any  # Any: values of every kind
 
 
 class LoadedSubmission:
-    """The submission as a module. Its failures are answers: `raised`, or `memory`."""
+    """The submission as a module. Its failures become the answers `raised` and `memory`."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
         self._phase = "loading"
 
     def load(self, job: Any) -> list[Any]:
-        """Run its code, and the setup after it."""
+        """Run the submission's code, then the setup code; return the answer."""
         resource.setrlimit(resource.RLIMIT_CPU, tuple(job["seconds"]))
         module = types.ModuleType(job["module"])
         sys.modules[job["module"]] = module
@@ -35,7 +35,7 @@ class LoadedSubmission:
         return ["value", None]
 
     def guarded(self, work: Any, request: Any) -> list[Any]:
-        """The answer to a request, whatever happens."""
+        """Return the answer to a request; an exception becomes an answer."""
         try:
             return list(work(request))
         except MemoryError:
@@ -47,7 +47,7 @@ class LoadedSubmission:
 
 
 def take_channel() -> tuple[Any, int]:
-    """The lines of stdin, and stdout; what the submission reads and prints is nobody's."""
+    """Return stdin and the descriptor of stdout, and replace both by /dev/null."""
     lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -56,7 +56,7 @@ def take_channel() -> tuple[Any, int]:
 
 
 def send(channel: int, answer: Any) -> None:
-    """One line of JSON."""
+    """Write one line of JSON."""
     data = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(channel, data) :]

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: a submission that is a program, as `python3 -I PATH` would run it."""
+"""Run a submission that is a program, as `python3 -I PATH` would. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main(path: str, soft: int, hard: int) -> None:
-    """Be that program, within its seconds of processor time."""
+    """Run the program in this process, under soft and hard CPU time limits in seconds."""
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
     sys.argv = [path]
     names = sys.modules["__main__"].__dict__
