@@ -164,8 +164,8 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
 def _why(error: BaseException) -> str:
     """Return the error in one line; DCP's own text has every rank's traceback."""
     if isinstance(error, CheckpointException):
-        said = {f"{type(each).__name__}: {each}" for each, _ in error.failures.values()}
-        return "; ".join(sorted(said))
+        reasons = {f"{type(each).__name__}: {each}" for each, _ in error.failures.values()}
+        return "; ".join(sorted(reasons))
     return str(error)
 
 

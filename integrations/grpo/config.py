@@ -87,27 +87,26 @@ class EngineConfig:
     """Maximum tokens of prompt and completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which hf and vllm compute, and in which weights are sent to a vllm_server."""
-    cache_gb: float = 1.0
-    """Size of vllm's KV cache in GiB."""
+    cache_gb: float = 0.0
+    """Size of vllm's KV cache in GiB; 0: what `gpu_memory_utilization` leaves for it."""
+    gpu_memory_utilization: float = 0.92
+    """Share of a GPU's memory, or of the machine's without GPUs, that vllm may use. Lower it if the
+    trainer uses the same GPU. As the other settings of vllm its default is the library's."""
+    enforce_eager: bool = False
+    """Have vllm neither compile the model nor capture CUDA graphs: it starts faster and samples slower."""
+    tensor_parallel_size: int = 1
+    """Number of GPUs over which vllm shards the model."""
     urls: Sequence[str] = ()
-    """URL of each vllm_server, such as http://10.0.0.5:8000."""
+    """URL of each vllm_server, such as http://127.0.0.1:8000."""
     timeout: float = 600.0
     """Time limit in seconds: of a vllm_server for one completion or one part of an update; of vllm
     for one token."""
     patience: float = 300.0
-    """Seconds without any responding vllm_server, also at the start, after which the run stops."""
-    transfer: Literal["gloo", "nccl", "disk", "adapter"] = "gloo"
-    """How weights get to a vllm_server: through memory (gloo), between GPUs (nccl), or as files in
-    `folder` (disk). `adapter` writes only the LoRA adapter there; the server keeps the base model."""
-    address: str = "127.0.0.1"
-    """This machine's address, as reachable from a vllm_server."""
-    folder: str = ""
-    """A folder at the same path on this machine and every vllm_server; for disk and adapter."""
-
-    @property
-    def by_files(self) -> bool:
-        """Whether weights are transferred through `folder`."""
-        return self.transfer in ("disk", "adapter")
+    """Seconds after which the run stops if a vllm_server does not answer at the start, or if there is
+    no room in `folder`."""
+    folder: str = "/dev/shm"
+    """A folder through which weights get to a vllm_server, or to the processes of vllm with a
+    `tensor_parallel_size` above 1. It has the same path for all, and room for the weights in `dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +150,14 @@ class Grading:
     """Maximum number of sandboxes at a time."""
     max_infra_failed_rate: float = 0.5
     """A step, or a pass over the held-out rows, is an outage if this share or more of the rollouts
-    that needed a sandbox got no verdict. 0: the first failure is an outage; 1: only if all fail."""
+    that needed a sandbox got no verdict from the backend. 0: the first failure is an outage; 1: only
+    if all fail."""
+    max_raised_rate: float = 0.3
+    """The run stops if the grader raised for this share or more of a step's rollouts that needed a
+    sandbox, since waiting would not help. 0: at the first; 1: only if all raise."""
     patience: float = 300.0
     """Maximum duration of an outage in seconds, after which the run stops. Failed rollouts are remade
-    once a sandbox starts. With 0, or if the grader raised, the run stops at once."""
+    once a sandbox starts. With 0 the run stops at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +224,9 @@ class Config:
         for name, remedy in _NEEDED.items():
             if not self._at(name):
                 raise ConfigurationError(f"{name} is not set: give {remedy}")
-        if not 0 <= self.grading.max_infra_failed_rate <= 1:
-            raise ConfigurationError(
-                f"grading.max_infra_failed_rate={self.grading.max_infra_failed_rate!r}: "
-                "give a share from 0 to 1"
-            )
+        for name in ("grading.max_infra_failed_rate", "grading.max_raised_rate"):
+            if not 0 <= self._at(name) <= 1:
+                raise ConfigurationError(f"{name}={self._at(name)!r}: give a share from 0 to 1")
         centred = self.advantage.center or self.advantage.scale == "group"
         if self.rollout.group_size < 2 and centred:
             raise ConfigurationError(
@@ -278,7 +279,8 @@ class Config:
     def refuse_changes(self, before: Mapping[str, Any]) -> None:
         """Raise ConfigurationError if a resumed run had other settings, given as decoded `to_json`.
 
-        These may change: `run` except the seed, `engine`, the sandboxes' backend, times and limits.
+        These may change: `run` except the seed, `engine`, `optimizer.lr`, the paths of the data, the
+        sandboxes' backend, times and limits.
         """
         now = json.loads(self.to_json())
         changed = [
@@ -316,17 +318,15 @@ class Config:
                 raise ConfigurationError(f"engine.urls: {url!r} is none; give http://HOST:PORT")
         if len(set(urls)) < len(urls):
             raise ConfigurationError(f"engine.urls={list(urls)!r} has one of them twice")
-        folder = self.engine.folder
-        transfer = self.engine.transfer
-        if transfer == "adapter" and not (urls and self.model.lora_rank):
+        if not self.engine.gpu_memory_utilization <= 1:
             raise ConfigurationError(
-                f"engine.transfer='adapter' with engine.kind={self.engine.kind!r}, model.lora_rank="
-                f"{self.model.lora_rank}: it is for adapters that a vllm_server gets; give another"
+                f"engine.gpu_memory_utilization={self.engine.gpu_memory_utilization!r}: give a share "
+                "above 0, up to 1"
             )
-        if urls and self.engine.by_files and not (folder and Path(folder).is_dir()):
+        folder = self.engine.folder
+        if (urls or self.engine.tensor_parallel_size > 1) and not Path(folder).is_dir():
             raise ConfigurationError(
-                f"engine.folder={folder!r} is no folder: engine.transfer={transfer!r} needs "
-                "one that the servers see, too"
+                f"engine.folder={folder!r} is no folder: give one that vLLM sees at the same path"
             )
 
     def grader(self) -> rewards.Grader:
@@ -371,6 +371,7 @@ _MAY_CHANGE = frozenset(
         "run.threads",
         "run.wandb",
         "model.checkpointing",
+        "data.train",
         "data.held_out",
         "rollout.tool_timeout",
         "rollout.deadline",
@@ -381,6 +382,8 @@ _MAY_CHANGE = frozenset(
         "grading.max_concurrency",
         "grading.max_infra_failed_rate",
         "grading.patience",
+        "grading.max_raised_rate",
+        "optimizer.lr",
         "optimizer.max_tokens_per_row",
     }
 )
@@ -392,8 +395,10 @@ _LEAST = {
     "run.export_every": 0,
     "run.threads": 0,
     "model.lora_rank": 0,
+    "engine.cache_gb": 0,
     "engine.max_batch": 1,
     "engine.max_model_tokens": 2,
+    "engine.tensor_parallel_size": 1,
     "rollout.prompts_per_step": 1,
     "rollout.group_size": 1,
     "rollout.max_completion_tokens": 1,
@@ -412,7 +417,7 @@ _POSITIVE = (
     "rollout.temperature",
     "rollout.tool_timeout",
     "rollout.deadline",
-    "engine.cache_gb",
+    "engine.gpu_memory_utilization",
     "engine.timeout",
     "engine.patience",
     "optimizer.lr",

@@ -19,12 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training import plot, records
 from sandboxkit.integrations._training.atomic_write import atomic_write
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training.show import safe
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.output import Heard
-from sandboxkit.integrations.grpo.show import safe
 
 __all__ = ["Console"]
 
@@ -84,7 +83,7 @@ class Console:
             ) from error
         place = f"goes on after step {first}" if first else f"{config.run.steps} steps"
         seed = f"seed {config.run.seed}"
-        self._say(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
+        self._print(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
 
     def __enter__(self) -> Self:
         self._wandb = _wandb(self._config)
@@ -106,7 +105,7 @@ class Console:
         )
         self._progress.update(self._bar, completed=metrics["step"], shown=shown)
         if not self._terminal.is_terminal:
-            self._say(f"step {metrics['step']:.0f}  {shown}")
+            self._print(f"step {metrics['step']:.0f}  {shown}")
 
     def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
         """Write the rollouts of a step, as record.py makes them. A failed write is only noted."""
@@ -125,12 +124,12 @@ class Console:
 
     def note(self, text: str) -> None:
         """Show a warning about a failure that does not end the run."""
-        self._say(f"warning: {text}")
+        self._print(f"warning: {text}")
 
     def held_out(self, step: int, rate: float) -> None:
         """Record and show the pass rate on the held-out rows."""
         self._record({"step": step, "held_out": rate})
-        self._say(f"step {step}  held-out pass rate {rate:.3f}")
+        self._print(f"step {step}  held-out pass rate {rate:.3f}")
 
     def has_held_out(self, step: int) -> bool:
         """Whether a pass over the held-out rows is recorded for a step."""
@@ -157,7 +156,7 @@ class Console:
         except ConfigurationError as error:
             self.note(str(error))
         how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
-        self._say(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
+        self._print(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._unwritten.append(metrics)
@@ -174,7 +173,7 @@ class Console:
         else:
             self._unwritten.clear()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._terminal.print(Text(text), soft_wrap=True)
 
 

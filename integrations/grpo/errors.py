@@ -1,6 +1,6 @@
 """Errors that end a run in progress; the run writes a checkpoint before it raises one."""
 
-__all__ = ["CheckpointError", "DivergedError", "RankError", "TrainingError"]
+__all__ = ["CheckpointError", "DivergedError", "GraderError", "RankError", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -13,6 +13,10 @@ class CheckpointError(TrainingError):
 
 class DivergedError(TrainingError):
     """Several optimizer steps in a row had a loss or gradient that is not finite."""
+
+
+class GraderError(TrainingError):
+    """The grader raised for too many rollouts."""
 
 
 class RankError(TrainingError):

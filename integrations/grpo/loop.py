@@ -73,6 +73,7 @@ class Loop:
         self._unsaved = False
         """Whether the last checkpoint failed and must be retried after the next step."""
         self._position = first.sampling.position if first else 0
+        self._rows = first.sampling.digest if first else ""
         self._skipped = 0
         self._objective = config.objective.under(off_policy=config.off_policy)
         if self._objective.max_completion_tokens is None:
@@ -131,6 +132,12 @@ class Loop:
                 parts = {part: spent - before[part] for part, spent in sampling.spent().items()}
             finally:
                 console.rollouts(self._done + 1, sampling.finished())
+            failures = [
+                r.verdict.detail for g in batch.finished for r in g.rollouts if r.grader_raised
+            ]
+            if failures:
+                shown = f"the grader raised for {len(failures)} rollouts of step {self._done + 1}"
+                console.note(f"{shown}, which are left out; the first: {failures[0]}")
             return _samples(batch, self._config)
 
         samples = _unless_stopped(take)
@@ -221,7 +228,8 @@ class Loop:
 
     def _save(self) -> None:
         learner = self._learner
-        state = {"position": self._position, "config": json.loads(self._config.to_json())}
+        config = json.loads(self._config.to_json())
+        state = {"position": self._position, "rows": self._rows, "config": config}
         checkpoint.save(self._run, self._done, learner.model, learner.optimizer, state)
         self._saved = self._done
 
@@ -293,14 +301,12 @@ def _unless_stopped(make: Callable[[], T]) -> T | None:
 
 
 def handed(model: PreTrainedModel, config: Config) -> Weights:
-    """Yield the full tensors for the engine, gathered one by one: with merged adapters, or adapters only.
+    """Yield the full tensors for the engine, gathered one by one, with merged adapters.
 
     Tensors are cast to the engine's type before gathering, except adapters, which are merged later.
     """
     state = model.state_dict()
     dtype = torch.float32 if config.engine.kind == "hf" else getattr(torch, config.engine.dtype)
-    if config.engine.transfer == "adapter":
-        return _whole(dict(lora.alone(state.items())), dtype)
     return lora.merged(model, _whole(state, dtype))
 
 

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) with peft: only they are trained and have optimizer state.
 
-The engine and the export get merged weights; vLLM servers can also receive only the adapters.
+The engine and the export get merged weights.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from transformers import PreTrainedModel
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.engines import Weights
 
-__all__ = ["add", "alone", "is_adapter", "merged"]
+__all__ = ["add", "is_adapter", "merged"]
 
 _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
 
 
-def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str]) -> None:
+def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
     """Add adapters of `rank`, scaled by alpha / rank, to the linear layers `targets`, in place.
 
-    All other weights are frozen. The model's output does not change until the adapters are trained.
+    They depend on `seed` alone, and not on torch's random state. All other weights are frozen. The model's output does not change until the adapters are trained.
     Empty `targets` means every linear layer but the head. Raises ConfigurationError if peft is
     missing or no layer matches.
     """
@@ -33,7 +33,9 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
     # peft annotates lora_alpha as int, but a float works as well.
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=wanted)  # type: ignore[arg-type]
     try:
-        inject_adapter_in_model(config, model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model)
     except ValueError as error:
         raise ConfigurationError(f"model.lora_targets={wanted!r}: {error}") from error
 
@@ -41,13 +43,6 @@ def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str])
 def is_adapter(name: str) -> bool:
     """Whether a state_dict name belongs to an adapter."""
     return name.endswith((_DOWN, _UP))
-
-
-def alone(weights: Weights) -> Weights:
-    """Yield only the adapters' weights, with the names of peft's files."""
-    for name, value in weights:
-        if is_adapter(name):
-            yield f"base_model.model.{name.replace('.default.weight', '.weight')}", value
 
 
 def merged(model: PreTrainedModel, weights: Weights) -> Weights:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from sandboxkit import ProviderUnavailableError, SandboxError, Session
 from sandboxkit.integrations._outages import is_outage, require_working
 from sandboxkit.integrations._retries import pauses
+from sandboxkit.integrations.grpo.config import Grading
+from sandboxkit.integrations.grpo.errors import GraderError
 from sandboxkit.integrations.grpo.rollout import Rollout
 
 __all__ = ["Outage"]
@@ -19,30 +21,37 @@ class Outage:
     """Detects outages of one backend and waits for their end. Runs on one event loop.
 
     `works(seconds)` raises SandboxError if the backend does not work within that time. An outage is a
-    share of at least `limit` of rollouts without a verdict among those that needed a sandbox. It
-    may last `patience` seconds from its beginning, including failed retries.
+    share of at least `max_infra_failed_rate` of rollouts to which the backend gave no verdict, among
+    those that needed a sandbox. It may last `patience` seconds from its beginning, including failed
+    retries.
     """
 
-    def __init__(
-        self, works: Callable[[float], Awaitable[None]], limit: float, patience: float
-    ) -> None:
-        self._works, self._limit, self._patience = works, limit, patience
+    def __init__(self, works: Callable[[float], Awaitable[None]], grading: Grading) -> None:
+        self._works, self._grading = works, grading
+        self._limit, self._patience = grading.max_infra_failed_rate, grading.patience
         self._since: float | None = None
         self._pauses = pauses()
 
     @classmethod
-    def of(cls, session: Session, limit: float, patience: float) -> "Outage":
+    def of(cls, session: Session, grading: Grading) -> "Outage":
         """Return an Outage for the provider of a session."""
-        return cls(lambda within: require_working(session, within), limit, patience)
+        return cls(lambda within: require_working(session, within), grading)
 
     async def waited(self, rollouts: Iterable[Rollout], what: str) -> bool:
         """If there is an outage, wait for its end and return True: the caller then redoes what failed.
 
-        Raises ProviderUnavailableError if the outage does not end, or if every failure is a grader
-        that raised, since waiting would not help.
+        Raises ProviderUnavailableError if the outage does not end, and GraderError if the grader raised
+        for a share of at least `max_raised_rate`, since waiting would not help.
         """
         needed = [rollout for rollout in rollouts if rollout.needed_sandbox]
-        broken = [rollout for rollout in needed if rollout.verdict.reward is None]
+        raised = [rollout for rollout in needed if rollout.grader_raised]
+        if is_outage(len(raised), len(needed), self._grading.max_raised_rate):
+            raise GraderError(
+                f"{self._grading.grader} raised for {len(raised)} of {len(needed)} {what} that needed a "
+                f"sandbox, with grading.max_raised_rate={self._grading.max_raised_rate:g}; the first: "
+                f"{raised[0].verdict.detail}"
+            )
+        broken = [r for r in needed if r.verdict.reward is None and not r.grader_raised]
         if not is_outage(len(broken), len(needed), self._limit):
             self._since, self._pauses = None, pauses()
             return False
@@ -50,7 +59,7 @@ class Outage:
             f"{len(broken)} of {len(needed)} {what} that needed a sandbox had no verdict, with "
             f"grading.max_infra_failed_rate={self._limit:g}; the first: {broken[0].verdict.detail}"
         )
-        if not self._patience or all(rollout.grader_raised for rollout in broken):
+        if not self._patience:
             raise failure
         await self._wait(failure)
         return True

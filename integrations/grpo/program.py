@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SandboxError, EngineError, TimeoutError, TrainingError, ExceptionGroup) as error:
         errors = list(_flat(error))
         # One failure may end many rollouts with the same error: print it once.
-        said = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
-        if heard := Heard.of(sys.stderr):
-            for line in (*said, *getattr(error, "__notes__", ())):
-                heard.write(f"{line}\n")
+        lines = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
+        if stream := Heard.of(sys.stderr):
+            for line in (*lines, *getattr(error, "__notes__", ())):
+                stream.write(f"{line}\n")
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
     return 128 + signalled if signalled else 0
 

@@ -86,7 +86,7 @@ class Rollout:
         self.logp += logp
         self.version = version if self.version is None else min(self.version, version)
 
-    def heard(self, ids: tuple[int, ...]) -> None:
+    def add_observation(self, ids: tuple[int, ...]) -> None:
         """Append a tool's tokens, which carry no loss."""
         self.completion += ids
         self.mask += [False] * len(ids)
@@ -263,7 +263,7 @@ class RolloutRunner:
             left = self._config.max_completion_tokens - len(rollout.completion)
             if rollout.completion[-1] not in self._stop or len(answer) >= left:
                 return
-            rollout.heard(answer)
+            rollout.add_observation(answer)
 
     def _submission(self, rollout: Rollout) -> str | None:
         own = [i for i, m in zip(rollout.completion, rollout.mask, strict=True) if m]
@@ -303,17 +303,16 @@ class RolloutRunner:
         rollout.verdict, rollout.grader_raised, rollout.remembered = verdict, raised, not own
         rollout.used_sandbox |= own
 
-    async def check(self, row: Row) -> Verdict:
-        """Grade an empty submission; a reward shows that sandboxes and grader work."""
+    async def check(self, row: Row) -> tuple[Verdict, bool]:
+        """Grade an empty submission, as `judge` does; a reward shows that sandboxes and grader work."""
         if not self._tasks:
-            verdict, _ = await self.judge(row, row.prefix)
-            return verdict
+            return await self.judge(row, row.prefix)
         with Timer(self.clock, {}) as timer:
             async with self._workplace(row) as place:
                 await place.ready(timer)
                 work = await place.work()
         assert isinstance(work, Verdict)
-        return work
+        return work, False
 
     async def judge(
         self, row: Row, submission: str, begins: Callable[[], None] = lambda: None

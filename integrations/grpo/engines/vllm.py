@@ -1,4 +1,7 @@
-"""vLLM in this process: continuous batching on its own thread, weights passed in memory."""
+"""vLLM in this process: continuous batching on its own thread, weights passed in memory.
+
+With tensor parallelism vLLM has a process for each GPU, and weights are passed in files.
+"""
 
 import asyncio
 import itertools
@@ -6,7 +9,6 @@ import os
 import threading
 from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,9 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.config import EngineConfig as Settings
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
+from sandboxkit.integrations.grpo.engines.weight_files import WeightFiles
 
 __all__ = ["VLLMEngine"]
 
@@ -28,24 +32,17 @@ __all__ = ["VLLMEngine"]
 class VLLMEngine:
     """Samples with vLLM; requests join the running batch at once and leave it when done.
 
-    `stop` are the ids that end a completion; `timeout` limits the time for one token in seconds. A
-    process can have only one such engine at a time, since vLLM keeps global state. Raises
-    ConfigurationError if vLLM cannot run the model.
+    `stop` are the ids that end a completion, `run` is the run's folder. A process can have only one
+    such engine at a time, since vLLM keeps global state. Raises ConfigurationError if vLLM cannot run
+    the model.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        stop: Collection[int],
-        max_batch: int = 256,
-        max_model_tokens: int = 2048,
-        dtype: Literal["float32", "bfloat16"] = "float32",
-        cache_gb: float = 1.0,
-        timeout: float = 600.0,
-    ) -> None:
-        self._timeout = timeout
+    def __init__(self, settings: Settings, *, model: str, stop: Collection[int], run: str) -> None:
+        self._timeout, self._dtype = settings.timeout, getattr(torch, settings.dtype)
         self._stop = sorted(stop)
+        parallel = settings.tensor_parallel_size > 1
+        self._files = WeightFiles(settings.folder, run, settings.patience) if parallel else None
+        self._sleeps, self._asleep = current_platform.is_sleep_mode_available(), False
         self._changed = threading.Condition()
         self._asked: list[tuple[SampleRequest, Future[Completion]]] = []
         self._flying: dict[str, Future[Completion]] = {}
@@ -64,16 +61,19 @@ class VLLMEngine:
                 EngineArgs(
                     model=model,
                     skip_tokenizer_init=True,
-                    dtype=dtype,
-                    max_model_len=max_model_tokens,
-                    max_num_seqs=max_batch,
-                    max_num_batched_tokens=max(2048, max_model_tokens),
+                    dtype=settings.dtype,
+                    max_model_len=settings.max_model_tokens,
+                    max_num_seqs=settings.max_batch,
+                    max_num_batched_tokens=max(2048, settings.max_model_tokens),
                     # On CPUs vLLM 0.32 cannot sample with a seed after a chunked prefill.
                     enable_chunked_prefill=not current_platform.is_cpu(),
-                    kv_cache_memory_bytes=int(cache_gb * 2**30),
+                    kv_cache_memory_bytes=int(settings.cache_gb * 2**30) or None,
+                    gpu_memory_utilization=settings.gpu_memory_utilization,
+                    tensor_parallel_size=settings.tensor_parallel_size,
                     logprobs_mode="processed_logprobs",  # at the request's temperature
-                    distributed_executor_backend="uni",
-                    enforce_eager=True,
+                    distributed_executor_backend="mp" if parallel else "uni",
+                    enforce_eager=settings.enforce_eager,
+                    enable_sleep_mode=self._sleeps,
                     async_scheduling=False,
                     disable_log_stats=True,
                 )
@@ -110,8 +110,16 @@ class VLLMEngine:
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """See Engine. Caches from the old weights are recomputed, also for requests in flight."""
+        if self._asleep:
+            torch.accelerator.empty_cache()  # the trainer's unused memory, which vLLM needs
+            self._engine.wake_up()
+            self._asleep = False
         try:
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._files is None:
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                with self._files.written(weights, self._dtype) as path:
+                    self._engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"vLLM does not take the weights ({type(error).__name__}: {error}): give the "
@@ -119,6 +127,13 @@ class VLLMEngine:
             ) from error
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.set_weight_version(str(version))
+
+    def sleep(self) -> None:
+        """See Engine. Without a GPU this does nothing."""
+        if self._sleeps:
+            self.pause()
+            self._engine.sleep()
+            self._asleep = True
 
     def close(self) -> None:
         """See Engine."""
@@ -133,6 +148,8 @@ class VLLMEngine:
         parallel_state.destroy_model_parallel()
         if self._own_group:
             parallel_state.destroy_distributed_environment()
+        if self._files is not None:
+            self._files.close()
 
     def _run(self) -> None:
         failed = ""

@@ -8,13 +8,10 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import EngineConfig as Settings
 from sandboxkit.integrations.grpo.engines import Completion, SampleRequest
 from sandboxkit.integrations.grpo.engines.replicas import JSON, Refused, Replicas
-from sandboxkit.integrations.grpo.engines.transfer import end_update
 
-__all__ = ["ADAPTED", "GENERATE", "Asked", "check", "completion", "versions"]
+__all__ = ["GENERATE", "Asked", "check", "completion", "versions"]
 
 GENERATE = "/inference/v1/generate"
-ADAPTED = "adapter-"
-"""Prefix of a version that belongs to an adapter over the base model's weights."""
 _OWN = "default"
 
 
@@ -63,19 +60,13 @@ def completion(answer: Any, url: str) -> Completion:  # Any: a server gave it
 
 def versions(answer: Any) -> list[int | None]:  # Any: the same
     """Return the versions of the weights that wrote it, in order; None for the server's initial weights."""
-    return [
-        None if version == _OWN else int(version.removeprefix(ADAPTED))
-        for version in _named(answer)
-    ]
-
-
-def _named(answer: Any) -> list[str]:  # Any: the same
     (choice,) = answer["choices"]
-    return [span["version"] for span in choice["weight_versions"]]
+    named = [span["version"] for span in choice["weight_versions"]]
+    return [None if version == _OWN else int(version) for version in named]
 
 
 def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> None:
-    """Check that a server is ready for weights and requests, and finish an incomplete update.
+    """Check that a server is ready for weights and requests.
 
     Raises ConfigurationError if the server was not started as needed, EngineError if it fails.
     """
@@ -92,8 +83,6 @@ def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> Non
             f"vLLM at {url} takes {served[model]} tokens, engine.max_model_tokens="
             f"{max_model_tokens}: start it with --max-model-len {max_model_tokens}"
         )
-    if settings.transfer in ("gloo", "nccl"):
-        end_update(replicas, url, settings.transfer)
     try:
         replicas.post(url, "/resume").result()  # a killed run may have paused it
     except Refused as error:
@@ -110,12 +99,6 @@ def check(replicas: Replicas, url: str, settings: Settings, asked: Asked) -> Non
         raise ConfigurationError(
             f"vLLM at {url} gives log-probabilities from before the temperature: start it with "
             "--logprobs-mode processed_logprobs"
-        )
-    replaced = [each for each in _named(last) if each != _OWN and not each.startswith(ADAPTED)]
-    if replaced and settings.transfer == "adapter":
-        raise ConfigurationError(
-            f"vLLM at {url} has the weights of another run (version {replaced[0]}), and an adapter "
-            "goes over the model's own: start it anew"
         )
 
 
