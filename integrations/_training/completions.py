@@ -1,0 +1,246 @@
+"""Grading of completions: the code of each is extracted and graded in a session of its own."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations._outages import require_working
+from sandboxkit.integrations._service import DeadlineError, service_time, within
+from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
+from sandboxkit.integrations.rewards import (
+    Grader,
+    Limits,
+    Outcome,
+    Verdict,
+    banned_patterns,
+    extract_code,
+    grading_session,
+)
+from sandboxkit.integrations.rewards.doctor import CheckTasks, check_beforehand, line_about
+from sandboxkit.provider import Provider
+
+__all__ = ["CompletionGrader", "GradedSample"]
+
+_LOG = logging.getLogger(__name__)
+_BEGUN = 2
+"""Number of completions graded at a time, per sandbox of the pool."""
+
+
+class _Opened:
+    """The session of one process and its locks; a forked child opens its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = asyncio.Lock()
+        self.session: Session | None = None
+        self.room = asyncio.Semaphore()
+
+
+@dataclass(frozen=True, slots=True)
+class GradedSample:
+    """A completion's verdict, and how it came about."""
+
+    verdict: Verdict
+    graded: bool = True
+    """False for a completion that was refused without grading."""
+    seconds: Mapping[Part, float] = field(default_factory=dict)
+    remembered: bool = False
+    """Whether verdict and times were copied from an equal completion."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the infrastructure failed."""
+        return self.verdict.reward is None
+
+    @property
+    def needed_sandbox(self) -> bool:
+        """Whether the sample counts in the failure rate: it was graded, or failed in the infrastructure."""
+        return self.graded or self.failed
+
+
+class CompletionGrader:
+    """Grades completions concurrently, in a session that each process opens at its first call.
+
+    A completion without code, or with a name of its task's `banned_patterns`, gets the reward 0.
+    Equal completions of equal tasks in one call are graded once. If that fails in the
+    infrastructure, the failure counts for one of them and the next one is graded again.
+
+    A sample fails after `deadline` seconds in which no sandbox of the session started or ended, so
+    slow completions delay others but do not fail them. `deadline` is also an upper limit for the
+    grader's `limits.deadline`.
+
+    The first call of a process starts a sandbox, logs the longest time of its batch, and checks
+    those of its tasks that have a reference solution, as `check_tasks` says. The object can be
+    pickled if its grader and `extract` can. `name` appears in errors.
+    """
+
+    def __init__(
+        self,
+        grader: Grader,
+        *,
+        name: str,
+        extract: Callable[[str], str | None] = extract_code,
+        deadline: float = 600.0,
+        check_tasks: CheckTasks = "warn",
+        provider: str | Provider | None = None,
+        max_concurrency: int | None = None,
+        pool: int | None = None,
+        **options: Any,  # SandboxSpec's, as Session takes them
+    ) -> None:
+        if deadline <= 0:
+            raise ConfigurationError(f"deadline={deadline!r}: give seconds above 0")
+        if check_tasks not in get_args(CheckTasks):
+            raise ConfigurationError(
+                f"check_tasks={check_tasks!r}: give one of {', '.join(get_args(CheckTasks))}"
+            )
+        self.name = name
+        self._grader = within(grader, deadline)
+        self._extract = extract
+        self._deadline = deadline
+        self._check_tasks: CheckTasks = check_tasks
+        self._options = {
+            "provider": provider,
+            "max_concurrency": max_concurrency,
+            "pool": pool,
+            **options,
+        }
+        self._opened = _Opened()
+
+    def grade(
+        self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
+    ) -> Operation[list[GradedSample]]:
+        """Return the graded completions, in the order of `texts`; each has its own task.
+
+        Raises the provider's error if the first call of a process cannot start a sandbox, and
+        ConfigurationError for a task that the grader refuses.
+        """
+        return Operation(self._grade_all(texts, tasks))
+
+    def close(self) -> None:
+        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
+        opened, self._opened = self._opened, _Opened()
+        if opened.session is not None and opened.pid == os.getpid():
+            opened.session.close().result()
+
+    async def _grade_all(
+        self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[GradedSample]:
+        session, room = await self._ready(tasks)
+        keys = [(text, repr(sorted(task.items()))) for text, task in zip(texts, tasks, strict=True)]
+        twins: dict[tuple[str, str], list[int]] = {}
+        for index, key in enumerate(keys):
+            twins.setdefault(key, []).append(index)
+        graded = await asyncio.gather(
+            *[
+                self._grade_twins(session, room, text, tasks[same[0]], len(same))
+                for (text, _), same in twins.items()
+            ]
+        )
+        known: dict[int, GradedSample] = {}
+        for same, samples in zip(twins.values(), graded, strict=True):
+            known |= zip(same, samples, strict=True)
+        return [known[index] for index in range(len(keys))]
+
+    async def _grade_twins(
+        self,
+        session: Session,
+        room: asyncio.Semaphore,
+        text: str,
+        task: Mapping[str, Any],
+        count: int,
+    ) -> list[GradedSample]:
+        """Grade `count` equal completions: once for all, unless the infrastructure fails.
+
+        A failure counts for one of them only, and the next one is graded again. Equal completions
+        may be most of a group; masking all of them would distort the group's baseline.
+        """
+        samples = [await self._grade(session, room, text, task)]
+        while samples[-1].failed and len(samples) < count:
+            if sum(sample.seconds.get("grading", 0.0) for sample in samples) > self._deadline:
+                break
+            samples.append(await self._grade(session, room, text, task))
+        equal = dataclasses.replace(samples[-1], remembered=True)
+        return samples + [equal] * (count - len(samples))
+
+    async def _grade(
+        self,
+        session: Session,
+        room: asyncio.Semaphore,
+        text: str,
+        task: Mapping[str, Any],
+    ) -> GradedSample:
+        code = self._extract(text)
+        if code is None:
+            return _refused("no code in the completion")
+        banned = banned_patterns(code, task.get("banned_patterns") or ())
+        if banned:
+            where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
+            return _refused(f"banned: {where}")
+        with Timer(StageTimes(), seconds := dict[Part, float]()) as timer:
+            timer.enter("queue")
+            try:
+                async with room, service_time(self._deadline, lambda: session.quiet):
+                    timer.enter("grading")
+                    verdict = await self._grader.grade(session, code, task)
+            except DeadlineError:
+                detail = f"not graded within deadline={self._deadline:g} s"
+                verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        return GradedSample(verdict, seconds=seconds)
+
+    async def _ready(self, tasks: Sequence[Mapping[str, Any]]) -> tuple[Session, asyncio.Semaphore]:
+        if self._opened.pid != os.getpid():
+            self._opened = _Opened()
+        opened = self._opened
+        async with opened.lock:
+            if opened.session is None:
+                opened.session = await self._open(tasks)
+                # Limit concurrency to the pool: otherwise the cases of all completions would
+                # interleave, and all completions would finish only at the end.
+                opened.room = asyncio.Semaphore(_BEGUN * opened.session.pool or sys.maxsize)
+            return opened.session, opened.room
+
+    async def _open(self, tasks: Sequence[Mapping[str, Any]]) -> Session:
+        session = grading_session(self._grader, **self._options)
+        try:
+            await require_working(session, self._deadline)
+            limits = getattr(self._grader, "limits", None)
+            if isinstance(limits, Limits) and session.pool:
+                _LOG.info(
+                    "a batch of %d completions that all sleep takes %.0f s at most",
+                    len(tasks),
+                    limits.longest_batch(len(tasks), session.pool),
+                )
+            checked = await check_beforehand(session, self._grader, tasks, self._check_tasks)
+            if checked:
+                fine = all(report.status == "fine" for report in checked)
+                _LOG.log(logging.INFO if fine else logging.WARNING, line_about(checked))
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name != "_opened"}
+        for name, value in state.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ConfigurationError(
+                    f"{self.name} cannot be pickled, because of its {name.lstrip('_')} "
+                    f"{value!r}: use classes and functions of a module ({error})"
+                ) from error
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _opened=_Opened())
+
+
+def _refused(detail: str) -> GradedSample:
+    return GradedSample(Verdict(Outcome.FAILED, 0.0, "policy", detail), graded=False)

@@ -1,0 +1,156 @@
+"""Scores samples for trainers: reads their tasks, and applies a policy to infrastructure failures."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, SandboxError
+from sandboxkit.integrations._retries import pauses
+from sandboxkit.integrations._training.completions import CompletionGrader, GradedSample
+from sandboxkit.integrations.rewards import Grader, Outcome, Verdict
+
+__all__ = ["OnInfra", "SampleScorer", "task_of"]
+
+OnInfra = Literal["raise", "retry", "mask"]
+"""The policy for a sample that failed in the infrastructure; it never becomes a 0."""
+
+
+class SampleScorer:
+    """Grades samples for one trainer, with an explicit policy for infrastructure failures.
+
+    `on_infra` is the policy. "raise" raises ProviderUnavailableError, which stops the training.
+    "retry" grades the sample again, with growing pauses, for up to `retry_seconds`, and then raises.
+    "mask" returns a verdict whose reward is None, and raises after `max_masked` failures without a
+    graded sample in between: then the backend is down. `no_mask` says why the trainer cannot mask;
+    unless it is None, "mask" raises ConfigurationError.
+
+    A backend that cannot start the first sandbox raises with "mask" too. The other options are
+    those of `CompletionGrader`.
+    """
+
+    def __init__(
+        self,
+        grader: Grader,
+        *,
+        trainer: str,
+        no_mask: str | None = None,
+        on_infra: OnInfra = "raise",
+        retry_seconds: float = 1800.0,
+        max_masked: int = 64,
+        **options: Any,  # CompletionGrader's, and SandboxSpec's
+    ) -> None:
+        if on_infra not in get_args(OnInfra):
+            raise ConfigurationError(
+                f"on_infra={on_infra!r}: give one of {', '.join(get_args(OnInfra))}"
+            )
+        if on_infra == "mask" and no_mask is not None:
+            raise ConfigurationError(
+                f"on_infra='mask': {trainer} cannot leave a sample out, because {no_mask}; give "
+                "'raise' or 'retry'"
+            )
+        if retry_seconds <= 0 or max_masked < 1:
+            raise ConfigurationError(
+                f"retry_seconds={retry_seconds!r}, max_masked={max_masked!r}: give seconds above 0 "
+                "and a number of samples from 1"
+            )
+        self.on_infra: OnInfra = on_infra
+        self._trainer = trainer
+        self._retry_seconds = retry_seconds
+        self._max_masked = max_masked
+        self._masked = 0
+        self._completions = CompletionGrader(grader, name=trainer, **options)
+
+    # Any: trainers pass ground truths of their users' data sets.
+    def score(self, texts: Sequence[str], truths: Sequence[Any]) -> Operation[list[Verdict]]:
+        """Return the verdict of each text, in order; `truths` hold the tasks, see `task_of`.
+
+        A verdict without a reward is only returned with the policy "mask". Raises
+        ProviderUnavailableError as the policy says, and ConfigurationError for a task that cannot
+        be read or graded.
+        """
+        tasks = [task_of(truth) for truth in truths]
+        return Operation(self._score(texts, tasks))
+
+    def close(self) -> None:
+        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
+        self._completions.close()
+
+    async def _score(
+        self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[Verdict]:
+        samples = await self._grade(texts, tasks)
+        end = time.monotonic() + self._retry_seconds
+        for pause in pauses(first=1.0):
+            failed = [number for number, sample in enumerate(samples) if sample.failed]
+            if not failed or self.on_infra != "retry" or time.monotonic() + pause > end:
+                break
+            await asyncio.sleep(pause)
+            again = await self._grade([texts[n] for n in failed], [tasks[n] for n in failed])
+            for number, sample in zip(failed, again, strict=True):
+                samples[number] = sample
+        self._check(samples)
+        return [sample.verdict for sample in samples]
+
+    async def _grade(
+        self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[GradedSample]:
+        try:
+            return await self._completions.grade(texts, tasks)
+        except SandboxError as error:  # the first sandbox could not be started
+            if self.on_infra != "retry" or not error.retryable:
+                raise
+            lost = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", str(error))
+            return [GradedSample(lost) for _ in texts]
+
+    def _check(self, samples: Sequence[GradedSample]) -> None:
+        failed = [sample.verdict.detail for sample in samples if sample.failed]
+        if failed and self.on_infra != "mask":
+            raise ProviderUnavailableError(
+                f"{self._trainer}: {len(failed)} of {len(samples)} samples failed in the "
+                f"infrastructure, with on_infra={self.on_infra!r}; the first: {failed[0]}"
+            )
+        for sample in samples:
+            if sample.needed_sandbox:
+                self._masked = self._masked + 1 if sample.failed else 0
+        if self._masked >= self._max_masked:
+            raise ProviderUnavailableError(
+                f"{self._trainer}: the last {self._masked} samples that needed a sandbox failed in "
+                f"the infrastructure, with max_masked={self._max_masked}; the last: {failed[-1]}"
+            )
+
+
+def task_of(truth: Any) -> dict[str, Any]:
+    """Return the grader's task: `truth` is a mapping, or the JSON text of one.
+
+    Arrays and scalars of numpy become lists and numbers, at any depth. Raises ConfigurationError
+    for anything else.
+    """
+    value = _plain(truth)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise _no_task(truth) from error
+    if not isinstance(value, dict):
+        raise _no_task(truth)
+    return value
+
+
+def _no_task(truth: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"the ground truth {repr(truth)[:80]} is no task: give a mapping with the grader's keys, "
+        'such as {"test_list": ["assert f(1) == 2"]}, or its JSON'
+    )
+
+
+def _plain(value: Any) -> Any:
+    convert = getattr(value, "tolist", None)  # arrays and scalars of numpy
+    if callable(convert):
+        value = convert()
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    return value
