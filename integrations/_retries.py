@@ -9,12 +9,11 @@ __all__ = ["pauses", "retry"]
 T = TypeVar("T")
 
 
-def pauses(first: float = 0.25, longest: float = 10.0) -> Iterator[float]:
-    """Yield pauses in seconds without end: `first`, then doubled each time, up to `longest`."""
-    pause = first
+def pauses(first: float = 0.25) -> Iterator[float]:
+    """Yield pauses in seconds without end: `first`, then doubled each time, up to 10."""
     while True:
-        yield pause
-        pause = min(2 * pause, longest)
+        yield first
+        first = min(2 * first, 10.0)
 
 
 async def retry(

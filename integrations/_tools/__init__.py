@@ -5,7 +5,7 @@ from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._editor import Editor
 from sandboxkit.integrations._tools._result import ToolError, ToolResult
 from sandboxkit.integrations._tools._schemas import BASH, EDITOR, SCHEMAS, SUBMIT
-from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox, told
+from sandboxkit.integrations._tools._toolbox import MARKER, Toolbox, format_result
 from sandboxkit.integrations._tools._truncate import stderr_of, truncate_middle
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "format_result",
     "stderr_of",
-    "told",
     "truncate_middle",
 ]

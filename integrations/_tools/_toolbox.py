@@ -87,7 +87,7 @@ class Toolbox:
         first, _, rest = result.output.lstrip().partition("\n")
         if result.returncode == 0 and first.strip() == MARKER:
             return ToolResult(rest or "submitted", submitted=True)
-        return told(result, self._timeout, self._limit)
+        return format_result(result, self._timeout, self._limit)
 
     async def _edit(self, command: str, path: str, **given: Any) -> str:
         command = "undo_edit" if command == "undo" else command
@@ -109,7 +109,7 @@ class Toolbox:
                 return await self.editor.undo_edit(path)
 
 
-def told(result: BashResult, timeout: float, limit: int) -> ToolResult:
+def format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:
     """Return a script's output in `limit` characters, with a note on its state unless it succeeded."""
     notes: list[str] = []
     if result.running:

@@ -203,8 +203,8 @@ class SandboxkitEnvironment(BaseEnvironment):
                 output_limit=_OUTPUT_LIMIT,
             )
         except CommandTimeoutError as error:
-            said = f"{error.result.stderr}\nCommand timed out after {seconds} seconds"
-            return ExecResult(stdout=error.result.stdout, stderr=said, return_code=_TIMED_OUT)
+            stderr = f"{error.result.stderr}\nCommand timed out after {seconds} seconds"
+            return ExecResult(stdout=error.result.stdout, stderr=stderr, return_code=_TIMED_OUT)
         except CommandStartError as error:
             if error.retryable:
                 raise

@@ -1,47 +1,36 @@
 """The sandbox configuration of an Inspect task."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import yaml  # type: ignore[import-untyped]  # no stubs
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sandboxkit import ConfigurationError
-from sandboxkit.types import Network, Profile
+from sandboxkit.integrations._option_fields import OptionFields
+from sandboxkit.options import ConfigOptions
 
 FILES = ("sandboxkit.yaml", "sandboxkit.yml")
 """Configuration files that are found automatically in a task's folder."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-class SandboxkitConfig(BaseModel, frozen=True):
-    """Options of a sample's sandbox; each field but `provider` is a field of `SandboxSpec`.
+class SandboxkitConfig(OptionFields):
+    """Options of a sample's sandbox; each field but `provider` is one of `ConfigOptions`.
 
     Use it as `SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(provider="docker"))`, or write the
     fields to a YAML file and name that: `("sandboxkit", "sandbox.yaml")`. Missing fields have
     sandboxkit's defaults; unknown fields are refused.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     provider: str | None = None
     """Name of the backend. None: SANDBOXKIT_PROVIDER, else the machine's default."""
-    image: str | None = None
-    env: dict[str, str] | None = None
-    workdir: str | None = None
-    user: str | None = None
-    cpus: float | None = None
-    memory_mb: int | None = None
-    disk_mb: int | None = None
-    pids: int | None = None
-    network: Network | None = None
-    profile: Profile | None = None
-    lifetime: float | None = None
-    start_timeout: float | None = None
 
-    def options(self) -> dict[str, Any]:  # Any: the keywords of Session, which checks them
-        """Return the keywords for a Session."""
-        return self.model_dump(exclude_none=True, exclude={"provider"})
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, *, provider: str | None = None, **options: Unpack[ConfigOptions]
+        ) -> None: ...
 
 
 def read(config: BaseModel | str | None) -> SandboxkitConfig:
@@ -67,5 +56,5 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
     except OSError as error:
         raise ConfigurationError(f"sandbox config {config!r}: {error.strerror}") from error
     except (ValidationError, ValueError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigurationError(f"sandbox config {config!r}: {said}; {remedy}") from error
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"sandbox config {config!r}: {reason}; {remedy}") from error

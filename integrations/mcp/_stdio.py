@@ -74,7 +74,7 @@ class _Service:
             with anyio.fail_after(_CLOSE_SECONDS):
                 await self._session.close()
         except (SandboxError, ExceptionGroup, TimeoutError) as error:
-            said = str(error) or f"it took longer than {_CLOSE_SECONDS:g} s"
-            sys.stderr.write(f"sandboxkit: error: the sandbox was not deleted: {said}\n")
+            reason = str(error) or f"it took longer than {_CLOSE_SECONDS:g} s"
+            sys.stderr.write(f"sandboxkit: error: the sandbox was not deleted: {reason}\n")
             sys.stderr.flush()
             self._code = _FAILED

@@ -94,5 +94,5 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([\[\]\\*?])", r"\\\1", path.as_posix())
 
 
-def _failed(status: int, said: str) -> dict[str, object]:
-    return {"reason": "tar_failed", "exit_code": status, "stderr": said[-2000:]}
+def _failed(status: int, stderr: str) -> dict[str, object]:
+    return {"reason": "tar_failed", "exit_code": status, "stderr": stderr[-2000:]}

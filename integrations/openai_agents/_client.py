@@ -69,7 +69,8 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
     ) -> SandboxSession:
         """Start a sandbox. Raises the SDK's WorkspaceStartError or ConfigurationError.
 
-        Commands start in the manifest's root; without a manifest in the Session's workdir.
+        Commands start in the manifest's root; without a manifest in the workdir of the
+        options or of the Session.
         """
         options = options or SandboxkitClientOptions()
         if manifest is not None:
@@ -128,7 +129,7 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
     ) -> tuple[Sandbox, str]:
         """Start a sandbox; return it and the directory in which its commands start."""
         try:
-            overrides = options.overrides()
+            overrides = options.options()
             sandbox = self._session.sandbox(**overrides)
             if root not in (None, sandbox.spec.workdir):
                 overrides["workdir"] = root

@@ -177,8 +177,8 @@ class SandboxkitSession(BaseSandboxSession):
         except CommandTimeoutError as error:
             raise ExecTimeoutError(command=argv, timeout_s=limit, cause=error) from error
         except (SandboxError, UnicodeEncodeError) as error:
-            said = _not_started(argv, user, error)
-            return ExecResult(stdout=b"", stderr=said, exit_code=NOT_STARTED)
+            message = _not_started(argv, user, error)
+            return ExecResult(stdout=b"", stderr=message, exit_code=NOT_STARTED)
         stderr = result.stderr_bytes
         if result.truncated:
             stderr += b"\n[output beyond %d bytes: its middle was dropped]\n" % _OUTPUT_LIMIT
@@ -207,8 +207,8 @@ class SandboxkitSession(BaseSandboxSession):
                 argv, env=env, user=_name(user), pty=PtySize() if tty else False
             )
         except (SandboxError, UnicodeEncodeError) as error:
-            said = _not_started(argv, user, error)
-            return PtyExecUpdate(None, said, NOT_STARTED, None)
+            message = _not_started(argv, user, error)
+            return PtyExecUpdate(None, message, NOT_STARTED, None)
         seconds = _YIELD_SECONDS if yield_time_s is None else yield_time_s
         return await self._terminals.open(
             process,

@@ -1,40 +1,27 @@
 """Options of a run's sandbox, and the stored state for reconnecting to it."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from agents.sandbox.session import SandboxSessionState
 from agents.sandbox.session.sandbox_client import BaseSandboxClientOptions
 from pydantic import Field
 
-from sandboxkit.types import Network, Profile
+from sandboxkit.integrations._option_fields import OptionFields
+from sandboxkit.options import ConfigOptions
 
 
-class SandboxkitClientOptions(BaseSandboxClientOptions):
-    """Options of a run's sandbox, which override those of the client's Session; see `SandboxSpec`.
+class SandboxkitClientOptions(OptionFields, BaseSandboxClientOptions):
+    """Options of a run's sandbox, which override those of the client's Session; see `ConfigOptions`.
 
-    They are stored with the session's state, so they must not hold secrets: give those to the
-    Session.
+    They are stored with the session's state, so they cannot hold secrets: give those to the
+    Session. A manifest's root takes precedence over `workdir`.
     """
 
     type: Literal["sandboxkit"] = "sandboxkit"  # pyright: ignore[reportIncompatibleVariableOverride]  # as the SDK's own
-    image: str | None = None
-    env: dict[str, str] | None = None
-    user: str | None = None
-    cpus: float | None = None
-    memory_mb: int | None = None
-    disk_mb: int | None = None
-    pids: int | None = None
-    network: Network | None = None
-    profile: Profile | None = None
-    lifetime: float | None = None
-    start_timeout: float | None = None
 
-    def overrides(
-        self,
-    ) -> dict[str, Any]:  # Any: the keywords of Session.sandbox, which checks them
-        """Return the keywords for `Session.sandbox`."""
-        given = {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
-        return {name: value for name, value in given.items() if value is not None}
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[ConfigOptions]) -> None: ...
 
 
 class SandboxkitSessionState(SandboxSessionState):

@@ -134,8 +134,8 @@ class RunningCommands:
         if not closed:
             return PtyExecUpdate(number, output, None, tokens)
         self._open.pop(number, None)
-        status, said = terminal.outcome()
-        return PtyExecUpdate(None, output + said, status, tokens)
+        status, message = terminal.outcome()
+        return PtyExecUpdate(None, output + message, status, tokens)
 
     def _oldest(self) -> _Terminal | None:
         """Remove and return the command to end if the SDK's limit is reached; else None."""

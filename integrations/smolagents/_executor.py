@@ -167,8 +167,8 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         if result.error is not None and result.error.name == _in_sandbox.FinalAnswer.__name__:
             return CodeOutput(_decoded(result), printed, True)
         if result.error is not None:
-            said = result.error.traceback or f"{result.error.name}: {result.error.message}"
-            raise InterpreterError(f"Code execution failed:\n{said[-_MOST_TEXT:]}")
+            text = result.error.traceback or f"{result.error.name}: {result.error.message}"
+            raise InterpreterError(f"Code execution failed:\n{text[-_MOST_TEXT:]}")
         if result.text is None:
             return CodeOutput(None, printed, False)
         shown = await kernel.run(_call("show_last"), timeout=self._timeout, grace=_GRACE_SECONDS)
@@ -224,10 +224,10 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         argv = [self._python, "-m", "pip", "install", "-q", *packages]
         result = await self._sandbox.exec(argv, timeout=_INSTALL_SECONDS)
         if result.returncode:
-            said = " ".join(result.stderr.split())[-500:]
+            text = " ".join(result.stderr.split())[-500:]
             raise ConfigurationError(
                 f"the tools need {', '.join(packages)}, which the sandbox lacks and pip could not "
-                f"install: {said}; use an image that has them, or network='internet'"
+                f"install: {text}; use an image that has them, or network='internet'"
             )
 
     def _refuse_ended(self, result: CellResult) -> None:

@@ -17,7 +17,7 @@ MOST_VALUE = 1 << 20
 MOST_FINAL = 16 << 20
 
 display: Callable[[Any], None] = print
-"""The kernel's own, once it is set: the agent's code may give that name to something else."""
+"""The kernel's `display`, kept here because the agent's code may rebind that name."""
 
 
 class FinalAnswer(BaseException):
@@ -25,7 +25,7 @@ class FinalAnswer(BaseException):
 
 
 def encode(value: Any) -> Any:
-    """The value as plain JSON, with `__type__` for what JSON lacks, as smolagents reads it."""
+    """Encode a value as JSON data in smolagents' format, with `__type__` for non-JSON types."""
     if value is None:
         return None
     for kind in (bool, int, float):
@@ -89,7 +89,7 @@ def _of_a_module(value: Any) -> Any:
 
 
 class Encoded:
-    """Shown as its value in the form that smolagents reads."""
+    """A value whose MIME representation is smolagents' format."""
 
     def __init__(self, value: Any, most: int) -> None:
         self.value = encode(value)
@@ -102,7 +102,7 @@ class Encoded:
 
 
 def show_last() -> None:
-    """Show the value of the last cell; nothing where it is not plain data, or too much."""
+    """Show the value of the last cell, unless it cannot be encoded or is too large."""
     try:
         value = Encoded(vars(sys.modules["__main__"])["_"], MOST_VALUE)
     except Exception:  # noqa: BLE001 - of the value's own methods; then its text will do
@@ -111,20 +111,20 @@ def show_last() -> None:
 
 
 def receive(decoder: str, values: str) -> None:
-    """Take variables, in the form of smolagents and with its own code to read them."""
+    """Set variables, decoded with smolagents' own code."""
     names: dict[str, Any] = {}
     exec(decoder, names)
     vars(sys.modules["__main__"]).update(names["_deserialize"](values))
 
 
 def show_lacking(modules: list[str]) -> None:
-    """Show those of the modules that cannot be imported here."""
+    """Show the modules that cannot be imported here."""
     lacking = [name for name in modules if importlib.util.find_spec(name) is None]
     display(Encoded(lacking, MOST_VALUE))
 
 
 def finish_with_answer() -> None:
-    """Have the tool called final_answer end the agent's work, once the tools are defined."""
+    """Make the tool `final_answer` end the run; call this after the tools are defined."""
     names = vars(sys.modules["__main__"])
     tool = names.get("final_answer")
     if tool is None or isinstance(tool, types.FunctionType):

@@ -222,3 +222,5 @@ async def _prepare(sandbox: Sandbox, task: Task, start_timeout: float) -> None:
         await sandbox.exec(
             ["bash", "-c", task.setup], cwd=task.workdir, timeout=task.setup_timeout, check=True
         )
+    if task.setup_network is not None:
+        await sandbox.set_network(task.network or "none")

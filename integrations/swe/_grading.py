@@ -58,7 +58,7 @@ def make_sandbox(session: Session, task: Task, *, tests: bool = False) -> Sandbo
         "workdir": task.workdir,
         "memory_mb": task.memory_mb,
         "cpus": task.cpus,
-        "network": task.test_network if tests else task.network,
+        "network": task.test_network if tests else task.setup_network or task.network,
         "env": task.env or None,
     }
     given = {name: value for name, value in limits.items() if value is not None}
@@ -95,7 +95,7 @@ async def _tested(
     """Run the tests; if they write no reward, decide whether the submission is to blame.
 
     It is to blame (TAMPERED) if the same tests do write a reward in a control sandbox without the
-    submission. With internet access the cause may also be a network failure in one sandbox, so
+    submission. With a network the cause may also be a network failure in one sandbox, so
     the first time raises ProviderUnavailableError for a retry, and the second time counts.
     """
     try:
@@ -107,7 +107,7 @@ async def _tested(
             if (wrong := await _without_submission(session, task, detail)) is not None:
                 return wrong
             before.append(missing)
-            if sandbox.spec.network == "internet":
+            if sandbox.spec.network == "internet" or sandbox.spec.egress is not None:
                 raise ProviderUnavailableError(detail) from None
         return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
 

@@ -67,7 +67,7 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
         timeout=task.test_timeout,
     )
     try:
-        said = await anext(aiter(process.stdout.lines()), "")
+        line = await anext(aiter(process.stdout.lines()), "")
     finally:
         process.kill()
     try:
@@ -75,7 +75,7 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     except CommandTimeoutError:
         return Verdict(Outcome.TIMEOUT, 0.0, "policy", f"tests ran past {task.test_timeout:g} s")
     detail = ascii(result.stderr.strip()[-300:])[1:-1]
-    status = re.fullmatch(rf"{nonce} (\d{{1,3}})", said)
+    status = re.fullmatch(rf"{nonce} (\d{{1,3}})", line)
     if status is None:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests' shell was killed: {detail}")
     if task.reward_decides:

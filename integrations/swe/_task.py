@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, Egress
 from sandboxkit.integrations.swe.folder import dockerfile, read_settings, read_table
 from sandboxkit.types import Network
 
@@ -39,11 +39,13 @@ class Task:
     cpus: float | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variables of the agent's sandbox and of the tests' sandbox."""
-    network: Network | None = None
+    network: Network | Egress | None = None
     """Network of the agent's sandbox; None: the session's setting."""
+    setup_network: Egress | None = None
+    """The servers that `setup` may reach. Afterwards `network` applies, or "none" without one."""
     test_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Additional environment variables for `test.sh`."""
-    test_network: Network | None = None
+    test_network: Network | Egress | None = None
     """Network of the tests' sandbox, unless `in_place`; None: the session's setting."""
     reward_decides: bool = False
     """Whether `test.sh` follows Harbor: the reward that it writes counts whatever its exit status.
@@ -57,6 +59,11 @@ class Task:
                 raise ConfigurationError(
                     f"task {self.id!r}: {name}={seconds!r} is not a positive number of seconds"
                 )
+        if self.setup_network is not None and self.network == "internet":
+            raise ConfigurationError(
+                f"task {self.id!r}: setup_network does not go with network='internet', which cannot be "
+                "cut off later; leave one out"
+            )
         for path in () if self.in_place else self.artefacts:
             if not path.startswith("/") or posixpath.normpath(path) in ("/", "//"):
                 raise ConfigurationError(
@@ -75,8 +82,8 @@ def load_task(folder: Path) -> Task:
     submission; it exits with status 0 on success and may write a score from 0 to 1 to
     /logs/verifier/reward.txt. A score above 0 with another exit status counts as tampering.
 
-    `task.toml` may have a table `[sandboxkit]` with `in_place`, `artefacts` and `setup_timeout`, and
-    Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
+    `task.toml` may have a table `[sandboxkit]` with `in_place`, `artefacts`, `setup_timeout` and
+    `setup_allow`, the names of the servers that `setup.sh` may reach, and Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
     `environment/Dockerfile` is not built: the image must exist, as `docker_image` or as the FROM of
     a Dockerfile that adds at most a WORKDIR.
     """
@@ -91,6 +98,7 @@ def load_task(folder: Path) -> Task:
     settings = read_settings(folder / "task.toml")
     environment = read_table(settings, "environment", folder)
     own = read_table(settings, "sandboxkit", folder)
+    allowed = own.get("setup_allow")
     image, workdir = _image(folder, environment)
     seeds = folder / "environment" / "seeds"
     try:
@@ -106,6 +114,7 @@ def load_task(folder: Path) -> Task:
             artefacts=_artefacts(own.get("artefacts", (workdir,))),
             in_place=bool(own.get("in_place", False)),
             setup_timeout=float(own.get("setup_timeout", 300.0)),
+            setup_network=None if allowed is None else Egress(allow=allowed),
             test_timeout=float(read_table(settings, "verifier", folder).get("timeout_sec", 300.0)),
             memory_mb=environment.get("memory_mb"),
             cpus=environment.get("cpus"),

@@ -2,41 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
-from sandboxkit.integrations._training.clock import PARTS, Part, percentiles
-from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations._training.clock import PARTS, percentiles
+from sandboxkit.integrations._training.completions import GradedSample
+from sandboxkit.integrations.rewards import Outcome
 
 LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 # Arguments that TRL adds to the columns of the data set.
 _OF_TRL = frozenset({"completion_ids", "environments", "log_extra", "log_metric", "trainer_state"})
-
-
-@dataclass(frozen=True, slots=True)
-class GradedSample:
-    """A completion's verdict, and how it came about."""
-
-    verdict: Verdict
-    graded: bool = True
-    """False for a completion that was refused without grading."""
-    seconds: Mapping[Part, float] = field(default_factory=dict)
-    remembered: bool = False
-    """Whether verdict and times were copied from an equal completion."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the infrastructure failed."""
-        return self.verdict.reward is None
-
-    @property
-    def needed_sandbox(self) -> bool:
-        """Whether the sample counts in the failure rate: it was graded, or failed in the infrastructure."""
-        return self.graded or self.failed
 
 
 def rows(count: int, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -49,8 +27,8 @@ def text_of(completion: Any) -> str:
     """Return a completion's text; of messages, the assistant's content."""
     if isinstance(completion, str):
         return completion
-    said = [m.get("content") for m in completion if m.get("role", "assistant") == "assistant"]
-    return "\n".join(part for part in said if isinstance(part, str))
+    texts = [m.get("content") for m in completion if m.get("role", "assistant") == "assistant"]
+    return "\n".join(part for part in texts if isinstance(part, str))
 
 
 def refuse_broken(

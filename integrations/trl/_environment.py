@@ -13,7 +13,7 @@ from sandboxkit import (
     SandboxFileError,
     Session,
 )
-from sandboxkit.integrations._tools import Bash, ToolError, told, truncate_middle
+from sandboxkit.integrations._tools import Bash, ToolError, format_result, truncate_middle
 from sandboxkit.integrations.rewards import TROUBLE, Phase, Verdict, verdict_of
 from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
 from sandboxkit.provider import Provider
@@ -122,7 +122,7 @@ class SandboxEnvironment(RolloutEnvironment):
                 result = await self._bash.run(command, as_input=as_input is True)
             except ToolError as error:
                 return f"error: {error}"
-            return told(result, self._owner.timeout, self._owner.observation_limit).text
+            return format_result(result, self._owner.timeout, self._owner.observation_limit).text
 
         return self._tool("bash", run, command=command)
 
@@ -239,12 +239,12 @@ class SandboxEnvironment(RolloutEnvironment):
         begun = time.monotonic()
         wrong = [each for each, value in arguments.items() if not isinstance(value, str)]
         if wrong:
-            said = f"error: {wrong[0]} is not a string"
+            observation = f"error: {wrong[0]} is not a string"
         else:
-            said = Operation(call(self._sandbox)).result()
-        said = truncate_middle(said, self._owner.observation_limit)
-        trace.called(name, arguments, said, said.startswith("error: "), begun)
-        return said
+            observation = Operation(call(self._sandbox)).result()
+        observation = truncate_middle(observation, self._owner.observation_limit)
+        trace.called(name, arguments, observation, observation.startswith("error: "), begun)
+        return observation
 
 
 class RewardedSandboxEnvironment(SandboxEnvironment):

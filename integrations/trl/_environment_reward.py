@@ -7,8 +7,9 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations._service import DeadlineError, service_time
+from sandboxkit.integrations._training.completions import GradedSample
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.integrations.trl._batch import GradedSample, LogExtra, LogMetric, log, refuse_broken
+from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, log, refuse_broken
 from sandboxkit.integrations.trl._records import Records
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.completions import GradedSample
 from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
-from sandboxkit.integrations.trl._batch import GradedSample
 from sandboxkit.integrations.trl._rollout import Trace
 
 _log = logging.getLogger("sandboxkit.trl")

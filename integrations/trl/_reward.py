@@ -1,31 +1,16 @@
 """Reward functions for `reward_funcs`, which grade a batch of completions in sandboxes."""
 
 import asyncio
-import dataclasses
 import inspect
-import logging
-import os
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from sandboxkit import ConfigurationError, Operation, Session
-from sandboxkit.integrations._outages import require_working
-from sandboxkit.integrations._service import DeadlineError, service_time, within
-from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
-from sandboxkit.integrations.rewards import (
-    Grader,
-    Limits,
-    Outcome,
-    Verdict,
-    banned_patterns,
-    extract_code,
-    grading_session,
-)
-from sandboxkit.integrations.rewards.doctor import CheckTasks, check_beforehand, line_about
+from sandboxkit import ConfigurationError, Operation
+from sandboxkit.integrations._training.completions import CompletionGrader
+from sandboxkit.integrations.rewards import Grader, extract_code
+from sandboxkit.integrations.rewards.doctor import CheckTasks
 from sandboxkit.integrations.trl._batch import (
-    GradedSample,
     LogExtra,
     LogMetric,
     log,
@@ -41,9 +26,6 @@ __all__ = ["CombinedReward", "SandboxReward"]
 Rewards = list[float | None]
 RewardFunction = Callable[..., Any]
 """Any, as in TRL: returns a list of numbers and None, or a coroutine of such a list."""
-_LOG = logging.getLogger(__name__)
-_BEGUN = 2
-"""Number of completions graded at a time, per sandbox of the pool."""
 
 
 class SandboxReward:
@@ -98,30 +80,24 @@ class SandboxReward:
         pool: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
-        if deadline <= 0 or not 0 <= max_infra_failed_rate <= 1:
+        if not 0 <= max_infra_failed_rate <= 1:
             raise ConfigurationError(
-                f"deadline={deadline!r}, max_infra_failed_rate={max_infra_failed_rate!r}: "
-                "give seconds above 0 and a share from 0 to 1"
+                f"max_infra_failed_rate={max_infra_failed_rate!r}: give a share from 0 to 1"
             )
         self.__name__ = name  # what TRL logs it as
-        self._grader = within(grader, deadline)
-        self._extract = extract
-        self._deadline = deadline
+        self._completions = CompletionGrader(
+            grader,
+            name=name,
+            extract=extract,
+            deadline=deadline,
+            check_tasks=check_tasks,
+            provider=provider,
+            max_concurrency=max_concurrency,
+            pool=pool,
+            **options,
+        )
         self._limit = max_infra_failed_rate
         self._records = Records(records)
-        if check_tasks not in get_args(CheckTasks):
-            raise ConfigurationError(
-                f"check_tasks={check_tasks!r}: give one of {', '.join(get_args(CheckTasks))}"
-            )
-        self._check_tasks = check_tasks
-        self._options = {
-            "provider": provider,
-            "max_concurrency": max_concurrency,
-            "pool": pool,
-            **options,
-        }
-        self._session: Session | None = None
-        self._pid = 0
 
     def __call__(
         self,
@@ -148,7 +124,7 @@ class SandboxReward:
     ) -> Rewards:
         """Return the rewards of a batch; `reward_funcs=[reward.score]` runs concurrently with other coroutines."""
         tasks = rows(len(completions), columns)
-        samples = await self._samples(await self._opened(tasks), completions, tasks)
+        samples = await self._completions.grade([text_of(each) for each in completions], tasks)
         rewards = [sample.verdict.reward for sample in samples]
         await asyncio.to_thread(
             self._records.write, prompts, completions, samples, rewards, columns
@@ -159,115 +135,7 @@ class SandboxReward:
 
     def close(self) -> None:
         """Close the session, as the interpreter's exit also does. The next call opens a new one."""
-        if self._session is not None and self._pid == os.getpid():
-            self._session.close().result()
-        self._session = None
-
-    async def _samples(
-        self, session: Session, completions: Sequence[Any], tasks: Sequence[Mapping[str, Any]]
-    ) -> list[GradedSample]:
-        keys = [
-            (text_of(completion), repr(sorted(task.items())))
-            for completion, task in zip(completions, tasks, strict=True)
-        ]
-        twins: dict[tuple[str, str], list[int]] = {}
-        for index, key in enumerate(keys):
-            twins.setdefault(key, []).append(index)
-        # Limit concurrency to the pool: otherwise the cases of all completions would interleave,
-        # and all completions would finish only at the end.
-        room = asyncio.Semaphore(_BEGUN * session.pool or len(keys))
-        graded = await asyncio.gather(
-            *[
-                self._grade_twins(session, room, text, tasks[same[0]], len(same))
-                for (text, _), same in twins.items()
-            ]
-        )
-        known: dict[int, GradedSample] = {}
-        for same, samples in zip(twins.values(), graded, strict=True):
-            known |= zip(same, samples, strict=True)
-        return [known[index] for index in range(len(keys))]
-
-    async def _grade_twins(
-        self,
-        session: Session,
-        room: asyncio.Semaphore,
-        text: str,
-        task: Mapping[str, Any],
-        count: int,
-    ) -> list[GradedSample]:
-        """Grade `count` equal completions: once for all, unless the infrastructure fails.
-
-        A failure counts for one of them only, and the next one is graded again. Equal completions
-        may be most of a group; masking all of them would distort the group's baseline.
-        """
-        samples = [await self._grade(session, room, text, task)]
-        while samples[-1].failed and len(samples) < count:
-            if sum(sample.seconds.get("grading", 0.0) for sample in samples) > self._deadline:
-                break
-            samples.append(await self._grade(session, room, text, task))
-        equal = dataclasses.replace(samples[-1], remembered=True)
-        return samples + [equal] * (count - len(samples))
-
-    async def _grade(
-        self, session: Session, room: asyncio.Semaphore, text: str, task: Mapping[str, Any]
-    ) -> GradedSample:
-        code = self._extract(text)
-        if code is None:
-            return _refused("no code in the completion")
-        banned = banned_patterns(code, task.get("banned_patterns") or ())
-        if banned:
-            where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
-            return _refused(f"banned: {where}")
-        with Timer(StageTimes(), seconds := dict[Part, float]()) as timer:
-            timer.enter("queue")
-            try:
-                async with room, service_time(self._deadline, lambda: session.quiet):
-                    timer.enter("grading")
-                    verdict = await self._grader.grade(session, code, task)
-            except DeadlineError:
-                detail = f"not graded within deadline={self._deadline:g} s"
-                verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
-        return GradedSample(verdict, seconds=seconds)
-
-    async def _opened(self, tasks: Sequence[Mapping[str, Any]]) -> Session:
-        if self._session is None or self._pid != os.getpid():
-            session = self._session = grading_session(self._grader, **self._options)
-            self._pid = os.getpid()
-            try:
-                await require_working(session, self._deadline)
-                limits = getattr(self._grader, "limits", None)
-                if isinstance(limits, Limits) and session.pool:
-                    _LOG.info(
-                        "a batch of %d completions that all sleep takes %.0f s at most",
-                        len(tasks),
-                        limits.longest_batch(len(tasks), session.pool),
-                    )
-                checked = await check_beforehand(session, self._grader, tasks, self._check_tasks)
-                if checked:
-                    fine = all(report.status == "fine" for report in checked)
-                    _LOG.log(logging.INFO if fine else logging.WARNING, line_about(checked))
-            except BaseException:
-                self._session = None
-                await session.close()
-                raise
-            return session
-        return self._session
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_session": None, "_pid": 0}
-        for name, value in state.items():
-            try:
-                pickle.dumps(value)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                raise ConfigurationError(
-                    f"{self.__name__} cannot be pickled, because of its {name.lstrip('_')} "
-                    f"{value!r}: use classes and functions of a module ({error})"
-                ) from error
-        return state
-
-
-def _refused(detail: str) -> GradedSample:
-    return GradedSample(Verdict(Outcome.FAILED, 0.0, "policy", detail), graded=False)
+        self._completions.close()
 
 
 class CombinedReward:

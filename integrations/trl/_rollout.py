@@ -110,11 +110,11 @@ class Environments(ABC):
     def _require_backend(self) -> None:
         if self._works:
             return
-        said = self.session.diagnose().result()
-        if not said.available:
+        report = self.session.diagnose().result()
+        if not report.available:
             name = self.session.provider_name
             raise ProviderUnavailableError(
-                f"provider {name!r} cannot work: {said.detail}. {said.remedy}".rstrip(". "),
+                f"provider {name!r} cannot work: {report.detail}. {report.remedy}".rstrip(". "),
                 provider=name,
             )
         self._works = True

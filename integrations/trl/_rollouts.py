@@ -98,10 +98,10 @@ class SandboxRollouts:
         turns = 0
         with ThreadPoolExecutor(len(rollouts), "sandbox-rollouts") as threads:
             while active and turns < dialogue.max_turns:
-                said = list(threads.map(_act, active))
+                replies = list(threads.map(_act, active))
                 active = [
                     each
-                    for each, answers in zip(active, said, strict=True)
+                    for each, answers in zip(active, replies, strict=True)
                     if dialogue.hear(each, answers)
                 ]
                 if active:
@@ -162,14 +162,14 @@ class _Dialogue:
         # The only way to generate with whichever engine TRL is configured to use. It is private,
         # but so is the engine that TRL's examples of rollout_func use.
         begun = time.monotonic()
-        said, logprobs = self._trainer._generate_single_turn(
+        replies, logprobs = self._trainer._generate_single_turn(
             [each.prompt_ids + each.ids for each in rollouts], None, {}, num_generations=1
         )
         took = time.monotonic() - begun
         for number, rollout in enumerate(rollouts):
             room = max(self._limit - len(rollout.ids), 0)
             before = rollout.prompt_ids + rollout.ids
-            ids = list(said[number])[:room]
+            ids = list(replies[number])[:room]
             rollout.add(ids, 1, None if logprobs is None else list(logprobs[number])[:room])
             self._note(rollout, "assistant", ids)
             trace = rollout.environment._trace

@@ -149,9 +149,9 @@ class SweEnvironment(RolloutEnvironment):
         if self._submitted:
             return _OVER
         begun = time.monotonic()
-        said, error = Operation(self._step(self._first, name, arguments)).result()
-        self._trace.called(name, arguments, said, error, begun)
-        return said
+        observation, error = Operation(self._step(self._first, name, arguments)).result()
+        self._trace.called(name, arguments, observation, error, begun)
+        return observation
 
     async def _step(
         self, first: Operation[Step], name: str, arguments: dict[str, Any]

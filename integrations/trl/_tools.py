@@ -14,7 +14,7 @@ from sandboxkit import (
 )
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.trl._told import told, told_killed
+from sandboxkit.integrations.trl._format_result import format_killed, format_result
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
@@ -98,9 +98,9 @@ class SandboxTools:
     async def _once(self, argv: list[str]) -> str:
         try:
             async with asyncio.timeout(self._timeout + self._start_timeout):
-                return told(await self.session.run(argv, timeout=self._timeout))
+                return format_result(await self.session.run(argv, timeout=self._timeout))
         except CommandTimeoutError as error:
-            return told_killed(error, self._timeout)
+            return format_killed(error, self._timeout)
         except TimeoutError:
             raise SandboxStartError(
                 f"no sandbox and no answer within {self._start_timeout:g} s and the timeout",

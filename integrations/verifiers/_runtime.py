@@ -9,7 +9,7 @@ from verifiers.v1.runtimes.base import Runtime, RuntimeProcess
 
 from sandboxkit import CommandStartError, Process, Sandbox, SandboxError
 from sandboxkit.integrations._tools import stderr_of
-from sandboxkit.integrations.verifiers._relay import Relay
+from sandboxkit.integrations.verifiers._host_ports import HostPorts
 
 _WORKDIR = "/workspace"
 _NOT_STARTED = 127
@@ -30,7 +30,7 @@ class SandboxkitRuntime(Runtime):
     """A sandbox as the runtime of runs: `agent.run(task, runtime=box)`.
 
     The owner calls `start` and `stop`, as `boxed` does. Programs in the sandbox reach the model through
-    a relay over the sandbox's own streams, which needs `python3` but no network. To verifiers it is a
+    ports of the sandbox that lead to the host, which needs no network. To verifiers it is a
     Docker runtime on every backend: local, with either full network access or only what the framework
     needs. The trace's `runtime` stays empty, since "docker" could be wrong there.
     """
@@ -40,7 +40,7 @@ class SandboxkitRuntime(Runtime):
     def __init__(self, sandbox: Sandbox, name: str | None = None) -> None:
         super().__init__(name)
         spec = sandbox.spec
-        self._sandbox, self._relay = sandbox, Relay(sandbox)
+        self._sandbox, self._host_ports = sandbox, HostPorts(sandbox)
         self._workdir = spec.workdir or _WORKDIR  # replaced by the real one at the start
         self.config = vf.DockerConfig(
             image=spec.image or "",
@@ -60,15 +60,15 @@ class SandboxkitRuntime(Runtime):
         return self._sandbox.provider_name
 
     async def start(self) -> None:
-        """Start the sandbox and the relay."""
+        """Start the sandbox and its ports that lead to the host."""
         await self._sandbox.start()
         self._workdir = await self._sandbox.workdir()
         self.config = self.config.model_copy(update={"workdir": self._workdir})
-        await self._relay.start()
+        await self._host_ports.start()
 
     async def teardown(self) -> None:
         """Delete the sandbox; `stop` shields this from cancellation."""
-        await self._relay.close()
+        await self._host_ports.close()
         await self._sandbox.stop()
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
@@ -102,7 +102,7 @@ class SandboxkitRuntime(Runtime):
 
     def host_url(self, url: str) -> str:
         """Return the URL by which a program in the sandbox reaches a URL of the host."""
-        return self._relay.url(url)
+        return self._host_ports.url(url)
 
     async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
         if max_bytes is not None:
