@@ -9,13 +9,14 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, UNIXSocketStream
+from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -50,7 +51,7 @@ class NamespaceProvider(AgentProvider[Instance]):
                 stdout=theirs.fileno(),
                 pass_fds=[listener.fileno()],
             )
-        stream = await UNIXSocketStream.from_socket(ours)
+        stream = UnixStream(ours)
         try:
             await self._attach(sandbox_id, stream, config_of(spec))
         except BaseException:
@@ -60,7 +61,7 @@ class NamespaceProvider(AgentProvider[Instance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         try:
-            return await anyio.connect_unix(self.folder / sandbox_id)
+            return await UnixStream.connect(str(self.folder / sandbox_id))
         except OSError as error:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}") from error
 

@@ -31,7 +31,7 @@ class Program(ProgramStream):
     async def _stderr(self) -> None:
         assert self.process.stderr is not None
         while data := await self.process.stderr.read(4096):
-            self.said = (self.said + data)[-2000:]
+            self.diagnostics = (self.diagnostics + data)[-2000:]
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         assert self.process.stdout is not None

@@ -41,7 +41,7 @@ async def test_the_agents_limits_cannot_be_lowered(box: Box) -> None:
     assert (await box.sh("prlimit --pid 1 --nofile=9:9")).status != 0
 
 
-async def test_a_command_may_lower_limits_that_are_its_own(box: Box) -> None:
+async def test_a_command_can_lower_its_own_limits(box: Box) -> None:
     run = await box.sh(
         "prlimit --nofile=9:9 sh -c 'ulimit -n'; prlimit --pid $$ --nofile=8:8; ulimit -n"
     )
@@ -51,7 +51,7 @@ async def test_a_command_may_lower_limits_that_are_its_own(box: Box) -> None:
 @pytest.mark.parametrize(
     "signals", [range(34, 65), [10, 12], [17], [23]], ids=["real-time", "user", "child", "urgent"]
 )
-async def test_a_flood_of_signals_does_not_hold_up_the_agent(box: Box, signals: range) -> None:
+async def test_a_signal_flood_does_not_delay_the_agent(box: Box, signals: range) -> None:
     async with anyio.create_task_group() as group:
         argv = [sys.executable, "-c", FLOOD, *map(str, signals)]
         group.start_soon(lambda: box.exec(*argv))
@@ -78,7 +78,7 @@ async def test_many_file_calls_at_once_start_no_thread(box: Box) -> None:
     assert (await box.sh(threads)).stdout == before
 
 
-async def test_a_flood_of_signals_fills_no_queue_that_others_need(
+async def test_a_signal_flood_does_not_fill_the_shared_signal_queue(
     box: Box, provider: NamespaceProvider
 ) -> None:
     """A real-time signal that waits counts for its user everywhere: no other agent could start."""

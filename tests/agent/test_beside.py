@@ -33,7 +33,9 @@ OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/sh
 async def machines(anyio_backend: str) -> AsyncIterator[Machines]:
     machines = Machines(OWN_FOLDERS)
     yield machines
-    for sandbox_id in list(machines.processes):
+    # A machine that a test has halted is in no list, and may have programs that wait to be reaped.
+    programs = {program.sandbox_id for program in machines.programs}
+    for sandbox_id in {*machines.processes, *programs}:
         await machines.delete(sandbox_id)
 
 
@@ -45,7 +47,7 @@ async def sh(machines: Machines, sandbox_id: str, script: str, **options: object
     return run
 
 
-async def said(program: Program) -> bytes:
+async def output_of(program: Program) -> bytes:
     out = b""
     with anyio.fail_after(20):
         try:
@@ -57,7 +59,7 @@ async def said(program: Program) -> bytes:
 
 async def agent_of(machines: Machines, sandbox_id: str) -> int:
     """Its number inside."""
-    found = await said(
+    found = await output_of(
         await machines.program(sandbox_id, "pgrep", "-f", "^sandboxkit-agent -beside")
     )
     # Its reapers share its memory, command line and all: it is the first.
@@ -65,7 +67,7 @@ async def agent_of(machines: Machines, sandbox_id: str) -> int:
 
 
 @pytest.mark.parametrize("user", ["nobody", None])
-async def test_a_kill_ends_all_of_a_command_and_nothing_else(
+async def test_a_kill_ends_the_whole_command_and_no_other(
     machines: Machines, user: str | None, tmp_path: Path
 ) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp", user=user))
@@ -88,7 +90,7 @@ async def test_a_kill_ends_all_of_a_command_and_nothing_else(
             await anyio.sleep(0.3)
             group.cancel_scope.cancel()
     assert not scope.cancelled_caught
-    living = await said(await machines.program(sandbox_id, "ps", "-eo", "args="))
+    living = await output_of(await machines.program(sandbox_id, "ps", "-eo", "args="))
     assert b"sleep 987" in living
     assert b"sleep 98" not in living.replace(b"sleep 987", b"")
     assert (await sh(machines, sandbox_id, "echo still")).stdout == b"still\n"
@@ -101,7 +103,7 @@ async def test_background_processes_outlive_their_command(machines: Machines) ->
     assert (await sh(machines, sandbox_id, "pgrep -f 'sleep 977' | wc -l")).stdout.strip() != b"0"
 
 
-async def test_commands_go_on_when_their_link_breaks(machines: Machines, tmp_path: Path) -> None:
+async def test_commands_continue_after_the_link_breaks(machines: Machines, tmp_path: Path) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir=str(tmp_path)))
     run = Run()
     script = "echo x >> started; for i in $(seq 40); do echo line $i; sleep 0.05; done; exit 5"
@@ -128,10 +130,10 @@ async def test_a_command_that_kills_the_agent_has_ended_its_sandbox(machines: Ma
         with anyio.fail_after(60), pytest.raises(SandboxTerminatedError) as caught:
             await sh(machines, sandbox_id, attempt)
         assert caught.value.by_command
-        assert "what ran in it ended its agent" in str(caught.value)
+        assert "a program in it ended its agent" in str(caught.value)
 
 
-async def test_a_machine_that_was_started_again_is_nobodys_fault(machines: Machines) -> None:
+async def test_a_restarted_machine_is_an_infrastructure_error(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     await machines.halt(sandbox_id)
     await asyncio.sleep(0.05)  # a start is told from another by the kernel's ticks
@@ -139,7 +141,7 @@ async def test_a_machine_that_was_started_again_is_nobodys_fault(machines: Machi
     with anyio.fail_after(60), pytest.raises(SandboxTerminatedError) as caught:
         await sh(machines, sandbox_id, "true")
     assert not caught.value.by_command
-    assert "started it again" in str(caught.value)
+    assert "restarted it" in str(caught.value)
 
 
 async def test_a_machine_that_is_gone_has_ended(machines: Machines) -> None:
@@ -163,10 +165,10 @@ async def test_a_machine_that_is_gone_has_ended(machines: Machines) -> None:
     assert [error.by_command for error in ended] == [False]
 
 
-async def test_who_takes_the_name_of_a_dead_agent_is_not_spoken_to(machines: Machines) -> None:
+async def test_a_process_with_the_name_of_a_dead_agent_gets_no_data(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp", user="nobody"))
     pid = await agent_of(machines, sandbox_id)
-    await said(await machines.program(sandbox_id, "kill", "-9", str(pid)))
+    await output_of(await machines.program(sandbox_id, "kill", "-9", str(pid)))
     listen = (
         "import socket, time; s = socket.socket(socket.AF_UNIX); "
         f"s.bind('\\0sandboxkit-{sandbox_id}'); s.listen(); print('on', flush=True); time.sleep(60)"
@@ -201,7 +203,7 @@ async def test_a_command_of_the_agents_user_cannot_lower_its_limits(machines: Ma
     assert (await sh(machines, sandbox_id, "echo on")).stdout == b"on\n"
 
 
-async def test_another_process_finds_the_agent_and_starts_none(machines: Machines) -> None:
+async def test_another_process_reuses_the_running_agent(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     other = Machines()
     other.processes, other.programs = machines.processes, machines.programs
@@ -211,7 +213,9 @@ async def test_another_process_finds_the_agent_and_starts_none(machines: Machine
     outside = await _outside(machines, sandbox_id, pid)
     os.kill(outside, signal.SIGKILL)
     with anyio.fail_after(20):
-        while b"-beside" in (await said(await machines.program(sandbox_id, "ps", "-eo", "args="))):
+        while b"-beside" in (
+            await output_of(await machines.program(sandbox_id, "ps", "-eo", "args="))
+        ):
             await anyio.sleep(0.01)
     unknown = Machines()
     unknown.processes, unknown.programs = machines.processes, machines.programs
@@ -250,7 +254,7 @@ async def sent_with_starts(machines: Machines, times: int) -> list[int]:
     return [link.sizes[0] for link in machines.links]
 
 
-async def test_a_copy_that_is_there_is_used_and_sent_once_at_most(
+async def test_an_existing_copy_of_the_agent_is_not_sent_again(
     anyio_backend: str, tmp_path: Path
 ) -> None:
     first, second = await sent_with_starts(with_agent(tmp_path), 2)
@@ -258,14 +262,14 @@ async def test_a_copy_that_is_there_is_used_and_sent_once_at_most(
     assert second < 1000
 
 
-async def test_the_agent_and_the_first_of_what_is_for_it_are_sent_at_once(
+async def test_the_agent_and_its_first_message_are_sent_together(
     machines: Machines,
 ) -> None:
     first, second = await sent_with_starts(machines, 2)
     assert first == second > len(install.data_of(install.LIKELY))
 
 
-async def test_a_machine_of_another_architecture_asks_for_its_agent(machines: Machines) -> None:
+async def test_another_architecture_gets_its_own_agent(machines: Machines) -> None:
     ours = install.baked_name() == install.baked_name("amd64")
     machines._guesses[""] = "arm64" if ours else "amd64"
     first, again, second = await sent_with_starts(machines, 2)
@@ -286,7 +290,7 @@ chmod 755 /dev/shm/head && mount --bind /dev/shm/head /usr/bin/head
 """
 
 
-async def test_a_head_that_reads_more_than_it_passes_on_takes_nothing_away(
+async def test_a_head_that_reads_ahead_loses_no_bytes(
     anyio_backend: str,
 ) -> None:
     machines = Machines(OWN_FOLDERS + GREEDY_HEAD.rstrip())
@@ -326,7 +330,7 @@ async def test_an_agent_that_cannot_start_says_why(machines: Machines) -> None:
         await machines.create(SandboxSpec(workdir="/tmp", user="nosuchuser"))
 
 
-async def test_what_an_image_says_first_does_not_matter(machines: Machines) -> None:
+async def test_output_of_the_image_before_the_agent_is_ignored(machines: Machines) -> None:
     class Chatty(Machines):
         async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
             noise = "printf 'Welcome to \\036 this machine\\n'; exec \"$@\""
@@ -340,7 +344,7 @@ async def test_what_an_image_says_first_does_not_matter(machines: Machines) -> N
         await chatty.delete(sandbox_id)
 
 
-async def test_a_stream_that_breaks_before_the_agent_is_heard_of_is_the_infrastructures(
+async def test_a_stream_that_breaks_before_the_greeting_is_an_infrastructure_error(
     machines: Machines,
 ) -> None:
     class Broken(Program):
@@ -354,17 +358,17 @@ async def test_a_stream_that_breaks_before_the_agent_is_heard_of_is_the_infrastr
             return program
 
     breaking = Breaking(OWN_FOLDERS)
-    with pytest.raises(ProviderUnavailableError, match="before its agent was heard of"):
+    with pytest.raises(ProviderUnavailableError, match="before its agent answered"):
         await breaking.create(SandboxSpec(workdir="/tmp"))
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     breaking.processes = machines.processes
-    with pytest.raises(ProviderUnavailableError, match="before its agent was heard of"):
+    with pytest.raises(ProviderUnavailableError, match="before its agent answered"):
         await sh(breaking, sandbox_id, "true")
     for program in breaking.programs:
         await program.aclose()
 
 
-async def test_root_may_do_what_it_may_on_the_vendors_machine(machines: Machines) -> None:
+async def test_root_keeps_the_rights_that_the_vendor_gives(machines: Machines) -> None:
     """Install packages, above all; the agent's own protection is another user for commands."""
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp", user="nobody"))
     script = "f=$(mktemp); chown {who} $f && stat -c %U $f; rm -f $f; grep CapEff /proc/self/status"
@@ -376,8 +380,10 @@ async def test_root_may_do_what_it_may_on_the_vendors_machine(machines: Machines
     assert run.stdout.split() == [b"CapEff:", b"0000000000000000"]
 
 
-async def test_the_agent_is_no_child_of_the_call_that_started_it(machines: Machines) -> None:
+async def test_the_agent_is_not_a_child_of_the_starting_call(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     pid = await agent_of(machines, sandbox_id)
-    parent = await said(await machines.program(sandbox_id, "ps", "-o", "ppid=", "-p", str(pid)))
+    parent = await output_of(
+        await machines.program(sandbox_id, "ps", "-o", "ppid=", "-p", str(pid))
+    )
     assert parent.split() == [b"1"]

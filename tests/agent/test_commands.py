@@ -17,7 +17,7 @@ async def items(*values: StdinItem) -> AsyncIterator[StdinItem]:
         yield value
 
 
-async def test_streams_are_separate_and_the_status_is_the_commands_own(box: Box) -> None:
+async def test_stdout_stderr_and_status_are_separate(box: Box) -> None:
     run = await box.sh("echo out; echo err >&2; exit 7")
     assert (run.stdout, run.stderr, run.status) == (b"out\n", b"err\n", 7)
 
@@ -31,13 +31,13 @@ async def test_commands_start_in_the_workdir_or_their_own_cwd(box: Box) -> None:
     assert (await box.exec("pwd", cwd="/usr")).stdout == b"/usr\n"
 
 
-async def test_the_environment_is_the_specs_and_the_commands(box: Box) -> None:
+async def test_the_environment_merges_the_spec_and_the_command(box: Box) -> None:
     run = await box.sh('echo "$SPEC $MINE"', env={"MINE": "mine"})
     assert run.stdout == b"spec mine\n"
     assert (await box.sh('echo "$SPEC"', env={"SPEC": "other"})).stdout == b"other\n"
 
 
-async def test_path_of_the_command_decides_what_runs(box: Box) -> None:
+async def test_the_path_of_the_command_selects_the_program(box: Box) -> None:
     await box.sh("mkdir bin && printf '#!/bin/sh\\necho mine\\n' > bin/tool && chmod +x bin/tool")
     run = await box.exec("tool", env={"PATH": f"{box.workdir}/bin:/usr/bin:/bin"})
     assert run.stdout == b"mine\n"
@@ -50,17 +50,17 @@ async def test_bytes_that_are_not_utf8_pass_unchanged(box: Box) -> None:
     assert run.stdout == b"\xff\xfex"
 
 
-async def test_stdin_is_delivered_whole_and_then_closed(box: Box) -> None:
+async def test_stdin_is_delivered_completely_then_closed(box: Box) -> None:
     data = bytes(range(256)) * 8192
     run = await box.exec("cat", stdin=items(data, b"end"))
     assert run.stdout == data + b"end"
 
 
-async def test_without_stdin_it_is_empty(box: Box) -> None:
+async def test_stdin_is_empty_by_default(box: Box) -> None:
     assert (await box.exec("cat")).stdout == b""
 
 
-async def test_a_command_that_ignores_its_stdin_is_not_held_up(box: Box) -> None:
+async def test_a_command_that_ignores_stdin_does_not_block(box: Box) -> None:
     async def endless() -> AsyncIterator[StdinItem]:
         while True:
             yield b"x" * 100_000
@@ -80,7 +80,7 @@ async def test_an_error_of_the_stdin_iterator_is_raised_and_kills_the_command(bo
     assert await box.processes() == []
 
 
-async def test_a_terminal_has_the_size_it_was_given_and_then_the_new_one(box: Box) -> None:
+async def test_a_terminal_can_be_resized(box: Box) -> None:
     run = Run()
 
     async def resize() -> AsyncIterator[StdinItem]:
@@ -109,14 +109,18 @@ async def test_control_c_on_a_terminal_interrupts(box: Box) -> None:
     assert run.status == 130
 
 
-async def test_output_held_open_by_a_background_child_does_not_hold_the_return(box: Box) -> None:
+async def test_a_background_child_that_keeps_stdout_open_does_not_delay_the_result(
+    box: Box,
+) -> None:
     with anyio.fail_after(5):
         run = await box.sh("sleep 1000 & echo done")
     assert run.stdout == b"done\n"
     await box.settled("sleep 1000")
 
 
-async def test_output_on_a_terminal_held_open_does_not_hold_the_return(box: Box) -> None:
+async def test_a_background_child_that_keeps_a_terminal_open_does_not_delay_the_result(
+    box: Box,
+) -> None:
     with anyio.fail_after(5):
         run = await box.sh("trap '' HUP; sleep 1000 & echo done", pty=PtySize())
     assert run.stdout == b"done\r\n"

@@ -51,32 +51,36 @@ async def machines(anyio_backend: str) -> AsyncIterator[Daemon]:
         await machines.delete(sandbox_id)
 
 
-async def said(machines: Machines, sandbox_id: str, script: str, run: Run | None = None) -> bytes:
+async def output_of(
+    machines: Machines, sandbox_id: str, script: str, run: Run | None = None
+) -> bytes:
     run = run or Run()
     end = await machines.exec(sandbox_id, Command(("sh", "-c", script)), run.output)
     assert end.status == 0
     return run.stdout
 
 
-async def test_a_dead_daemon_is_told_in_time_and_the_command_was_not_sent(
+async def test_a_dead_daemon_is_reported_in_time_and_the_command_was_not_sent(
     machines: Daemon,
 ) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
-    assert await said(machines, sandbox_id, "echo on") == b"on\n"
+    assert await output_of(machines, sandbox_id, "echo on") == b"on\n"
     machines.die()
     await anyio.sleep(0.2)
     for _ in range(2):
         began = time.monotonic()
-        with pytest.raises(ProviderUnavailableError, match="nothing was sent") as raised:
-            await said(machines, sandbox_id, "echo ran >>/root/ran")
+        with pytest.raises(ProviderUnavailableError, match="the request was not sent") as raised:
+            await output_of(machines, sandbox_id, "echo ran >>/root/ran")
         assert raised.value.retryable
         assert time.monotonic() - began < 5
     machines.dead = False
     with anyio.fail_after(10):
-        assert await said(machines, sandbox_id, "cat /root/ran 2>/dev/null; echo on") == b"on\n"
+        assert (
+            await output_of(machines, sandbox_id, "cat /root/ran 2>/dev/null; echo on") == b"on\n"
+        )
 
 
-async def test_a_command_that_ends_under_a_frozen_daemon_has_its_end(
+async def test_a_command_that_ends_while_the_daemon_is_frozen_keeps_its_status(
     machines: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
@@ -86,7 +90,7 @@ async def test_a_command_that_ends_under_a_frozen_daemon_has_its_end(
     run, found = Run(), []
 
     async def command() -> None:
-        found.append(await said(machines, sandbox_id, "echo on; sleep 1; echo off", run))
+        found.append(await output_of(machines, sandbox_id, "echo on; sleep 1; echo off", run))
 
     async with anyio.create_task_group() as group:
         group.start_soon(command)

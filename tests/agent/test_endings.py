@@ -8,7 +8,7 @@ from tests.agent.conftest import Box
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_status_above_128_is_no_signal(box: Box) -> None:
+async def test_a_status_above_128_is_not_a_signal(box: Box) -> None:
     exit = (await box.sh("exit 137")).exit
     assert (exit.status, exit.ending) == (137, Ending.EXITED)
 
@@ -19,13 +19,13 @@ async def test_a_program_that_kills_itself_was_ended_by_a_signal(box: Box, signa
     assert (exit.status, exit.ending) == (128 + signal, Ending.SIGNAL)
 
 
-async def test_of_a_sigkill_nobody_knows_whose_it_was_where_no_count_can_be_seen(box: Box) -> None:
+async def test_a_sigkill_has_an_unknown_cause_without_memory_counts(box: Box) -> None:
     """The kernel's, for want of memory, looks the same."""
     exit = (await box.exec("python3", "-c", "import os; os.kill(os.getpid(), 9)")).exit
     assert (exit.status, exit.ending) == (137, None)
 
 
-async def test_a_shell_tells_of_its_childs_signal_by_its_own_status(box: Box) -> None:
+async def test_a_shell_reports_its_childs_signal_in_its_status(box: Box) -> None:
     exit = (await box.sh("sh -c 'kill -9 $$'; exit $?")).exit
     assert (exit.status, exit.ending) == (137, Ending.EXITED)
 
@@ -35,7 +35,7 @@ async def test_a_hangup_of_the_terminal_is_a_signal(box: Box) -> None:
     assert (exit.status, exit.ending) == (129, Ending.SIGNAL)
 
 
-async def test_processor_time_is_of_the_command_and_the_children_it_waited_for(box: Box) -> None:
+async def test_cpu_time_includes_the_children_that_the_command_reaped(box: Box) -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     used = (await box.exec("python3", "-c", burn)).exit.usage.processor_seconds
     assert used is not None
@@ -55,6 +55,6 @@ async def test_peak_memory_is_the_largest_process(box: Box) -> None:
     assert 100 << 20 <= peak < 200 << 20
 
 
-async def test_a_peak_that_could_be_the_agents_own_is_not_told(box: Box) -> None:
+async def test_a_memory_peak_that_may_be_the_agents_is_not_reported(box: Box) -> None:
     """Linux counts for a program the memory that it was started from."""
     assert (await box.exec("true")).exit.usage.peak_memory_bytes is None

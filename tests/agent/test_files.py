@@ -37,7 +37,7 @@ async def archive(box: Box, path: Path | str) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 256 << 10, (256 << 10) + 1, 20_000_000])
-async def test_what_is_written_is_read_back(box: Box, size: int) -> None:
+async def test_written_files_are_read_back(box: Box, size: int) -> None:
     data = os.urandom(size)
     await write(box, box.workdir / "file", data)
     assert await read(box, box.workdir / "file") == data
@@ -62,7 +62,7 @@ async def test_writing_through_a_link_writes_its_target(box: Box) -> None:
     assert (box.workdir / "target").read_bytes() == b"new"
 
 
-async def test_a_cancelled_write_leaves_the_old_file_alone(box: Box) -> None:
+async def test_a_cancelled_write_keeps_the_old_file(box: Box) -> None:
     path = box.workdir / "file"
     await write(box, path, b"old")
     with anyio.move_on_after(0.01):
@@ -71,7 +71,7 @@ async def test_a_cancelled_write_leaves_the_old_file_alone(box: Box) -> None:
     assert os.listdir(box.workdir) == ["file"]
 
 
-async def test_missing_files_are_not_found(box: Box) -> None:
+async def test_missing_files_raise_not_found(box: Box) -> None:
     path = str(box.workdir / "missing")
     with pytest.raises(SandboxFileNotFoundError) as caught:
         await read(box, path)
@@ -115,7 +115,7 @@ async def test_the_agents_own_proc_entries_are_refused(box: Box, name: str) -> N
         await write(box, box.workdir / "sneaky", b"x")
 
 
-async def test_stat_and_list_describe_without_following(box: Box) -> None:
+async def test_stat_and_list_do_not_follow_links(box: Box) -> None:
     await box.sh("mkdir -m 750 d; printf abc > f; chmod 604 f; ln -s nowhere l; mkfifo p")
     entries = await box.provider.list_dir(box.id, str(box.workdir))
     found = [(info.path.rpartition("/")[2], info.type, oct(info.mode)) for info in entries]
@@ -127,7 +127,7 @@ async def test_stat_and_list_describe_without_following(box: Box) -> None:
     assert abs(info.mtime - (box.workdir / "f").stat().st_mtime) < 1e-6
 
 
-async def test_remove_takes_a_tree_only_when_asked(box: Box) -> None:
+async def test_remove_needs_recursive_for_a_tree(box: Box) -> None:
     await box.sh("mkdir -p d/e; touch d/e/f; ln -s d link; mkdir empty")
     with pytest.raises(SandboxFileError):
         await box.provider.remove(box.id, str(box.workdir / "d"), recursive=False)
@@ -175,7 +175,7 @@ async def test_a_single_file_is_an_archive_of_one_member(box: Box) -> None:
         assert tar.getnames() == ["file"]
 
 
-async def test_an_archive_read_halfway_stops_the_agents_work(box: Box) -> None:
+async def test_an_abandoned_archive_stops_the_agents_work(box: Box) -> None:
     await write(box, box.workdir / "big", bytes(50_000_000))
     stream = box.provider.get_archive(box.id, str(box.workdir))
     async for _ in stream:
@@ -185,7 +185,7 @@ async def test_an_archive_read_halfway_stops_the_agents_work(box: Box) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a/../../out"])
-async def test_archive_members_that_lead_out_are_refused(box: Box, name: str) -> None:
+async def test_archive_members_outside_the_target_are_refused(box: Box, name: str) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo(name))

@@ -92,7 +92,7 @@ async def test_a_cancelled_job_leaves_nothing_and_the_interpreter_lives(kind: st
         assert await box.says(PROCESSES) == "sleep 2001"
 
 
-async def test_what_a_job_leaves_in_the_background_lives_on() -> None:
+async def test_background_processes_of_a_job_live_on() -> None:
     async with python_box("local", Interpreter(PYTHON)) as box:
         await box.says("import os; os.system('sleep 1001 > /dev/null 2>&1 &')")
         assert "1001" in await box.says(PROCESSES)
@@ -132,7 +132,7 @@ async def test_a_second_job_at_the_same_time_is_refused() -> None:
     ],
     ids=["missing", "another program", "one that ends", "a bad preload", "a bad setup"],
 )
-async def test_an_interpreter_that_cannot_be_says_why(
+async def test_an_interpreter_that_cannot_start_says_why(
     interpreter: Interpreter, error: type[Exception], words: str
 ) -> None:
     async with python_box("local") as box:
@@ -154,7 +154,7 @@ async def test_an_interpreter_starts_once_and_before_any_command() -> None:
             await box.provider.start_interpreter(box.id, Interpreter(PYTHON))
 
 
-async def test_a_job_that_cannot_begin_says_why() -> None:
+async def test_a_job_that_cannot_start_says_why() -> None:
     async with python_box("local", Interpreter(PYTHON)) as box:
         with pytest.raises(CommandStartError, match="/nowhere") as error:
             await box.job("print(1)", cwd="/nowhere")
@@ -185,7 +185,7 @@ async def ends_it(box: PythonBox, code: str) -> SandboxTerminatedError:
     return error.value
 
 
-async def test_who_kills_the_interpreter_has_ended_the_sandbox_itself() -> None:
+async def test_a_job_that_kills_the_interpreter_ends_its_own_sandbox() -> None:
     async with python_box("local", Interpreter(PYTHON)) as box:
         kill = (
             "import os, time; os.kill(os.getppid(), 9); print('passed', flush=True); time.sleep(99)"
@@ -196,7 +196,7 @@ async def test_who_kills_the_interpreter_has_ended_the_sandbox_itself() -> None:
         assert b"passed" not in left.stdout
 
 
-async def test_an_interpreter_that_ends_by_itself_is_no_jobs_doing() -> None:
+async def test_an_interpreter_that_exits_by_itself_is_not_the_jobs_fault() -> None:
     """The interpreter may have lacked something that other sandboxes used up."""
     setup = "import posix; posix.fork = lambda: posix._exit(3)"
     async with python_box("local", Interpreter(PYTHON, setup=setup)) as box:

@@ -42,7 +42,7 @@ async def both(box: PythonBox, program: Program) -> tuple[Run, Run]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_job_ends_as_the_same_code_in_a_python_of_its_own(kind: str) -> None:
+async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> None:
     assert len(PROGRAMS) >= 40
     differ = {}
     async with python_box(kind, Interpreter(PYTHON)) as box:
@@ -66,7 +66,7 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_differs_is_what_the_document_says(kind: str) -> None:
+async def test_the_document_lists_all_differences(kind: str) -> None:
     async with python_box(kind, Interpreter(PYTHON)) as box:
         for name, code in DIFFERENCES.items():
             job, command = await both(box, Program(code, env={"MINE": "1"}))
@@ -78,7 +78,7 @@ async def test_what_differs_is_what_the_document_says(kind: str) -> None:
     assert len(random) == 3
 
 
-async def test_jobs_find_what_was_preloaded_and_nothing_of_each_other() -> None:
+async def test_jobs_share_preloaded_modules_and_nothing_else() -> None:
     setup = "import json\njson.found = 'by the setup'"
     async with python_box("local", Interpreter(PYTHON, ("json", "numbers"), setup)) as box:
         code = "import sys, json; print('numbers' in sys.modules, json.found, 'setup' in dir())"

@@ -75,7 +75,7 @@ async def made(provider: SocketProvider, folder: Path, **options: object) -> Box
     return Box(provider, await provider.create(spec), folder)
 
 
-async def test_the_first_who_brings_a_configuration_is_the_owner(
+async def test_the_first_client_with_a_configuration_is_the_owner(
     clients: SocketProvider, tmp_path: Path
 ) -> None:
     box = await made(clients, tmp_path, env={"A": "1"})
@@ -85,7 +85,7 @@ async def test_the_first_who_brings_a_configuration_is_the_owner(
         await clients._attach(box.id, stream, config_of(SandboxSpec()), lifeline=False)
 
 
-async def test_without_a_client_it_ends_when_the_lease_is_over(
+async def test_the_sandbox_ends_with_its_lease_when_no_client_is_connected(
     clients: SocketProvider, tmp_path: Path
 ) -> None:
     box = await made(clients, tmp_path)
@@ -94,7 +94,7 @@ async def test_without_a_client_it_ends_when_the_lease_is_over(
     assert not await clients.lives(box.id, 30.0)
 
 
-async def test_a_client_whose_stream_broke_keeps_it_for_its_grace(
+async def test_a_disconnected_client_keeps_the_sandbox_for_its_grace_period(
     clients: SocketProvider, tmp_path: Path
 ) -> None:
     clients.grace = 8.0
@@ -109,7 +109,7 @@ async def test_a_client_whose_stream_broke_keeps_it_for_its_grace(
     assert not await clients.lives(box.id, 30.0)
 
 
-async def test_an_owner_that_never_comes_is_not_waited_for(
+async def test_an_owner_that_never_connects_does_not_keep_the_sandbox(
     clients: SocketProvider, tmp_path: Path
 ) -> None:
     class Nobody(SocketProvider):
@@ -126,7 +126,7 @@ async def test_an_owner_that_never_comes_is_not_waited_for(
     assert not await clients.lives("ns0", 30.0)
 
 
-async def test_without_a_lease_it_stays(clients: SocketProvider, tmp_path: Path) -> None:
+async def test_a_sandbox_without_a_lease_stays(clients: SocketProvider, tmp_path: Path) -> None:
     clients.lease = None
     box = await made(clients, tmp_path, command=("sleep", "100"))
     await clients._forget(box.id)
@@ -134,7 +134,9 @@ async def test_without_a_lease_it_stays(clients: SocketProvider, tmp_path: Path)
     assert (await box.sh("pgrep -x sleep >/dev/null && echo on")).stdout == b"on\n"
 
 
-async def test_its_end_is_told_to_who_waits(clients: SocketProvider, tmp_path: Path) -> None:
+async def test_the_end_of_a_lease_is_reported_to_waiting_clients(
+    clients: SocketProvider, tmp_path: Path
+) -> None:
     box = await made(clients, tmp_path, lifetime=1.5)
     with anyio.fail_after(30), pytest.raises(SandboxTerminatedError, match="lifetime"):
         await box.sh("sleep 100")

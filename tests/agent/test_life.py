@@ -34,7 +34,9 @@ async def test_the_lifetime_ends_the_sandbox_and_says_so(provider: NamespaceProv
         await box.exec("true")
 
 
-async def test_a_stopped_command_cannot_hold_the_deadline_up(provider: NamespaceProvider) -> None:
+async def test_a_stopped_command_cannot_delay_the_end_of_the_lifetime(
+    provider: NamespaceProvider,
+) -> None:
     sandbox_id = await provider.create(spec(provider, lifetime=1.0))
     box = Box(provider, sandbox_id, provider.folder / "work")
     with pytest.raises(SandboxTerminatedError):
@@ -67,7 +69,7 @@ async def test_a_detached_sandbox_outlives_its_owner(provider: NamespaceProvider
     await box.settled("sleep 1000")
 
 
-async def test_calls_in_flight_are_told_when_the_agent_is_killed(box: Box) -> None:
+async def test_calls_in_flight_fail_when_the_agent_is_killed(box: Box) -> None:
     run = Run()
 
     async def kill() -> None:

@@ -34,13 +34,13 @@ def load(root: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("arch", ["amd64", "arm64"])
-def test_it_is_tiny(arch: str) -> None:
+def test_the_loader_is_tiny(arch: str) -> None:
     data = binary.loader(arch).read_bytes()
     assert data.startswith(b"\x7fELF")
     assert len(data) < 1024
 
 
-def test_it_becomes_the_agent_with_its_arguments(root: Path) -> None:
+def test_the_loader_becomes_the_agent_with_its_arguments(root: Path) -> None:
     done = load(root, "connect", "/nothing here")
     assert done.returncode == 70
     assert done.stderr == (
@@ -48,13 +48,13 @@ def test_it_becomes_the_agent_with_its_arguments(root: Path) -> None:
     )
 
 
-def test_a_part_that_cannot_be_read_is_no_end_of_the_parts(root: Path) -> None:
+def test_an_unreadable_part_is_not_taken_for_the_last_part(root: Path) -> None:
     (root / ".sandboxkit" / "p1").unlink()
     (root / ".sandboxkit" / "p1").mkdir()
     assert load(root, "connect", "/x").returncode == 72
 
 
-def test_parts_that_are_no_program_are_said_so(root: Path) -> None:
+def test_parts_that_are_not_a_program_are_reported(root: Path) -> None:
     for part in (root / ".sandboxkit").glob("p*"):
         part.unlink()
     assert load(root, "connect", "/x").returncode == 73

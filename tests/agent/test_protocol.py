@@ -1,18 +1,21 @@
 """Malformed frames: both ends refuse them with a clear error, and neither hangs."""
 
 import asyncio
+import errno
 import socket
 import struct
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sandboxkit.errors import AgentTooOldError
 from sandboxkit.providers._agent import frames, requests
-from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
+from sandboxkit.providers._agent.client import AgentClient, CallError, ConnectionEndedError
 from sandboxkit.providers._agent.frames import (
     PROTOCOL_VERSION,
     Fields,
@@ -22,6 +25,7 @@ from sandboxkit.providers._agent.frames import (
     ProtocolError,
 )
 from sandboxkit.providers._agent.link import ANSWER, DATA, MAGIC, OPENED, OPENING, RECORD, Link
+from sandboxkit.providers._agent.unix import UnixStream
 from tests.agent.conftest import Box
 
 HELLO = frames.encode(Kind.HELLO, 0, requests.hello(None))
@@ -38,7 +42,9 @@ frame_lists = st.lists(
 
 
 @given(frame_lists, st.lists(st.integers(1, 50), min_size=1, max_size=20))
-def test_frames_are_decoded_however_the_stream_is_cut(sent: list[Frame], cuts: list[int]) -> None:
+def test_frames_are_decoded_from_any_split_of_the_stream(
+    sent: list[Frame], cuts: list[int]
+) -> None:
     data = b"".join(frames.encode(*frame) for frame in sent)
     decoder = FrameDecoder()
     received: list[Frame] = []
@@ -57,7 +63,7 @@ def test_the_decoder_yields_frames_or_a_protocol_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=50))
-def test_fields_are_read_or_a_protocol_error(payload: bytes) -> None:
+def test_fields_are_decoded_or_raise_a_protocol_error(payload: bytes) -> None:
     fields = Fields(payload)
     with suppress(ProtocolError):
         while fields:
@@ -66,7 +72,7 @@ def test_fields_are_read_or_a_protocol_error(payload: bytes) -> None:
 
 
 @given(st.text(max_size=20), st.lists(st.text(max_size=5), max_size=5))
-def test_text_survives(text: str, several: list[str]) -> None:
+def test_text_is_encoded_and_decoded_unchanged(text: str, several: list[str]) -> None:
     with suppress(UnicodeEncodeError):
         fields = Fields(frames.string(text) + frames.strings(several))
         assert fields.text() == text
@@ -82,7 +88,7 @@ async def last_words(box: Box, data: bytes) -> str:
         with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             link.open()
             await link.send(data)
-            if isinstance(stream, UNIXSocketStream):
+            if isinstance(stream, UnixStream):
                 await stream.send_eof()
             while True:
                 for frame in decoder.feed(await link.receive()):
@@ -111,7 +117,6 @@ MALFORMED = {
     "empty argv": (HELLO + frames.encode(Kind.EXEC, 1, bytes(16) + bytes(5)), "empty argv"),
     "huge list": (HELLO + frames.encode(Kind.EXEC, 1, b"\xff" * 20), "too short"),
     "left over": (HELLO + frames.encode(Kind.CALL, 1, b"\x09more"), "too many"),
-    "unknown call": (HELLO + frames.encode(Kind.CALL, 1, b"\x63"), "unknown call 99"),
     "above the window": (
         HELLO + exec_frame() + frames.encode(Kind.DATA, 1, bytes((256 << 10) + 1)),
         "window",
@@ -129,11 +134,21 @@ MALFORMED = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_the_agent_refuses_malformed_frames_and_goes_on(box: Box, case: str) -> None:
+async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: str) -> None:
     data, complaint = MALFORMED[case]
     assert complaint in await last_words(box, data)
     assert (await box.exec("echo", "alive")).stdout == b"alive\n"
     assert await box.processes() == []
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_lists_no_calls_knows_the_first_thirteen() -> None:
+    stream, agent = await connected()
+    agent.send(of_the_agent(WELCOME))
+    client = await AgentClient.start(stream, requests.hello(None))
+    assert client.calls == bytes(range(1, 14))
+    await client.aclose()
+    agent.close()
 
 
 @pytest.mark.anyio
@@ -165,11 +180,42 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
             await anyio.sleep(0.01)
 
 
+UNKNOWN = b"\x63arguments of an unknown form"
+
+
+@pytest.mark.anyio
+async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box: Box) -> None:
+    client = await box.provider._client(box.id)
+    running = asyncio.create_task(box.exec("sh", "-c", "read line; echo $line", stdin=line(box)))
+    with pytest.raises(CallError, match="unknown call 99") as refused:
+        await client.open(Kind.CALL, UNKNOWN).receive()
+    assert refused.value.errno == errno.ENOSYS
+    assert (await running).stdout == b"went on\n"
+    assert await box.provider._client(box.id) is client
+
+
+async def line(box: Box) -> AsyncIterator[bytes]:
+    """Input for a command, sent only after the agent answered another unknown call."""
+    with pytest.raises(CallError):
+        await (await box.provider._client(box.id)).open(Kind.CALL, UNKNOWN).receive()
+    yield b"went on\n"
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_lacks_a_call_is_named_as_too_old_and_not_asked(box: Box) -> None:
+    client = await box.provider._client(box.id)
+    assert set(client.calls) >= set(range(1, 14))
+    client.calls = b"\x03"  # an agent that only knows stat
+    with pytest.raises(AgentTooOldError, match=r"sandbox 'ns0' .*unknown call 9.*sandboxkit bake"):
+        await box.provider.logs(box.id)
+    assert (await box.provider.stat(box.id, "/")).path == "/"
+
+
 async def unlinked(box: Box, data: bytes) -> str:
     """Send bytes that are no link's; return the reason of the agent's BYE."""
     async with await box.provider._connect(box.id) as stream:
         await stream.send(data)
-        if isinstance(stream, UNIXSocketStream):
+        if isinstance(stream, UnixStream):
             await stream.send_eof()
         with anyio.fail_after(5):
             frames_of = FrameDecoder().feed(await Link(stream).receive())
@@ -200,7 +246,7 @@ WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/")
 
 async def connected() -> tuple[ByteStream, socket.socket]:
     ours, theirs = socket.socketpair()
-    return await UNIXSocketStream.from_socket(ours), theirs
+    return UnixStream(ours), theirs
 
 
 @pytest.mark.anyio
@@ -220,7 +266,9 @@ async def connected() -> tuple[ByteStream, socket.socket]:
         (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
     ],
 )
-async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str) -> None:
+async def test_the_client_refuses_a_peer_that_is_not_an_agent(
+    answer: bytes, complaint: str
+) -> None:
     stream, agent = await connected()
     agent.send(answer)
     agent.shutdown(socket.SHUT_WR)
@@ -229,7 +277,7 @@ async def test_the_client_refuses_what_is_no_agent(answer: bytes, complaint: str
 
 
 @pytest.mark.anyio
-async def test_what_comes_again_is_skipped() -> None:
+async def test_repeated_bytes_are_skipped() -> None:
     stream, agent = await connected()
     answer = ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
     half = RECORD.pack(DATA, 0, 9) + WELCOME[:9]
@@ -268,13 +316,13 @@ async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number
     client = await AgentClient.start(stream, requests.hello(None))
     number = stream.extra(SocketAttribute.raw_socket).fileno()
     await anyio.wait_all_tasks_blocked()  # its reader waits for the socket
-    loop, heard = asyncio.get_running_loop(), anyio.Event()
+    loop, received = asyncio.get_running_loop(), anyio.Event()
 
     async def open_meanwhile() -> tuple[socket.socket, socket.socket]:
         while True:
             one, other = socket.socketpair()
             if one.fileno() == number:
-                loop.add_reader(one, heard.set)
+                loop.add_reader(one, received.set)
                 return one, other
             one.close()
             other.close()
@@ -286,5 +334,5 @@ async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number
     one, other = await opening
     with agent, one, other, anyio.fail_after(5):
         other.send(b"x")
-        await heard.wait()
+        await received.wait()
         loop.remove_reader(one)

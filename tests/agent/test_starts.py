@@ -33,20 +33,20 @@ async def test_a_missing_program_is_named_with_the_path_that_was_searched(box: B
 
 
 @pytest.mark.parametrize("program", ["/etc/passwd", "/etc"])
-async def test_what_is_not_executable_is_named(box: Box, program: str) -> None:
+async def test_a_file_that_is_not_executable_is_named(box: Box, program: str) -> None:
     error = await refused(box, program)
     assert error.errno == errno.EACCES
     assert str(error) == f"cannot execute {program}: permission denied"
 
 
-async def test_a_file_that_is_no_program_is_named(box: Box) -> None:
+async def test_a_file_that_is_not_a_program_is_named(box: Box) -> None:
     await box.sh(
         "echo hello > text; printf '#!/no/such/interpreter\\n' > script; chmod +x text script"
     )
     error = await refused(box, f"{box.workdir}/text")
     assert error.errno == errno.ENOEXEC
     assert "cannot execute" in str(error)
-    assert "no script whose first line names one" in str(error)
+    assert "nor a script whose first line names" in str(error)
     error = await refused(box, f"{box.workdir}/script")
     assert error.errno == errno.ENOENT
     assert "the interpreter that it names is not there" in str(error)
@@ -92,7 +92,7 @@ async def descriptors(box: Box) -> int:
     return len(list(Path(f"/proc/{children[0]}/fd").iterdir()))
 
 
-async def test_of_many_commands_at_once_each_runs_or_is_refused(box: Box) -> None:
+async def test_each_of_many_commands_runs_or_is_refused(box: Box) -> None:
     outcomes: Counter[object] = Counter()
 
     async def one() -> None:

@@ -37,19 +37,19 @@ async def started_in(machines: Machines, spec: SandboxSpec) -> str:
     return where
 
 
-async def test_a_folder_that_was_asked_for_is_made_or_an_error(machines: OfAUser) -> None:
+async def test_a_requested_folder_is_made_or_raises(machines: OfAUser) -> None:
     spec = SandboxSpec(workdir="/srv/home/a/b")
     assert await started_in(machines, spec) == "/srv/home/a/b"
     with pytest.raises(SandboxStartError, match=r"/mnt/work.*user 1234.*permission denied"):
         await machines.create(SandboxSpec(workdir="/mnt/work"))
 
 
-async def test_a_file_is_no_working_directory(machines: OfAUser) -> None:
+async def test_a_file_is_refused_as_working_directory(machines: OfAUser) -> None:
     with pytest.raises(SandboxStartError, match=r"/etc/passwd.*not a directory"):
         await machines.create(SandboxSpec(workdir="/etc/passwd"))
 
 
-async def test_roots_agent_makes_it_for_a_user_in_a_home_that_is_the_users_alone(
+async def test_roots_agent_makes_the_folder_in_a_private_home(
     anyio_backend: str,
 ) -> None:
     machines = Machines(IMAGE)

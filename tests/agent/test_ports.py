@@ -1,0 +1,403 @@
+"""Connections of the loopback that the agent carries: exact, bounded, and ended on both sides."""
+
+import errno
+import hashlib
+import os
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketAttribute
+
+from sandboxkit.errors import PortError, PortLimitError
+from sandboxkit.provider import PortListener
+from sandboxkit.providers._agent import ports
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.frames import NEAR
+from sandboxkit.providers._agent.ports import PortStream, _opened
+from sandboxkit.providers._agent.unix import UnixStream
+from tests.agent.conftest import Box
+from tests.agent.test_link import Breakable
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+KERNEL_BYTES = 16 * MIB
+"""The most that the kernel's buffers of one connection hold: 4 MiB to send and 6 MiB received, at
+Linux's defaults."""
+
+
+class Program:
+    """A server in place of a program of the sandbox: the agent shares the test's network namespace."""
+
+    def __init__(self, backlog: int = 128, address: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), backlog=backlog, family=family)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+
+    async def accept(self) -> UnixStream:
+        await anyio.wait_readable(self._listener)
+        taken, _ = self._listener.accept()
+        return UnixStream(taken)  # it reads from the kernel only while it receives
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+async def program(anyio_backend: str) -> AsyncIterator[Program]:
+    program = Program()
+    yield program
+    program.close()
+
+
+@asynccontextmanager
+async def pair(box: Box, program: Program) -> AsyncIterator[tuple[ByteStream, UnixStream]]:
+    """Yield both ends of one carried connection: the client's and the program's."""
+    async with (
+        await box.provider.connect(box.id, program.port) as ours,
+        await program.accept() as theirs,
+    ):
+        yield ours, theirs
+
+
+@asynccontextmanager
+async def listening(box: Box) -> AsyncIterator[PortListener]:
+    """Yield a listener on a free port, closed at the end."""
+    listener = await box.provider.listen(box.id, 0)
+    yield listener
+    await listener.aclose()
+
+
+async def everything(stream: ByteStream) -> bytes:
+    parts = []
+    with anyio.fail_after(20):
+        try:
+            while True:
+                parts.append(await stream.receive())
+        except anyio.EndOfStream:
+            return b"".join(parts)
+
+
+async def test_each_direction_of_a_connection_closes_separately(box: Box, program: Program) -> None:
+    async with pair(box, program) as (ours, theirs):
+        await ours.send(b"question")
+        await ours.send_eof()
+        assert await everything(theirs) == b"question"
+        await theirs.send(b"answer")
+        await theirs.send_eof()
+        assert await everything(ours) == b"answer"
+    async with pair(box, program) as (ours, theirs):
+        await theirs.send(b"greeting")
+        await theirs.send_eof()
+        assert await everything(ours) == b"greeting"
+        await ours.send(b"reply")
+        await ours.send_eof()
+        assert await everything(theirs) == b"reply"
+
+
+async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program: Program) -> None:
+    async with pair(box, program) as (ours, theirs):
+        await theirs.send(b"abcdef")
+        assert [await ours.receive(1), await ours.receive(2), await ours.receive()] == [
+            b"a",
+            b"bc",
+            b"def",
+        ]
+
+
+async def test_a_port_that_nothing_listens_on_refuses(box: Box, program: Program) -> None:
+    program.close()
+    with pytest.raises(PortError, match=f"port {program.port}: connection refused") as refused:
+        await box.provider.connect(box.id, program.port)
+    assert refused.value.errno == errno.ECONNREFUSED
+    assert refused.value.sandbox_id == box.id
+
+
+async def test_a_server_that_listens_on_ipv6_alone_is_reached(box: Box) -> None:
+    try:
+        program = Program(address="::1")
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1: {error}")
+    async with pair(box, program) as (ours, theirs):
+        await ours.send(b"question")
+        await theirs.send(b"answer")
+        assert (await theirs.receive(), await ours.receive()) == (b"question", b"answer")
+    program.close()
+    with pytest.raises(PortError, match=f"port {program.port}: connection refused"):
+        await box.provider.connect(box.id, program.port)
+
+
+async def test_20_mb_in_both_directions_at_once_arrive_unchanged(
+    box: Box, program: Program
+) -> None:
+    data = os.urandom(20 * MIB)
+    digests: dict[str, bytes] = {}
+
+    async def send(stream: ByteStream) -> None:
+        view = memoryview(data)
+        chances = random.Random(1)
+        while view:
+            size = chances.choice([1, 1000, 65536, 300_000])
+            await stream.send(bytes(view[:size]))
+            view = view[size:]
+        await stream.send_eof()
+
+    async def receive(name: str, stream: ByteStream) -> None:
+        digests[name] = hashlib.sha256(await everything(stream)).digest()
+
+    async with pair(box, program) as (ours, theirs), anyio.create_task_group() as group:
+        for name, stream in (("ours", ours), ("theirs", theirs)):
+            group.start_soon(send, stream)
+            group.start_soon(receive, name, stream)
+    assert digests == dict.fromkeys(("ours", "theirs"), hashlib.sha256(data).digest())
+
+
+async def filled(stream: ByteStream) -> int:
+    """Send until nothing more is taken for a second; return how many bytes were."""
+    sent = 0
+    while True:
+        with anyio.move_on_after(1) as waiting:
+            await stream.send(bytes(16384))
+            sent += 16384
+        if waiting.cancelled_caught:
+            return sent
+
+
+async def test_an_unread_connection_costs_its_window_and_stops_no_call(
+    box: Box, program: Program
+) -> None:
+    async with pair(box, program) as (ours, theirs):
+        for end in (theirs, ours):
+            assert 65536 <= await filled(end) < NEAR.from_agent + KERNEL_BYTES
+            with anyio.fail_after(5):
+                assert (await box.exec("echo", "quick")).stdout == b"quick\n"
+        assert isinstance(ours, PortStream)
+        held = sum(len(frame.payload) for frame in ours._stream._frames)
+        assert held == NEAR.from_agent
+
+
+async def test_a_reset_by_the_program_breaks_the_stream(box: Box, program: Program) -> None:
+    async with pair(box, program) as (ours, theirs):
+        raw = theirs.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await theirs.aclose()
+        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+            await ours.receive()
+        with pytest.raises(anyio.BrokenResourceError):
+            await ours.send(b"x")
+
+
+async def test_an_answer_sent_before_a_close_arrives_if_the_question_does_not(
+    box: Box, program: Program
+) -> None:
+    async with pair(box, program) as (ours, theirs):
+        await theirs.send(b"too large")
+        await theirs.aclose()
+        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+            await ours.send(bytes(32 * MIB))
+        assert await everything(ours) == b"too large"
+
+
+async def test_a_close_resets_the_programs_connection(box: Box, program: Program) -> None:
+    async with pair(box, program) as (ours, theirs):
+        await ours.aclose()
+        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+        with pytest.raises(anyio.ClosedResourceError):
+            await ours.receive()
+        with pytest.raises(anyio.ClosedResourceError):
+            await ours.send(b"x")
+
+
+async def test_a_close_resets_a_connection_whose_program_has_sent_everything(
+    box: Box, program: Program
+) -> None:
+    for _ in range(20):
+        async with pair(box, program) as (ours, theirs):
+            await theirs.send_eof()
+            assert await everything(ours) == b""
+            await ours.aclose()
+            with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+                await theirs.receive()
+
+
+async def test_a_close_ends_a_connection_whose_program_reads_nothing(
+    box: Box, program: Program
+) -> None:
+    async with pair(box, program) as (ours, _):
+        await filled(ours)
+        with anyio.fail_after(5):
+            await ours.aclose()
+
+
+async def test_a_close_waits_until_the_program_has_taken_what_was_sent(
+    box: Box, program: Program
+) -> None:
+    data = os.urandom(20 * MIB)
+    async with pair(box, program) as (ours, theirs), anyio.create_task_group() as group:
+        await theirs.send_eof()
+        assert await everything(ours) == b""
+
+        async def send() -> None:
+            await ours.send(data)
+            await ours.send_eof()
+            await ours.aclose()
+
+        group.start_soon(send)
+        assert await everything(theirs) == data
+
+
+async def test_the_end_of_a_client_resets_its_connections(box: Box, program: Program) -> None:
+    client = await Breakable(box, []).client(grace=0.0)
+    stream, port = await _opened(client, 14, program.port)
+    assert (stream.number, port) == (1, program.port)
+    async with await program.accept() as theirs:
+        await client.aclose()
+        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+            await theirs.receive()
+
+
+async def test_a_connect_that_waits_is_cancelled(box: Box) -> None:
+    program = Program(backlog=0)
+    async with anyio.create_task_group() as group:
+
+        async def connect() -> None:
+            await (await box.provider.connect(box.id, program.port)).aclose()
+
+        streams = []
+        with anyio.move_on_after(1) as full:  # the kernel's queue takes some that nobody accepts
+            for _ in range(10):
+                streams.append(await box.provider.connect(box.id, program.port))
+        assert full.cancelled_caught
+        group.start_soon(connect)
+        with anyio.fail_after(5):
+            assert (await box.exec("echo", "quick")).stdout == b"quick\n"
+            group.cancel_scope.cancel()
+            for stream in streams:
+                await stream.aclose()
+    program.close()
+
+
+async def test_more_connections_than_the_limit_are_refused_until_one_ends(
+    box: Box, program: Program
+) -> None:
+    streams: list[ByteStream] = []
+    for _ in range(256):
+        streams.append(await box.provider.connect(box.id, program.port))
+        await (await program.accept()).aclose()
+    with pytest.raises(PortLimitError, match="256 connections are open"):
+        await box.provider.connect(box.id, program.port)
+    await streams.pop().aclose()
+    streams.append(await box.provider.connect(box.id, program.port))
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_a_session_has_a_limit_of_connections_that_closed_ones_do_not_count_against(
+    box: Box, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "_MOST_CONNECTIONS", 2)
+    async with listening(box) as listener, pair(box, program) as (first, _):
+        async with pair(box, program):
+            with pytest.raises(PortLimitError, match="2 connections to sandboxes of this session"):
+                await box.provider.connect(box.id, program.port)
+            async with await anyio.connect_tcp("127.0.0.1", listener.port) as inside:
+                await inside.send(b"waits")
+                with anyio.move_on_after(1) as waiting:
+                    await listener.accept()
+                assert waiting.cancelled_caught
+        async with (
+            await anyio.connect_tcp("127.0.0.1", listener.port) as inside,
+            await listener.accept() as accepted,
+        ):
+            await inside.send(b"has room")
+            assert await accepted.receive() == b"has room"
+        await first.aclose()
+        await first.aclose()
+        async with pair(box, program), pair(box, program):
+            with pytest.raises(PortLimitError):
+                await box.provider.connect(box.id, program.port)
+
+
+async def test_connections_are_accepted_from_inside(box: Box) -> None:
+    async with listening(box) as listener:
+
+        async def echo() -> None:
+            async with await listener.accept() as stream:
+                await stream.send(await everything(stream))
+                await stream.send_eof()
+
+        async def ask(number: int) -> None:
+            async with await anyio.connect_tcp("127.0.0.1", listener.port) as program:
+                await program.send(b"%d" % number)
+                await program.send_eof()
+                assert await everything(program) == b"%d" % number
+
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(ask, number)
+                group.start_soon(echo)
+
+
+async def test_a_taken_port_is_refused(box: Box, program: Program) -> None:
+    with pytest.raises(PortError) as refused:
+        await box.provider.listen(box.id, program.port)
+    assert refused.value.errno == errno.EADDRINUSE
+
+
+async def test_a_closed_listener_refuses_and_its_waiting_accept_ends(box: Box) -> None:
+    async with listening(box) as listener:
+        ended = anyio.Event()
+
+        async def accept() -> None:
+            with pytest.raises(anyio.ClosedResourceError):
+                await listener.accept()
+            ended.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(accept)
+            await anyio.wait_all_tasks_blocked()
+            await listener.aclose()
+            with anyio.fail_after(5):
+                await ended.wait()
+        with pytest.raises(OSError, match="attempts failed"):
+            await anyio.connect_tcp("127.0.0.1", listener.port)
+        await listener.aclose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_bytes_arrive_once_and_in_order_over_links_that_break(
+    box: Box, program: Program, seed: int
+) -> None:
+    chances = random.Random(seed)
+    plan = [(chances.randint(200, 90_000), chances.randint(200, 90_000)) for _ in range(15)]
+    way = Breakable(box, plan)
+    client: AgentClient = await way.client(grace=60.0)
+    stream, _ = await _opened(client, 14, program.port)
+    data = os.urandom(MIB)
+
+    async def explain(error: Exception) -> Exception:
+        return error
+
+    ours = PortStream(
+        stream,
+        explain,  # type: ignore[arg-type] # no SPI error is expected
+        lambda: None,
+    )
+    async with await program.accept() as theirs, anyio.create_task_group() as group:
+
+        async def echo() -> None:
+            await theirs.send(await everything(theirs))
+            await theirs.send_eof()
+
+        group.start_soon(echo)
+        await ours.send(data)
+        await ours.send_eof()
+        assert await everything(ours) == data
+    assert way.opened > 10
+    await client.aclose()
