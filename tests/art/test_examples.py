@@ -26,19 +26,19 @@ def test_a_program_prints_exactly_what_is_expected(path: Path, provider: str) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "returncode", "said"),
+    ("arguments", "returncode", "expected"),
     [
         ([], 2, "--dry-run for a script, or --base-url URL for a server"),
         (["--base-url", "http://127.0.0.1:9/v1"], 1, "no rollout has a reward; the first: "),
     ],
 )
 def test_rollouts_without_a_model_say_so_and_fail(
-    arguments: list[str], returncode: int, said: str
+    arguments: list[str], returncode: int, expected: str
 ) -> None:
     command = [sys.executable, str(FOLDER / "mbpp_rollouts.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == returncode
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 @pytest.mark.timeout(300)
