@@ -70,7 +70,7 @@ def test_a_process_that_ended_is_counted_once_by_its_parent() -> None:
     assert busy(before, after, processors=1) == 0.5
 
 
-def test_the_daemon_and_its_containers_are_ours(tmp_path: Path) -> None:
+def test_cpu_time_counts_the_daemon_and_its_containers(tmp_path: Path) -> None:
     def process(pid: int, parent: int, name: str, environment: bytes = b"") -> None:
         folder = tmp_path / str(pid)
         folder.mkdir()

@@ -58,7 +58,7 @@ def test_busy_rounds_and_the_first_are_skipped_and_counted() -> None:
     assert (measured.quiet, measured.busy) == (2, [0.2, 0.06])
 
 
-def test_who_is_first_changes() -> None:
+def test_sides_take_turns_in_going_first() -> None:
     turns: list[str] = []
     players = {label: Counted(turns, label) for label in "ab"}
     play(row("a", "b"), players, Shares(0, 0, 0), limit=0.05, deadline=9, clock=lambda: 0.0)
