@@ -89,9 +89,9 @@ def _kernel(process: Path) -> list[str]:
     parts = [f"process {process.name}: {command:.100}"]
     for thread in sorted((process / "task").iterdir(), key=lambda each: int(each.name)):
         state = (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        said = {name: _read(thread / name) for name in ("wchan", "syscall", "stack", "schedstat")}
-        stack = " < ".join(line.partition("] ")[2] for line in said.pop("stack").splitlines())
-        rest = ", ".join(f"{name} {text}" for name, text in said.items())
+        output = {name: _read(thread / name) for name in ("wchan", "syscall", "stack", "schedstat")}
+        stack = " < ".join(line.partition("] ")[2] for line in output.pop("stack").splitlines())
+        rest = ", ".join(f"{name} {text}" for name, text in output.items())
         parts.append(f"  thread {thread.name} {state}: {rest}, stack {stack}")
     return parts
 

@@ -154,7 +154,19 @@ def faulted_calls(
         return next(left, None) is not None
 
     tally = Tally()
-    with calling(session, make, tally, more, seed=seed, workers=workers, deadline=deadline):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        calling(
+            session,
+            make,
+            tally,
+            more,
+            seed=seed,
+            folder=Path(folder),
+            workers=workers,
+            deadline=deadline,
+        ),
+    ):
         pass
     return tally
 
@@ -167,28 +179,29 @@ def calling(
     more: Callable[[], bool],
     *,
     seed: int,
+    folder: Path,
     workers: int = 8,
     deadline: float = SECONDS,
     returned: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Make calls in threads beside the block, one after the other while there are `more`, and wait
-    for the last ones at its end. `returned` is called after each."""
+    for the last ones at its end. `returned` is called after each. `folder` is for what is
+    transferred, and starts empty."""
     lock = threading.Lock()
-    with tempfile.TemporaryDirectory() as folder:
-        callers = [
-            _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), Path(folder, str(n)))
-            for n in range(workers)
-        ]
-        for caller in callers:
-            caller.deadline, caller.returned = deadline, returned
-        threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
+    callers = [
+        _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), folder / str(n))
+        for n in range(workers)
+    ]
+    for caller in callers:
+        caller.deadline, caller.returned = deadline, returned
+    threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
         for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            for thread in threads:
-                thread.join()
+            thread.join()
 
 
 class _Caller:

@@ -243,9 +243,9 @@ class Round:
         """What the client says, if it came so far, and what its end says."""
         report = self._said().partition("ready\n")[2]
         if report.startswith("{"):
-            said = json.loads(report)
-            self.outcome.outcomes = said["outcomes"]
-            self.outcome.wrong += said["wrong"]
+            reply = json.loads(report)
+            self.outcome.outcomes = reply["outcomes"]
+            self.outcome.wrong += reply["wrong"]
         elif not self._signalled and not self.outcome.hang:
             self.outcome.wrong.append(f"status {client.returncode}: {self._errors()}")
         elif client.returncode == 3:

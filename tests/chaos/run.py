@@ -43,7 +43,7 @@ def _one(setting: Setting, seed: int) -> Outcome:
         text=True,
     )
     try:
-        said, errors = process.communicate(timeout=_DEADLINE)
+        output, errors = process.communicate(timeout=_DEADLINE)
     except subprocess.TimeoutExpired:
         process.terminate()  # it takes its client along
         process.communicate()
@@ -52,18 +52,18 @@ def _one(setting: Setting, seed: int) -> Outcome:
     if process.returncode != 0:
         outcome.wrong = [f"the round failed with status {process.returncode}: {errors[-3000:]}"]
         return outcome
-    return Outcome(**json.loads(said))
+    return Outcome(**json.loads(output))
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:
     """Each round that hung, ended wrongly or left something, described."""
     found: list[str] = []
     for each in outcomes:
-        said = [each.hang] if each.hang else []
-        said += each.wrong
-        said += [f"left behind: {what}" for what in each.left]
-        if said:
-            found.append(f"round {each.seed} ({each.kind}): " + "\n  ".join(said))
+        output = [each.hang] if each.hang else []
+        output += each.wrong
+        output += [f"left behind: {what}" for what in each.left]
+        if output:
+            found.append(f"round {each.seed} ({each.kind}): " + "\n  ".join(output))
     return found
 
 

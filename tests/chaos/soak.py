@@ -5,10 +5,12 @@ seconds, a watchdog says where everything stands.
 """
 
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sandboxkit import SandboxError, Session
 from tests.chaos._pace import Pace
@@ -89,7 +91,9 @@ def soak(
     began = time.monotonic()
     name = "nothing"
     watchdog = Watchdog(found.stalls.append, pids=agents)
+    # The watchdog ends before the folder is removed, which may take longer than a call.
     with (
+        tempfile.TemporaryDirectory() as folder,
         watchdog,
         calling(
             session,
@@ -97,6 +101,7 @@ def soak(
             found.tally,
             lambda: not over.is_set(),
             seed=seed,
+            folder=Path(folder),
             workers=workers,
             deadline=deadline,
             returned=watchdog.alive,

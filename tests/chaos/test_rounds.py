@@ -15,7 +15,7 @@ SEEDS = {"local": 0, "docker": 6, "kubernetes": 6}
 
 
 @pytest.mark.parametrize("provider", ["local", "docker"])
-def test_nothing_is_left_of_clients_that_end_anyhow(provider: str) -> None:
+def test_clients_that_end_in_any_way_leave_nothing(provider: str) -> None:
     if provider == "docker":
         require_docker()
     outcomes = rounds(SETTINGS[provider], 6, SEEDS[provider])
@@ -64,6 +64,6 @@ def test_what_a_client_forgets_is_found() -> None:
     assert ghost == "a ghost"
     assert process.startswith("live process ")
     assert process.endswith(" sleep 1000 ")
-    (said,) = failures([outcome])
-    assert said.startswith("round 8 (reset): ")
-    assert "left behind: a ghost" in said
+    (message,) = failures([outcome])
+    assert message.startswith("round 8 (reset): ")
+    assert "left behind: a ghost" in message

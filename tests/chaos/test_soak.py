@@ -14,7 +14,7 @@ from tests.chaos.soaks import run
 from tests.docker_here import require_docker
 
 
-@pytest.mark.parametrize("pool", [None, 2])
+@pytest.mark.parametrize("pool", [pytest.param(None, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("provider", ["local", "docker"])
 def test_a_session_is_as_fast_as_before_after_each_fault(
     provider: str, pool: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,10 +39,10 @@ def test_a_session_without_room_is_seen_not_to_be_as_fast(monkeypatch: pytest.Mo
 
 
 def test_the_watchdog_says_where_everything_stands() -> None:
-    barked, said = threading.Event(), []
+    barked, output = threading.Event(), []
 
     def bark(text: str) -> None:
-        said.append(text)
+        output.append(text)
         barked.set()
 
     with subprocess.Popen(["sleep", "1000"]) as child:
@@ -51,7 +51,7 @@ def test_the_watchdog_says_where_everything_stands() -> None:
                 assert barked.wait(30)
         finally:
             child.kill()
-    (text,) = said
+    (text,) = output
     assert f"process {child.pid}: sleep 1000" in text
     assert "wchan" in text
     assert "test_the_watchdog_says_where_everything_stands" in text  # this thread's own stack
