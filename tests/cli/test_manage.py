@@ -48,11 +48,11 @@ def test_ls_writes_json_and_templates(cli: Cli, detached: str, tag: str) -> None
 
 
 def test_inspect_says_what_ls_does_and_what_was_used(cli: Cli, detached: str, tag: str) -> None:
-    said = json.loads(cli("inspect", detached).stdout)
+    reply = json.loads(cli("inspect", detached).stdout)
     (listed,) = json.loads(cli("ls", "--tag", tag, "--json").stdout)
-    assert said.items() >= listed.items()
-    assert said["detached"] is True
-    assert said["usage"]["processor_seconds"] >= 0
+    assert reply.items() >= listed.items()
+    assert reply["detached"] is True
+    assert reply["usage"]["processor_seconds"] >= 0
 
 
 def test_ls_on_a_terminal_is_a_table(terminal: Open, detached: str, tag: str) -> None:
@@ -122,7 +122,7 @@ def test_cp_writes_to_standard_output_and_reads_standard_input(cli: Cli, detache
     assert f"exec {detached} tar c /workspace" in folder.stderr
     nameless = cli("cp", "-", f"{detached}:/workspace", stdin="x")
     assert nameless.returncode == 2
-    assert "add the name" in nameless.stderr
+    assert "add a file name" in nameless.stderr
 
 
 def test_a_long_copy_says_on_a_terminal_how_far_it_is(
@@ -259,7 +259,7 @@ def test_a_later_look_at_the_newest_output_shows_what_is_new() -> None:
 @pytest.mark.parametrize(
     ("number", "shown"), [(0, b""), (1, b"c"), (2, b"\nc"), (3, b"b\n\nc"), (9, b"a\nb\n\nc")]
 )
-def test_the_last_lines_are_whole(number: int, shown: bytes) -> None:
+def test_the_last_lines_are_complete(number: int, shown: bytes) -> None:
     assert last_lines(b"a\nb\n\nc", number) == shown
     assert last_lines(b"a\nb\n\nc\n", number) == (shown + b"\n" if number else b"")
 
@@ -290,6 +290,31 @@ def test_cleanup_by_tag_says_what_it_removes(cli: Cli, detached: str, tag: str) 
     assert detached in real.stdout
     assert "removed 1 sandbox" in real.stdout
     assert cli("ls", "-q", "--tag", tag).stdout == ""
+
+
+def test_a_mounted_folder_is_stored_until_a_cleanup_of_datasets(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("content")
+    shown = cli("run", "--mount", f"/data={tmp_path / 'data'}", "--", "cat", "/data/file")
+    assert shown.stdout == "content", shown.stderr
+    dry = cli("cleanup", "--datasets", "--dry-run", "-p", "local")
+    digest, last = dry.stdout.splitlines()
+    assert (digest[:7], last) == ("sha256:", "would remove 1 dataset")
+    again = cli("run", "--mount", f"/data={digest}", "--", "cat", "/data/file")
+    assert again.stdout == "content", again.stderr
+    assert cli("cleanup", "--datasets", "-p", "local").stdout == f"{digest}\nremoved 1 dataset\n"
+    assert cli("cleanup", "--datasets", "-p", "local").stdout == "nothing to remove\n"
+    gone = cli("run", "--mount", f"/data={digest}", "--", "true")
+    assert gone.returncode == 2
+    assert f"no dataset '{digest}' is stored" in gone.stderr
+
+
+def test_a_mount_without_data_is_refused(cli: Cli) -> None:
+    result = cli("run", "--mount", "/data", "--", "true")
+    assert "--mount '/data' is not valid; write --mount /data=./folder" in result.stderr
 
 
 def test_cleanup_works_across_providers(cli: Cli, detached: str, tag: str) -> None:

@@ -34,7 +34,7 @@ def test_output_in_a_pipe_is_exact_bytes(cli: Cli) -> None:
     assert result.stdout == bytes(range(256))
 
 
-def test_large_output_arrives_whole(cli: Cli) -> None:
+def test_large_output_arrives_complete(cli: Cli) -> None:
     result = cli("run", "sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' x")
     assert len(result.stdout) == 20_000_000
 
@@ -177,3 +177,29 @@ def test_files_of_ours_are_not_in_the_sandbox(cli: Cli, tmp_path: Path) -> None:
     secret.write_text("secret")
     os.chmod(secret, 0o644)
     assert cli("run", "cat", str(secret)).returncode != 0
+
+
+def test_allow_lets_a_command_reach_the_named_servers_alone(cli: Cli) -> None:
+    code = (
+        "import urllib.error, urllib.request\n"
+        "for name in ('localhost.test', 'other.test'):\n"
+        "    try:\n"
+        "        urllib.request.urlopen(f'http://{name}/')\n"
+        "    except urllib.error.HTTPError as error:\n"
+        "        print(error.code, error.read().decode(), end='')\n"
+    )
+    result = cli("run", "--allow", "localhost.test", "--", "python3", "-c", code)
+    allowed, other = result.stdout.splitlines()
+    assert allowed.startswith("502 sandboxkit: localhost.test cannot be resolved: ")
+    assert other == "403 sandboxkit: no rule allows other.test:80"
+
+
+def test_allow_is_refused_where_it_cannot_work(cli: Cli) -> None:
+    both = cli("run", "--allow", "pypi.org", "--network", "internet", "true")
+    assert (both.returncode, both.stderr) == (
+        2,
+        "sandboxkit: error: --network internet does not go with --allow; give one\n",
+    )
+    detached = cli("run", "-d", "--allow", "pypi.org")
+    assert detached.returncode == 2
+    assert "--allow does not go with --detach" in detached.stderr

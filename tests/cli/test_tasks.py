@@ -49,7 +49,7 @@ def test_a_file_without_a_defect_is_one_line(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("{}\n{", "line 1: no reference solution in reference or canonical_solution or code"),
         ('{"code": "a = 1"}\n[1]', "line 2: a list, not an object"),
@@ -58,12 +58,12 @@ def test_a_file_without_a_defect_is_one_line(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_wrong_usage(
-    text: str, said: str, cli: Cli, tmp_path: Path
+    text: str, expected: str, cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "tasks.jsonl").write_text(text)
     result = cli("tasks", "check", str(tmp_path / "tasks.jsonl"))
     assert result.returncode == 2
-    assert said in result.stderr
+    assert expected in result.stderr
     assert cli("tasks", "check", str(tmp_path / "none.jsonl")).returncode == 2
 
 

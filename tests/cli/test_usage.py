@@ -30,7 +30,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "said"),
+    ("args", "code", "expected"),
     [
         (["--provider", "nope", "ls"], 2, "unknown provider 'nope'"),
         (["ls", "--tag", "a b"], 2, "bad tag key"),
@@ -39,18 +39,20 @@ VERBS = (
         (["run", "--memory-mb", "-1", "true"], 2, "memory_mb=-1"),
         (["run", "--env", "NOT_SET_HERE", "true"], 2, "NOT_SET_HERE"),
         (["run", "-d", "--timeout", "5"], 2, "--lifetime"),
+        (["shell", "some-id", "--secret", "PATH"], 2, "--secret: only for a fresh sandbox"),
+        (["shell", "some-id", "--tag", "a", "--memory-mb", "1"], 2, "--memory-mb, --tag: only for"),
         (["exec", "no-such-id", "ls"], 125, "no-such-id"),
         (["logs", "no-such-id"], 125, "no-such-id"),
     ],
 )
 def test_an_error_is_one_line_without_traceback(
-    args: list[str], code: int, said: str, cli: Cli
+    args: list[str], code: int, expected: str, cli: Cli
 ) -> None:
     result = cli(*args)
     assert result.returncode == code
     assert result.stdout == ""
     assert result.stderr.startswith("sandboxkit: error: ")
-    assert said in result.stderr
+    assert expected in result.stderr
     assert result.stderr.count("\n") == 1
 
 
