@@ -96,6 +96,6 @@ class TestKubernetes(KubernetesHooks, ProviderConformance):
     def test_a_full_disk_is_a_file_error(self, session: Session, large: Path) -> None:
         sandbox = session.sandbox(disk_mb=16).start().result(DEADLINE)
         sandbox.upload(large, "/workspace/file").result(DEADLINE)
-        with pytest.raises(SandboxTerminatedError, match="used more disk than it has") as caught:
+        with pytest.raises(SandboxTerminatedError, match="exceeded its disk limit") as caught:
             sandbox.exec(["sleep", "1000"]).result(120)
         assert caught.value.out_of_memory
