@@ -104,7 +104,7 @@ def test_secrets_are_not_in_the_repr() -> None:
     assert "hunter2" not in repr(_spec.build(SandboxSpec(), {"secrets": {"KEY": "hunter2"}}))
 
 
-def test_an_unknown_provider_is_named_with_those_there_are() -> None:
+def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigurationError, match=r"'dokcer' \(did you mean 'docker'\?\); installed are .*local"
     ):

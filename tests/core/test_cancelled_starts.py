@@ -94,7 +94,7 @@ def test_starts_that_were_cancelled_do_not_block_their_session(at_end: bool) -> 
         settled(session, provider)
 
 
-def test_the_timeout_of_the_issue_leaves_room() -> None:
+def test_a_timeout_during_a_start_releases_its_room() -> None:
     provider = Gated()
     with Session(provider, max_concurrency=2) as session:
 
@@ -139,7 +139,7 @@ def test_after_the_last_waiter_the_next_use_starts_again() -> None:
         assert provider.creates == 2
 
 
-def test_a_use_that_comes_while_a_start_is_undone_starts_again() -> None:
+def test_a_call_while_a_start_is_undone_starts_again() -> None:
     provider = Shielded()
     with Session(provider, max_concurrency=1) as session:
         sandbox = session.sandbox()
@@ -254,7 +254,7 @@ def test_a_task_cancelled_just_as_the_start_ended_stops_the_sandbox() -> None:
         settled(session, provider)
 
 
-def test_who_is_cancelled_while_it_waits_for_a_slot_takes_none() -> None:
+def test_a_start_cancelled_while_it_waits_takes_no_slot() -> None:
     provider = FakeProvider()
     with Session(provider, max_concurrency=1) as session:
         with session.sandbox() as sandbox:
@@ -267,7 +267,7 @@ def test_who_is_cancelled_while_it_waits_for_a_slot_takes_none() -> None:
         settled(session, provider)
 
 
-def test_adopting_that_still_waits_when_the_session_closes_is_refused() -> None:
+def test_an_adoption_that_waits_when_the_session_closes_is_refused() -> None:
     provider = FakeProvider()
     with Session(provider) as owner, owner.sandbox() as sandbox:
         session = Session(provider, max_concurrency=1)
@@ -281,7 +281,7 @@ def test_adopting_that_still_waits_when_the_session_closes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("by", ["stop", "close"])
-def test_the_end_waits_for_a_start_that_is_undone(by: str) -> None:
+def test_stop_waits_for_a_start_that_is_undone(by: str) -> None:
     provider = Shielded()
     session = Session(provider, max_concurrency=1)
     sandbox = session.sandbox()
@@ -297,7 +297,7 @@ def test_the_end_waits_for_a_start_that_is_undone(by: str) -> None:
     session.close().result(10)
 
 
-def test_close_undoes_the_starts_that_others_wait_for() -> None:
+def test_close_undoes_starts_that_callers_wait_for() -> None:
     provider = Gated(at_end=True)
     session = Session(provider, max_concurrency=1)
     starting, waiting = session.sandbox().start(), session.sandbox().start()
@@ -352,7 +352,7 @@ def test_files_that_fail_midway_leave_nothing() -> None:
         settled(session, provider)
 
 
-def test_what_a_failed_start_could_not_remove_is_removed_by_the_end() -> None:
+def test_stop_removes_the_remains_of_a_failed_start() -> None:
     provider = HalfFull(failures=1)
     with Session(provider, max_concurrency=1) as session:
         with pytest.raises(SandboxError, match="no room") as caught:
@@ -362,7 +362,7 @@ def test_what_a_failed_start_could_not_remove_is_removed_by_the_end() -> None:
     assert not provider._boxes
 
 
-def test_what_a_failed_start_could_not_remove_is_removed_by_the_next() -> None:
+def test_the_next_start_removes_the_remains_of_a_failed_one() -> None:
     provider = HalfFull(failures=1)
     with Session(provider, max_concurrency=1) as session:
         sandbox = session.sandbox(files=FILES)
@@ -406,7 +406,7 @@ def test_hundreds_of_starts_cancelled_at_every_moment_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("by", ["stop", "close"])
-def test_an_end_that_nobody_waits_for_any_more_comes_all_the_same(by: str) -> None:
+def test_a_stop_without_waiters_still_completes(by: str) -> None:
     provider = FakeProvider()
     session = Session(provider, max_concurrency=1)
     sandbox = session.sandbox().start().result(10)
@@ -421,7 +421,7 @@ def test_an_end_that_nobody_waits_for_any_more_comes_all_the_same(by: str) -> No
     assert not provider._boxes
 
 
-def test_leaving_that_is_cancelled_still_frees_the_slot() -> None:
+def test_a_cancelled_exit_still_frees_the_slot() -> None:
     provider = FakeProvider()
     with Session(provider, max_concurrency=1) as session:
 

@@ -74,8 +74,10 @@ def test_an_error_in_the_program_still_cleans_up(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
 
-@pytest.mark.parametrize(("busy", "said"), [(0.3, "ended\n"), (1000, "")])
-def test_threads_of_extension_modules_may_end_first(tmp_path: Path, busy: float, said: str) -> None:
+@pytest.mark.parametrize(("busy", "expected"), [(0.3, "ended\n"), (1000, "")])
+def test_threads_of_extension_modules_may_end_first(
+    tmp_path: Path, busy: float, expected: str
+) -> None:
     """They crash an interpreter that ends meanwhile; one that stays does not hold it up."""
     process = run_script(
         tmp_path,
@@ -92,7 +94,7 @@ with Session(Counting()) as s:
 """,
     )
     output, errors = process.communicate(timeout=30)
-    assert (process.returncode, output, errors) == (0, said, "")
+    assert (process.returncode, output, errors) == (0, expected, "")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -172,14 +174,14 @@ def dead_owner() -> str:
     return done.stdout.strip()
 
 
-def test_an_orphan_is_what_a_dead_process_of_this_machine_owned() -> None:
+def test_a_sandbox_of_a_dead_process_of_this_machine_is_an_orphan() -> None:
     dead = {_tags.OWNER: dead_owner()}
     assert not _owners.is_orphan(info(**{_tags.OWNER: _owners.owner()}))
     assert _owners.is_orphan(info(**dead))
     assert not _owners.is_orphan(info(**dead, **{_tags.DETACH: "1"}))
 
 
-def test_what_cannot_be_known_to_be_dead_is_no_orphan() -> None:
+def test_a_sandbox_whose_owner_may_live_is_not_an_orphan() -> None:
     boot, namespace, pid, started = dead_owner().split(".")
     for other in (
         f"0123456789abcdef.{namespace}.{pid}.{started}",  # another machine, or before a reboot
@@ -192,7 +194,7 @@ def test_what_cannot_be_known_to_be_dead_is_no_orphan() -> None:
     assert not _owners.is_orphan(info())
 
 
-def test_a_pid_that_was_used_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     boot, namespace, _, started = _owners.owner().split(".")
     reused = f"{boot}.{namespace}.{os.getpid()}.{int(started) - 1}"
     assert _owners.is_orphan(info(**{_tags.OWNER: reused}))
@@ -210,13 +212,13 @@ def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
         text=True,
     ) as inside:
         assert inside.stdout is not None
-        said = inside.stdout.readline().strip()
-        if not said:
+        owner = inside.stdout.readline().strip()
+        if not owner:
             pytest.skip("no pid namespaces here")
-        assert not _owners.is_orphan(info(**{_tags.OWNER: said}))
+        assert not _owners.is_orphan(info(**{_tags.OWNER: owner}))
 
 
-def test_a_sweep_deletes_what_matches_and_nothing_else() -> None:
+def test_a_sweep_deletes_only_matching_sandboxes() -> None:
     provider = FakeProvider()
 
     async def sweep(**selectors: object) -> int:
@@ -310,7 +312,7 @@ def test_a_clock_that_jumps_back_ends_no_lifetime(clocks: Clocks) -> None:
     assert not _owners.is_expired(sandbox)
 
 
-def test_without_a_birth_of_this_boot_the_wall_clock_decides(clocks: Clocks) -> None:
+def test_a_sandbox_from_before_the_boot_expires_by_the_wall_clock(clocks: Clocks) -> None:
     sandbox = clocks.made(100)
     elsewhere = {**sandbox.tags, _tags.BIRTH: "0123456789abcdef.5.1000000000"}
     clocks.jumps(200)
@@ -360,7 +362,7 @@ class Here(FakeProvider):
         Operation(run()).result(10)
 
 
-def test_the_first_start_sweeps_what_can_only_be_left_over_and_waits_for_none_of_it() -> None:
+def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
     provider = Here()
     dead, alive = dead_owner(), _owners.owner()
     stray = provider.stray(dead, 1)
@@ -381,7 +383,7 @@ def test_the_first_start_sweeps_what_can_only_be_left_over_and_waits_for_none_of
         Operation(provider.delete(sandbox_id)).result(10)
 
 
-def test_a_sweep_that_fails_or_hangs_hurts_nobody() -> None:
+def test_a_failed_or_hung_sweep_affects_no_start() -> None:
     provider = Here()
     with Session(provider) as session:
         session.sandbox().start().result(10)

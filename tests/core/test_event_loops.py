@@ -62,7 +62,7 @@ def test_leaving_a_plain_with_in_a_coroutine_warns_of_async_with() -> None:
     asyncio.run(main())
 
 
-def test_what_is_done_and_other_threads_and_a_prompt_block_no_loop(
+def test_finished_operations_other_threads_and_prompts_do_not_warn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -92,7 +92,7 @@ print(Session(FakeProvider()).run(["echo", "well"]).result().stdout)
     assert "blocks" not in done.stderr
 
 
-def test_a_callback_that_blocks_holds_up_no_call() -> None:
+def test_a_blocking_callback_delays_no_call() -> None:
     blocked, release = threading.Event(), threading.Event()
 
     def block(_: object) -> None:
@@ -110,7 +110,7 @@ def test_a_callback_that_blocks_holds_up_no_call() -> None:
     release.set()
 
 
-def test_callbacks_may_block_on_calls_and_run_in_the_order_of_the_ends() -> None:
+def test_callbacks_may_block_and_run_in_the_order_of_completion() -> None:
     seen: list[int] = []
     done = threading.Event()
     first = Operation(value(1))
@@ -146,7 +146,7 @@ def test_trio_is_refused_before_anything_happens() -> None:
             session.close,
         ]
         for call in calls:
-            with pytest.raises(ValueError, match="asyncio, and not under trio") as error:
+            with pytest.raises(ValueError, match="asyncio, not under trio") as error:
                 call()
             refused.append(str(error.value))
         result: str = await trio.to_thread.run_sync(

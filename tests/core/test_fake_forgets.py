@@ -9,7 +9,7 @@ from tests.traces import traces, use_up
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_trace_is_left_of_sandboxes_that_are_over() -> None:
+async def test_no_state_is_kept_of_ended_sandboxes() -> None:
     provider = FakeProvider()
     ids = await use_up(provider, None, 200)
     assert len(ids) == 200

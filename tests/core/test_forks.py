@@ -113,7 +113,7 @@ def check(body: str, tmp_path: Path) -> None:
         "Session(provider)",
     ],
 )
-def test_a_call_on_a_parents_object_says_whose_it_is(call: str, tmp_path: Path) -> None:
+def test_a_call_on_a_parents_object_names_the_parent(call: str, tmp_path: Path) -> None:
     check(
         f"""
 fresh, terminal = session.sandbox(), sandbox.terminal().start().result(20)
@@ -329,7 +329,7 @@ def test_close_in_forks_closes_the_childs_copy_alone() -> None:
         held.close()
 
 
-def test_a_number_that_is_used_again_in_the_child_stays_open() -> None:
+def test_a_reused_descriptor_number_stays_open_in_the_child() -> None:
     ours, theirs = socket.socketpair()
     close_in_forks(ours)
     number = ours.fileno()

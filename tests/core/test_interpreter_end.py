@@ -104,13 +104,13 @@ def run(body: str, provider: str = "fake", folder: str = "") -> "subprocess.Comp
     ],
     ids=["generator", "finalizer", "early-local", "early", "late", "handler", "callback"],
 )
-def test_what_closes_late_finds_everything_closed(body: str, provider: str, ends: str) -> None:
+def test_objects_closed_late_find_everything_closed(body: str, provider: str, ends: str) -> None:
     done = run(body, provider)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["begun", *ends.split()]
 
 
-def test_daemon_threads_that_use_a_sandbox_hold_up_no_exit() -> None:
+def test_daemon_threads_that_use_a_sandbox_do_not_delay_the_exit() -> None:
     done = run(DAEMON)
     assert (done.returncode, done.stdout) == (0, "begun\n")
 
@@ -121,14 +121,14 @@ def test_a_call_that_never_ended_raises() -> None:
     assert done.stdout.startswith("begun\nSandboxTerminatedError: ")
 
 
-def test_a_call_that_begins_too_late_says_when_it_can() -> None:
+def test_a_call_during_interpreter_exit_says_when_it_can_be_made() -> None:
     done = run(REFUSED)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("begun\nConfigurationError: the interpreter ends")
-    assert "before" in done.stdout
+    assert done.stdout.startswith("begun\nConfigurationError: the interpreter is exiting")
+    assert "make it earlier" in done.stdout
 
 
-def test_what_cannot_be_closed_is_named_and_the_rest_is_closed(tmp_path: Path) -> None:
+def test_sandboxes_that_cannot_be_closed_are_named_and_the_rest_is_closed(tmp_path: Path) -> None:
     body = """
 import sandboxkit._exit
 sandboxkit._exit._EXIT_SECONDS = 1.0
@@ -149,12 +149,12 @@ print(*[each.id for each in sessions])
 """
     done = run(body, folder=str(tmp_path))  # what is left is pytest's to remove
     stuck, broken, well, deleted = done.stdout.split()
-    said = sorted(done.stderr.splitlines(), key=lambda line: stuck not in line)
-    assert (done.returncode, deleted, len(said)) == (0, "deleted", 2)
-    assert said[0].startswith(f"<Session {stuck} provider=fake> was not closed")
-    assert "TimeoutError" in said[0]
-    assert said[1].startswith(f"<Session {broken} provider=fake> was not closed")
-    assert "OSError no way; 'sandboxkit ls'" in said[1]
+    output = sorted(done.stderr.splitlines(), key=lambda line: stuck not in line)
+    assert (done.returncode, deleted, len(output)) == (0, "deleted", 2)
+    assert output[0].startswith(f"<Session {stuck} provider=fake> was not closed")
+    assert "TimeoutError" in output[0]
+    assert output[1].startswith(f"<Session {broken} provider=fake> was not closed")
+    assert "OSError no way; 'sandboxkit ls'" in output[1]
     assert well not in done.stderr
 
 

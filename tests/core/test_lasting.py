@@ -89,7 +89,7 @@ def release(box: Sandbox) -> None:
     box.exec(["rm", "-rf", HELD]).result(SECONDS)
 
 
-def test_closing_one_that_starts_leaves_nothing(held: Sandbox, opens: Opens) -> None:
+def test_closing_during_a_start_leaves_nothing(held: Sandbox, opens: Opens) -> None:
     lasting = opens(held)
     starting = lasting.start()
     until_held(held)
@@ -103,7 +103,7 @@ def test_closing_one_that_starts_leaves_nothing(held: Sandbox, opens: Opens) -> 
             refused.result(SECONDS)
 
 
-def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
+def test_waiting_for_room_does_not_count_as_start_time(opens: Opens) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         first = session.sandbox().start().result(SECONDS)
         with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +115,7 @@ def test_waiting_for_room_takes_nothing_of_its_time(opens: Opens) -> None:
         starting.result(SECONDS).close().result(SECONDS)
 
 
-def test_closing_one_whose_sandbox_waits_for_room_takes_it_out_of_the_queue(opens: Opens) -> None:
+def test_closing_while_the_sandbox_waits_for_room_leaves_the_queue(opens: Opens) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         first = session.sandbox().start().result(SECONDS)
         sandbox = session.sandbox()
@@ -130,7 +130,7 @@ def test_closing_one_whose_sandbox_waits_for_room_takes_it_out_of_the_queue(open
         assert sandbox.id is None
 
 
-def test_one_that_does_not_start_in_time_leaves_nothing(
+def test_a_start_that_takes_too_long_leaves_nothing(
     held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandboxkit.terminal._managed.START_SECONDS", 0.5)
@@ -163,7 +163,7 @@ def test_cancelling_the_only_start_leaves_nothing(held: Sandbox, opens: Opens) -
     lasting.start().result(SECONDS).close().result(SECONDS)
 
 
-def test_with_a_start_that_fails_it_is_closed(box: Sandbox, opens: Opens) -> None:
+def test_a_failed_start_closes_it(box: Sandbox, opens: Opens) -> None:
     lasting = opens(box, "/nowhere")
     with pytest.raises(CommandStartError, match="/nowhere"), lasting:
         raise AssertionError
@@ -172,7 +172,7 @@ def test_with_a_start_that_fails_it_is_closed(box: Sandbox, opens: Opens) -> Non
         lasting.start().result(SECONDS)
 
 
-def test_a_close_that_nobody_waits_for_is_done_all_the_same(box: Sandbox, opens: Opens) -> None:
+def test_a_close_without_waiters_still_completes(box: Sandbox, opens: Opens) -> None:
     lasting = opens(box).start().result(SECONDS)
 
     async def give_up() -> None:
@@ -214,7 +214,7 @@ class OneByOne(LocalProvider):
             return Exit(137, Ending.SIGNAL)
 
 
-def test_a_sandbox_that_takes_a_start_along_is_no_failure_to_start(opens: Opens) -> None:
+def test_a_sandbox_that_ends_during_a_start_is_not_a_failure_to_start(opens: Opens) -> None:
     with Session(OneByOne(), files=FILES) as session:
         held = session.sandbox()
         held.exec(["mkdir", HELD]).result(SECONDS)

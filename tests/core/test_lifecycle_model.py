@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from sandboxkit import Operation, ProcessResult, Sandbox, SandboxError, Session, _loop
-from sandboxkit._spec import SpecOptions
 from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec

@@ -31,14 +31,14 @@ def ended(limit: int | None, chunk: bytes, count: int) -> OutputStream:
     return stream
 
 
-def test_one_very_long_line_takes_time_for_its_bytes() -> None:
+def test_one_very_long_line_takes_linear_time() -> None:
     stream = ended(None, b"x" * 16_384, 40 * MEGABYTE // 16_384)
     started = time.monotonic()
     assert sum(map(len, stream.lines())) == 40 * MEGABYTE
     assert time.monotonic() - started < 10
 
 
-def test_a_flood_of_single_bytes_takes_time_and_memory_for_its_bytes() -> None:
+def test_a_flood_of_single_bytes_takes_linear_time_and_memory() -> None:
     for limit in (None, MEGABYTE):
         started = time.thread_time()
         ended(limit, b"x", MEGABYTE)
@@ -69,13 +69,13 @@ def _drain(pending: list[Operation[int]]) -> None:
         assert len(pending) == left - 1
 
 
-def test_a_drain_loop_over_3000_operations_takes_time_for_each() -> None:
+def test_a_drain_loop_over_3000_operations_takes_linear_time() -> None:
     made = [Operation(_number(number)) for number in range(3_000)]
     made[-1].result(30)
     assert seconds(lambda: _drain(made)) < 5  # with their square it was 22
 
 
-def test_a_drain_loop_over_what_is_not_done_yet_installs_nothing_on_it() -> None:
+def test_a_drain_loop_installs_no_callbacks_on_pending_operations() -> None:
     slow = [Operation(_forever()) for _ in range(3_000)]
     # Internals of concurrent.futures, which typeshed does not know.
     callbacks = [len(vars(each)["_done_callbacks"]) for each in slow]
@@ -95,13 +95,13 @@ def test_a_drain_loop_over_what_is_not_done_yet_installs_nothing_on_it() -> None
         each.cancel()
 
 
-def test_as_completed_takes_time_for_each_operation() -> None:
+def test_as_completed_takes_linear_time() -> None:
     made = [Operation(_number(number)) for number in range(10_000)]
     made[-1].result(30)
     assert seconds(lambda: sum(1 for _ in as_completed(made))) < 5
 
 
-def test_what_is_done_is_not_kept() -> None:
+def test_finished_operations_are_not_kept() -> None:
     made = [Operation(_number(number)) for number in range(1_000)]
     wait(made, num_returns=len(made), timeout=30)
     assert not operations._unfinished.intersection(made)

@@ -55,7 +55,7 @@ def process(code: str, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def said(child: "subprocess.Popen[str]") -> str:
+def line_of(child: "subprocess.Popen[str]") -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
@@ -74,23 +74,23 @@ def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
         waiting.result(10)
 
 
-def test_the_cap_holds_for_all_processes_and_each_gets_its_turn() -> None:
+def test_the_cap_holds_for_all_processes_and_starves_none() -> None:
     with process(HOLD, 2, 1) as other, Session(Here(), max_live=2) as session:
-        assert said(other) == "has"
+        assert line_of(other) == "has"
         mine = session.sandbox().start().result(10)
         waiting = session.sandbox().start()
         with process(HOLD, 2, 1) as third:
             assert wait([waiting], timeout=0.2) == ([], [waiting])
             end(other)
             mine.stop().result(10)
-            assert said(third) == "has"
+            assert line_of(third) == "has"
             waiting.result(10)
             end(third)
 
 
 def test_a_process_that_is_killed_frees_its_places() -> None:
     with process(HOLD, 3, 3) as other, Session(Here(), max_live=3) as session:
-        assert [said(other) for _ in range(3)] == ["has"] * 3
+        assert [line_of(other) for _ in range(3)] == ["has"] * 3
         waiting = [session.sandbox().start() for _ in range(3)]
         assert wait(waiting, timeout=0.2)[0] == []
         other.send_signal(signal.SIGKILL)
@@ -119,18 +119,18 @@ assert os.waitpid(pid, 0)[1] == 0
 
 def test_a_forked_child_has_no_place_and_takes_none_away() -> None:
     with process(FORK) as parent, Session(Here(), max_live=1) as session:
-        assert said(parent) == "full"
+        assert line_of(parent) == "full"
         waiting = session.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])
         waiting.cancel()
         assert parent.stdin is not None
         parent.stdin.write("\n")
         parent.stdin.flush()
-        assert said(parent) == "mine"
+        assert line_of(parent) == "mine"
         assert parent.wait(30) == 0
 
 
-def test_who_is_cancelled_while_it_waits_for_a_place_takes_none() -> None:
+def test_a_start_cancelled_while_it_waits_takes_no_place() -> None:
     with Session(Here(), max_live=1, max_concurrency=2) as session:
         with session.sandbox():
             for _ in range(5):
@@ -155,12 +155,12 @@ def test_thousands_of_places_are_taken_and_left_again() -> None:
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_those_beyond_the_caps_do_not_count() -> None:
+def test_uncounted_sandboxes_take_no_place() -> None:
     with Session(Here(), max_live=1) as session, session.sandbox():
         session.sandbox(counted=False).start().result(10)
 
 
-def test_a_detached_one_counts_until_its_session_is_closed() -> None:
+def test_a_detached_sandbox_counts_until_its_session_is_closed() -> None:
     provider = Here()
     with Session(provider, max_live=1) as session:
         detached = session.sandbox(detach=True).start().result(10)
@@ -171,7 +171,7 @@ def test_a_detached_one_counts_until_its_session_is_closed() -> None:
         session.adopt(detached).result(10)
 
 
-def test_the_environment_gives_the_cap_of_those_that_give_none(
+def test_the_environment_variable_is_the_default_cap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
@@ -183,19 +183,21 @@ def test_the_environment_gives_the_cap_of_those_that_give_none(
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", float("nan"), 10**12])
-def test_a_cap_that_is_none_is_refused(value: int) -> None:
+def test_an_invalid_cap_is_refused(value: int) -> None:
     with pytest.raises(ConfigurationError, match="max_live="):
         Session(Here(), max_live=value)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", " "])
-def test_the_environment_is_checked_as_well(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_of_the_cap_is_checked(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", value)
     with pytest.raises(ConfigurationError, match="SANDBOXKIT_MAX_LIVE="):
         Session(Here())
 
 
-def test_sandboxes_elsewhere_have_no_such_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosted_sandboxes_have_no_machine_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="use max_concurrency"):
         Session(FakeProvider(), max_live=1)
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")

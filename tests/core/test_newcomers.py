@@ -33,7 +33,7 @@ MISTAKES: list[tuple[str, Mistake, str]] = [
     ("class", lambda s: make(FakeProvider), "use an object of the class, as FakeProvider()"),
     ("Strict", lambda s: s.sandbox(profile="Strict"), "(did you mean 'strict'?)"),
     ("host", lambda s: s.sandbox(network="host"), "use one of 'none', 'internet'"),
-    ("network", lambda s: s.sandbox(network=True), "use one of 'none', 'internet'"),
+    ("network", lambda s: s.sandbox(network=True), "use 'none', 'internet', or Egress("),
     (
         "memory_mb",
         lambda s: s.sandbox(memory_mb="512m"),
@@ -108,7 +108,7 @@ MISTAKES: list[tuple[str, Mistake, str]] = [
 @pytest.mark.parametrize(
     ("mistake", "says"), [pytest.param(call, says, id=name) for name, call, says in MISTAKES]
 )
-def test_a_mistake_is_told_with_what_to_do(session: Session, mistake: Mistake, says: str) -> None:
+def test_a_mistake_names_its_remedy(session: Session, mistake: Mistake, says: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:  # what ConfigurationError is
         mistake(session)
     assert says in str(error.value)
@@ -174,7 +174,7 @@ def test_a_traceback_fits_on_a_screen(mistake: str, tmp_path: Path) -> None:
     assert len(ended.stderr.splitlines()) <= _LONGEST, ended.stderr
 
 
-def test_what_led_to_an_error_is_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level("DEBUG", "sandboxkit"),
         Session("local") as session,
@@ -188,7 +188,7 @@ def test_what_led_to_an_error_is_in_the_log_at_debug(caplog: pytest.LogCaptureFi
     assert record.exc_info[1] is raised.value
 
 
-def test_a_name_like_no_other_suggests_none(session: Session) -> None:
+def test_an_unknown_name_without_a_near_match_suggests_none(session: Session) -> None:
     options: dict[str, Any] = {"zzz": 1}
     with pytest.raises(
         ValueError, match=r"sandbox\(\) has no argument 'zzz'; the arguments are counted, image"

@@ -29,14 +29,14 @@ def test_result_blocks_until_done() -> None:
     assert Operation(value(7)).result(5) == 7
 
 
-def test_it_can_be_awaited_from_any_loop() -> None:
+def test_an_operation_can_be_awaited_on_any_event_loop() -> None:
     async def main() -> list[int]:
         return await asyncio.gather(*[Operation(value(n)) for n in range(5)])
 
     assert asyncio.run(main()) == [0, 1, 2, 3, 4]
 
 
-def test_it_can_be_awaited_on_the_background_loop() -> None:
+def test_an_operation_can_be_awaited_on_the_background_loop() -> None:
     async def inner() -> int:
         return await Operation(value(3))
 
@@ -122,7 +122,7 @@ def test_wait_stops_at_its_timeout() -> None:
     slow.cancel()
 
 
-def test_wait_wakes_for_each_of_those_that_end_while_it_blocks() -> None:
+def test_wait_wakes_for_each_operation_that_ends() -> None:
     gates = [asyncio.Event() for _ in range(4)]
 
     async def gated(number: int) -> int:
@@ -143,7 +143,7 @@ def test_wait_wakes_for_each_of_those_that_end_while_it_blocks() -> None:
     made[2].cancel()
 
 
-def test_wait_without_patience_sees_what_is_done_already() -> None:
+def test_wait_with_timeout_zero_returns_finished_operations() -> None:
     for _ in range(200):
         operation = Operation(value(1))
         operation.result(5)
@@ -209,7 +209,7 @@ def test_as_completed_yields_as_they_finish() -> None:
     slow.cancel()
 
 
-def test_it_works_in_a_forked_child() -> None:
+def test_operations_work_in_a_forked_child() -> None:
     assert Operation(value(1)).result(5) == 1
     pid = os.fork()
     if pid == 0:

@@ -70,7 +70,7 @@ class Slow(FakeProvider):
         raise AssertionError
 
 
-def test_ctrl_c_while_waiting_for_a_result_is_heard_of_when_the_command_is_dead() -> None:
+def test_ctrl_c_in_result_is_raised_once_the_command_is_dead() -> None:
     provider = Slow()
     main = threading.main_thread().ident
     assert main is not None
@@ -97,7 +97,7 @@ def test_ctrl_c_while_waiting_for_a_result_is_heard_of_when_the_command_is_dead(
         thread.join()
 
 
-def test_one_that_its_caller_killed_says_so() -> None:
+def test_a_process_that_its_caller_killed_says_so() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(SLEEPS)
         assert next(iter(process.stdout.lines())) == "started"
@@ -113,7 +113,7 @@ def test_one_that_its_caller_killed_says_so() -> None:
         assert process.returncode == process.poll() == 137
 
 
-def test_one_past_its_timeout_says_so() -> None:
+def test_a_process_past_its_timeout_says_so() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(SLEEPS, timeout=0.5)
         with pytest.raises(CommandTimeoutError, match=r"timeout of 0\.5 s and was killed") as late:
@@ -137,7 +137,7 @@ def test_a_kill_after_the_end_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("way", ["kill", "timeout"])
-def test_a_kill_that_nobody_can_confirm_is_neither_a_kill_nor_a_timeout(way: str) -> None:
+def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str) -> None:
     with Session(Lost()) as session:
         process = session.run(["anything"], timeout=0.2 if way == "timeout" else None)
         if way == "kill":
@@ -154,7 +154,7 @@ def test_a_kill_that_nobody_can_confirm_is_neither_a_kill_nor_a_timeout(way: str
             ask()
 
 
-def test_one_that_was_not_started_has_no_status() -> None:
+def test_a_process_that_was_not_started_has_no_status() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(["/no/such/program"], check=True)
         with pytest.raises(CommandStartError):
@@ -164,11 +164,11 @@ def test_one_that_was_not_started_has_no_status() -> None:
             ask()
 
 
-def test_a_running_command_has_no_status_to_take_for_success() -> None:
+def test_the_status_of_a_running_command_raises() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(SLEEPS)
         assert process.poll() is None
-        with pytest.raises(ConfigurationError, match=r"still runs .* result\(\).* poll\(\)"):
+        with pytest.raises(ConfigurationError, match=r"still running .* result\(\).* poll\(\)"):
             _ = process.returncode
         process.kill()
         assert process.result(20).returncode == process.returncode == process.poll() == 137
@@ -196,14 +196,14 @@ def test_a_loop_over_poll_ends_with_a_cancelled_command() -> None:
         ),
     ],
 )
-def test_check_says_how_it_failed(end: Exit, message: str) -> None:
+def test_check_names_the_failure(end: Exit, message: str) -> None:
     with Session(Ends(end)) as session, pytest.raises(CommandFailedError) as failed:
         session.run(["program"], check=True).result(20)
     assert str(failed.value) == message
     assert failed.value.result.ending is end.ending
 
 
-def test_check_does_not_say_that_one_which_was_killed_exited() -> None:
+def test_check_says_that_a_killed_command_was_killed() -> None:
     killed = threading.Event()
     with Session(FakeProvider()) as session:
         process: Process = session.run(SLEEPS, check=True)

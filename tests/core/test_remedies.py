@@ -8,14 +8,14 @@ import pytest
 from sandboxkit import ConfigurationError, MissingExtraError, Sandbox, Session
 
 
-def test_a_sandbox_of_nobody_names_the_session() -> None:
+def test_a_sandbox_made_without_a_session_names_the_session() -> None:
     with pytest.raises(ConfigurationError, match=r"Session\(\)\.sandbox\("):
         Sandbox()  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="from_id"):
         Sandbox(image="python:3.11")  # type: ignore[call-arg]
 
 
-def test_reading_output_like_a_file_names_what_to_do() -> None:
+def test_reading_output_like_a_file_names_the_remedy() -> None:
     with Session("local") as session:
         process = session.run(["true"])
         with pytest.raises(ConfigurationError, match=r"result\(\)"):

@@ -22,7 +22,7 @@ from sandboxkit import (
 )
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.testing import FakeProvider
-from tests.core.test_max_live import Here, process, said
+from tests.core.test_max_live import Here, line_of, process
 from tests.pool.providers import Counting, Gated
 
 SOON = 10.0
@@ -85,7 +85,7 @@ def test_a_call_that_finds_its_sandbox_gone_frees_the_room() -> None:
             time.sleep(0.05)
 
 
-def test_one_that_lives_keeps_its_room() -> None:
+def test_a_live_sandbox_keeps_its_room() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.run(TRUE)
@@ -107,7 +107,7 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
         assert provider.attempts > 2
 
 
-def test_what_a_failed_start_left_is_removed_without_another_start() -> None:
+def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
     provider = Failing()
     with Session(provider, max_concurrency=1) as session:
         broken = session.sandbox(files={"/dev/null/no": b""})
@@ -133,7 +133,7 @@ def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> Non
             assert child.communicate(timeout=SOON + 5)[0].strip() == "0"
 
 
-def test_no_room_in_time_names_who_has_it() -> None:
+def test_a_timeout_without_room_names_who_holds_the_room() -> None:
     with Session(FakeProvider(), max_concurrency=2) as session:
         held = [session.sandbox().start().result(SOON) for _ in range(2)]
         began = time.monotonic()
@@ -201,13 +201,13 @@ def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
 def test_other_processes_are_named_with_their_places(state: None) -> None:
     code = "s = Session(Here(), max_live=1); s.sandbox().start().result(60); say('has'); input()"
     with process(code) as child, Session(Here(), max_live=1) as session:
-        assert said(child) == "has"
+        assert line_of(child) == "has"
         with pytest.raises(NoRoomError, match=rf"process {child.pid} \(.*python.*\) has 1"):
             session.run(TRUE, start_timeout=0.5).result(SOON)
         child.communicate("\n", timeout=SOON)
 
 
-def test_who_waits_for_long_is_named_in_the_log(
+def test_a_long_wait_for_room_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
@@ -217,7 +217,7 @@ def test_who_waits_for_long_is_named_in_the_log(
         waiting = session.sandbox().start()
         with pytest.raises(TimeoutError):
             waiting.result(4)
-        told = session.explain()
+        report = session.explain()
         held.stop().result(SOON)
         waiting.result(SOON)
     lines = [each.getMessage() for each in caplog.records if each.name == "sandboxkit"]
@@ -225,14 +225,14 @@ def test_who_waits_for_long_is_named_in_the_log(
     assert "1 sandboxes wait for room" in lines[0]
     assert str(held.id) in lines[0]
     assert re.search(
-        r"\(never started\) waits for room \(for \d s, made at test_room\.py:\d+\)", told
+        r"\(never started\) waits for room \(for \d s, made at test_room\.py:\d+\)", report
     )
-    assert re.search(rf"{held.id} runs", told)
-    assert "max_concurrency=1" in told
+    assert re.search(rf"{held.id} runs", report)
+    assert "max_concurrency=1" in report
 
 
 @pytest.mark.parametrize("pool", [None, 2])
-def test_a_busy_queue_warns_nobody(
+def test_a_moving_queue_logs_no_warning(
     pool: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
@@ -261,7 +261,7 @@ def test_a_pending_call_says_what_it_waits_for() -> None:
         assert "finished" in repr(waiting)
 
 
-def test_after_the_close_nothing_is_deleted_behind_the_callers_back() -> None:
+def test_after_close_the_reconciler_deletes_nothing() -> None:
     provider = Failing()
     session = Session(provider)
     session.sandbox().start().result(SOON)

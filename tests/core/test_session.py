@@ -231,7 +231,7 @@ def test_detached_sandboxes_outlive_their_session() -> None:
     assert ids(provider) == []
 
 
-def test_it_works_under_async_with() -> None:
+def test_a_session_works_with_async_with() -> None:
     provider = FakeProvider()
 
     async def main() -> list[str]:

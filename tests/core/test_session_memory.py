@@ -18,7 +18,7 @@ def test_a_session_forgets_sandboxes_that_were_stopped() -> None:
         assert gone() is None
 
 
-def test_sandboxes_beyond_the_limit_are_those_that_do_not_count() -> None:
+def test_uncounted_sandboxes_may_exceed_the_limit() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         session.sandbox().start().result(timeout=10)
         serving = session.sandbox(counted=False).start().result(timeout=10)

@@ -8,7 +8,7 @@ from sandboxkit._states import STOP_ASKED, TRANSITIONS, State
 PAGE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 
 
-def test_the_page_has_the_table() -> None:
+def test_architecture_has_the_table_of_states() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?)\|$", PAGE.read_text(), re.MULTILINE)
     written = {name: set(re.findall(r"`([A-Z_]+)`", names)) for name, names in rows}
     assert written == {

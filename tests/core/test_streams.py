@@ -35,9 +35,7 @@ def cut(data: bytes, largest: int, seed: int) -> list[bytes]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 1_000, 99_999, 100_000, 100_001, 300_000, None])
 @pytest.mark.parametrize("largest", [1, 700, 90_000, 200_000])
-def test_the_beginning_and_the_end_of_what_is_over_the_limit_are_kept(
-    limit: int | None, largest: int
-) -> None:
+def test_output_over_the_limit_keeps_its_head_and_tail(limit: int | None, largest: int) -> None:
     data = random.Random(7).randbytes(100_000)
     stream = fed(limit, *cut(data, largest, seed=largest))
     if limit is None or limit >= len(data):
@@ -81,7 +79,7 @@ def test_a_line_without_an_end_is_never_held_whole() -> None:
     assert [len(each) for each in found] == [LINE_LIMIT] * 4
 
 
-def test_lines_without_a_maximum_below_theirs_are_whole() -> None:
+def test_lines_below_the_maximum_are_not_split() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(["sh", "-c", "echo one; printf 'two\\r\\nthr'; printf 'ee\\n\\nend'"])
         assert list(process.stdout.lines()) == ["one", "two", "three", "", "end"]

@@ -264,7 +264,7 @@ def refusal(call: Call, session: Session, sandbox: Sandbox, value: Any) -> str:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_what_a_parameter_does_not_take_is_refused_before_anything_happens(name: str) -> None:
+def test_an_invalid_argument_is_refused_before_anything_happens(name: str) -> None:
     call, named, taken = PARAMETERS[name]
     provider = Recording()
     with Session(provider) as session:
@@ -284,7 +284,7 @@ def test_what_a_parameter_does_not_take_is_refused_before_anything_happens(name:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_what_a_parameter_takes_ends_with_a_result_or_a_typed_error(name: str) -> None:
+def test_a_valid_argument_gives_a_result_or_a_typed_error(name: str) -> None:
     call, _, taken = PARAMETERS[name]
     with Session(FakeProvider()) as session:
         sandbox = session.sandbox()
@@ -366,7 +366,7 @@ def test_every_kind_of_bytes_is_the_commands_input(kind: Callable[[bytes], Any])
         assert process.result(20).stdout == "live"
 
 
-def test_what_is_passed_is_copied_when_the_call_is_made() -> None:
+def test_arguments_are_copied_when_the_call_is_made() -> None:
     data, env = bytearray(b"before"), {"A": "before"}
     with Session(FakeProvider()) as session:
         sandbox = session.sandbox()
@@ -381,7 +381,7 @@ def test_what_is_passed_is_copied_when_the_call_is_made() -> None:
         assert sandbox.exec(Changing()).result(20).argv == ("echo", "0")
 
 
-def test_a_path_that_lies_about_itself_is_refused() -> None:
+def test_a_path_whose_fspath_is_not_text_is_refused() -> None:
     class Lies(os.PathLike[str]):
         def __fspath__(self) -> Any:
             return b"bytes"

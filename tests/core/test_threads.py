@@ -23,7 +23,7 @@ with Session(provider="local") as session, session.sandbox() as sandbox:
 """
 
 
-def test_no_room_for_a_thread_is_said(tmp_path: Path) -> None:
+def test_a_failed_thread_start_names_its_cause(tmp_path: Path) -> None:
     program = PROGRAM.replace("TARGET", repr(str(tmp_path / "to")))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
@@ -31,8 +31,8 @@ def test_no_room_for_a_thread_is_said(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     *errors, after = done.stdout.splitlines()
     assert errors
-    for said in errors:
-        assert said.startswith(
-            "ProviderUnavailableError this machine, not the sandbox, has no room"
+    for output in errors:
+        assert output.startswith(
+            "ProviderUnavailableError this machine, not the sandbox, cannot start"
         )
     assert after == "b'1'"

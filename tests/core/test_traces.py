@@ -55,7 +55,7 @@ def use(sandbox: Sandbox, number: int) -> str:
 
 
 @pytest.mark.parametrize("name", ["fake", "local", "docker"])
-def test_a_provider_forgets_sandboxes_that_are_over(name: str) -> None:
+def test_a_provider_forgets_ended_sandboxes(name: str) -> None:
     if name == "docker":
         require_docker()
     provider: Provider = FakeProvider() if name == "fake" else _registry.load(name)

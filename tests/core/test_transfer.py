@@ -53,7 +53,7 @@ def test_files_and_folders_arrive_without_setuid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/abs", "../up", "a/../../up", "a/" * 70 + "..", "../" * 9])
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_outside_the_target_are_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     with pytest.raises(SandboxFileError, match="leads out"):
         download(lambda tar: add(tar, name), target)
@@ -123,7 +123,7 @@ def test_a_broken_archive_is_an_error(tmp_path: Path) -> None:
         ).result(10)
 
 
-def test_a_packing_that_is_given_up_ends_quietly(tmp_path: Path) -> None:
+def test_an_abandoned_packing_ends_without_an_error(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(os.urandom(20_000_000))
 
     async def first_chunk() -> int:
@@ -135,7 +135,7 @@ def test_a_packing_that_is_given_up_ends_quietly(tmp_path: Path) -> None:
     assert Operation(first_chunk()).result(30) > 0
 
 
-def test_what_cannot_be_packed_is_one_typed_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_packed_raises_one_typed_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     async def everything() -> int:

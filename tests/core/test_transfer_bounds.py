@@ -90,7 +90,7 @@ def test_an_extended_header_of_300_mb_is_not_read(tmp_path: Path, kind: bytes) -
 
 
 @pytest.mark.parametrize("size", [0, 60_000])
-def test_extended_headers_without_a_member_come_to_an_end(tmp_path: Path, size: int) -> None:
+def test_extended_headers_without_a_member_are_bounded(tmp_path: Path, size: int) -> None:
     def pieces() -> Iterator[bytes]:
         while True:
             yield header("long", b"g", size) + bytes(-(-size // 512) * 512)
@@ -123,14 +123,14 @@ def test_a_declared_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 511, 512, 700, 1024, 1536])
-def test_an_archive_without_its_end_is_broken(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_archive_is_refused(tmp_path: Path, cut: int) -> None:
     whole = archive(lambda tar: add(tar, "file", b"x" * 600))
     with pytest.raises(SandboxFileError, match="ends too early"):
         receive(iter([whole[:cut]]), tmp_path)
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_what_is_honest_arrives_in_every_form(tmp_path: Path, form: int) -> None:
+def test_valid_archives_of_every_format_are_accepted(tmp_path: Path, form: int) -> None:
     names = ["a" * 99, "b/" * 60 + "deep", "c" * 255, "new\nline", "\udcff\udcfe", "ü", " ", "x=1"]
 
     def build(tar: tarfile.TarFile) -> None:
@@ -147,7 +147,7 @@ def test_what_is_honest_arrives_in_every_form(tmp_path: Path, form: int) -> None
     "name",
     ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "../up", "/abs", "a/../../b", "f/g"],
 )
-def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
     def build(tar: tarfile.TarFile) -> None:
         add(tar, "f")
         add(tar, name)
@@ -166,11 +166,11 @@ def test_a_file_that_became_something_else_is_refused(tmp_path: Path, count: int
             add(tar, f"{number}")
 
     whole = archive(build)
-    with pytest.raises(SandboxFileError, match="not the one file"):
+    with pytest.raises(SandboxFileError, match="not this one file"):
         receive(iter([whole]), tmp_path / "file", single=True)
 
 
-def test_a_full_disk_here_is_no_error_of_the_sandbox(tmp_path: Path) -> None:
+def test_a_full_disk_on_the_host_is_not_the_sandboxs_error(tmp_path: Path) -> None:
     whole = archive(lambda tar: add(tar, "file"))
     (tmp_path / "file").write_bytes(b"in the way of a folder")
     with pytest.raises(OSError, match=r"File exists|Not a directory") as caught:
@@ -262,7 +262,7 @@ def test_a_listing_is_bounded(provider: str, count: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("answer", ["f x 644 1.0 /a\\0", "nothing\\0", "\\377\\0", "f\\0f\\0"])
-def test_a_find_that_lies_is_a_file_error(tmp_path: Path, answer: str) -> None:
+def test_forged_find_output_is_a_file_error(tmp_path: Path, answer: str) -> None:
     find = tmp_path / "find"
     find.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
     find.chmod(0o755)

@@ -41,18 +41,17 @@ async def fail() -> int:
     raise LookupError("lost")
 
 
-def test_a_status_that_nobody_reads_is_logged(session: Session, logged: Logged) -> None:
+def test_an_unread_status_is_logged(session: Session, logged: Logged) -> None:
     wait([session.run(FAILS)])
     assert logged() == [
-        "'sh -c exit 3' exited with status 3; nobody asked for this result: "
-        "take result() or await it"
+        "'sh -c exit 3' exited with status 3; this result was never collected: call result() or await it"
     ]
 
 
-def test_an_error_that_nobody_reads_is_logged(logged: Logged) -> None:
+def test_an_unread_error_is_logged(logged: Logged) -> None:
     wait([Operation(fail())])
     assert logged() == [
-        "LookupError: lost; nobody asked for this result: take result() or await it"
+        "LookupError: lost; this result was never collected: call result() or await it"
     ]
 
 
@@ -71,12 +70,14 @@ async def _await(process: Process) -> None:
     ],
     ids=["result", "exception", "returncode", "poll", "await"],
 )
-def test_asking_is_enough(session: Session, logged: Logged, ask: Callable[[Process], None]) -> None:
+def test_asking_for_a_result_counts_as_reading_it(
+    session: Session, logged: Logged, ask: Callable[[Process], None]
+) -> None:
     ask(session.run(FAILS))
     assert logged() == []
 
 
-def test_success_a_kill_a_cancellation_and_a_stop_are_no_news(
+def test_success_kill_cancellation_and_stop_are_not_logged(
     session: Session, logged: Logged
 ) -> None:
     wait([session.run(["true"])])
@@ -92,7 +93,7 @@ def test_success_a_kill_a_cancellation_and_a_stop_are_no_news(
     assert logged() == []
 
 
-def test_what_the_close_of_a_session_ends_is_no_news(logged: Logged) -> None:
+def test_commands_ended_by_close_are_not_logged(logged: Logged) -> None:
     session = Session(FakeProvider())
     # Any: the one results in a ProcessResult, the other in bytes.
     pending: list[Operation[Any]] = [session.run(["true"]), session.sandbox().read_file("/x")]
@@ -103,7 +104,9 @@ def test_what_the_close_of_a_session_ends_is_no_news(logged: Logged) -> None:
     assert [each for each in logged() if "is closed" in each or "stopped" in each] == []
 
 
-def test_a_fork_says_nothing_of_what_its_parent_dropped(session: Session, logged: Logged) -> None:
+def test_a_forked_child_does_not_log_its_parents_unread_results(
+    session: Session, logged: Logged
+) -> None:
     dropped = session.run(FAILS)
     wait([dropped])
     pid = os.fork()
@@ -125,4 +128,6 @@ with Session(FakeProvider()) as session:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert done.stderr.startswith("'sh -c exit 3' exited with status 3; nobody asked")
+    assert done.stderr.startswith(
+        "'sh -c exit 3' exited with status 3; this result was never collected"
+    )

@@ -1,0 +1,239 @@
+"""Ports of sandboxes on this side: misuse, cancellation, forks, and owners that die."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
+from sandboxkit.provider import Provider
+from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.conformance.ports import _ECHO, running
+from sandboxkit.tunnels import PortConnection
+from sandboxkit.types import Command, Exit, Output, SandboxInfo, SandboxSpec
+
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Session(FakeProvider()) as session:
+        yield session.sandbox()
+
+
+def connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, True, "80"])
+def test_a_port_is_a_number_in_range(sandbox: Sandbox, port: int) -> None:
+    with pytest.raises(ConfigurationError, match="port="):
+        sandbox.connect(port)
+    with pytest.raises(ConfigurationError, match="port="):
+        sandbox.expose(port)
+    with pytest.raises(ConfigurationError, match="host_port="):
+        sandbox.expose(80, host_port=port or -2)
+
+
+@pytest.mark.parametrize("to", ["", "9000", ":9000", "127.0.0.1:", "127.0.0.1:0", "a:b"])
+def test_an_address_has_a_host_and_a_port(sandbox: Sandbox, to: str) -> None:
+    with pytest.raises(ConfigurationError, match="to="):
+        sandbox.serve(80, to)
+
+
+def test_a_handler_needs_a_running_event_loop(sandbox: Sandbox) -> None:
+    async def handle(connection: PortConnection) -> None:
+        raise AssertionError
+
+    with pytest.raises(ConfigurationError, match=r"serve\(\) in a coroutine"):
+        sandbox.serve(80, handle)
+
+
+def test_a_taken_host_port_raises_oserror_and_leaves_nothing(sandbox: Sandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        sandbox.expose(80, host_port=taken.getsockname()[1]).result(DEADLINE)
+    assert sandbox._life._attached == set()
+
+
+class WithoutPorts(Provider):
+    """A provider that implements the required methods only."""
+
+    name = "without"
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return "w1"
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        return Exit(0)
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        none: tuple[SandboxInfo, ...] = ()
+        for info in none:
+            yield info
+
+    async def delete(self, sandbox_id: str) -> None:
+        pass
+
+
+def test_a_provider_without_ports_refuses_all_three_calls() -> None:
+    with Session(WithoutPorts()) as session:
+        sandbox = session.sandbox()
+        for call in (
+            sandbox.connect(80),
+            sandbox.expose(80),
+            sandbox.serve(80, "127.0.0.1:9"),
+        ):
+            with pytest.raises(ConfigurationError, match="provider 'without' cannot reach"):
+                call.result(DEADLINE)
+
+
+def test_a_handler_that_fails_ends_its_connection_only(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(connection: PortConnection) -> None:
+        if await connection.receive(1) == b"!":
+            raise LookupError("the handler's own error")
+        await connection.send(b"fine")
+
+    async def main() -> None:
+        async with await sandbox.serve(0, handle) as served:
+            for asked, answer in ((b"!", b""), (b"?", b"fine")):
+                async with await sandbox.connect(served.port) as connection:
+                    await connection.send(asked)
+                    assert await connection.receive() == answer
+
+    asyncio.run(main())
+    assert [record.name for record in caplog.records] == ["sandboxkit"]
+    assert "LookupError: the handler's own error" in caplog.text
+
+
+class Slow(FakeProvider):
+    """Waits before it connects, until the test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.go_on, self.cancelled = anyio.Event(), anyio.Event(), False
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        self.began.set()
+        try:
+            await self.go_on.wait()
+        except BaseException:
+            self.cancelled = True
+            raise
+        return await super().connect(sandbox_id, port)
+
+
+def test_a_cancelled_connect_ends_its_task() -> None:
+    provider = Slow()
+
+    async def main() -> None:
+        async with Session(provider) as session:
+            sandbox = session.sandbox()
+            connecting = sandbox.connect(80)
+            while not provider.began.is_set():
+                await sandbox.exec(["true"])
+            connecting.cancel()
+            while sandbox._life._attached:
+                await sandbox.exec(["true"])
+        assert provider.cancelled
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE))
+
+
+def test_close_is_idempotent_and_later_calls_say_so(sandbox: Sandbox) -> None:
+    with running(sandbox, _ECHO) as port:
+        connection = sandbox.connect(port).result(DEADLINE)
+        exposed = sandbox.expose(port).result(DEADLINE)
+        for _ in range(2):
+            connection.close().result(DEADLINE)
+            exposed.close().result(DEADLINE)
+        with pytest.raises(ConnectionAbortedError, match="was closed"):
+            connection.receive().result(DEADLINE)
+        with pytest.raises(ConnectionAbortedError, match="was closed"):
+            connection.send(b"x").result(DEADLINE)
+    assert sandbox._life._attached == set()
+
+
+def test_bytes_sent_before_a_close_arrive(sandbox: Sandbox) -> None:
+    received: list[bytes] = []
+
+    async def handle(connection: PortConnection) -> None:
+        while data := await connection.receive():
+            received.append(data)
+
+    async def main() -> None:
+        async with (
+            await sandbox.serve(0, handle) as served,
+            await sandbox.connect(served.port) as connection,
+        ):
+            await connection.send(bytes(3 << 20))
+
+    asyncio.run(main())
+    assert sum(map(len, received)) == 3 << 20
+
+
+def test_a_fork_does_not_keep_a_port_open(sandbox: Sandbox) -> None:
+    exposed = sandbox.expose(80).result(DEADLINE)
+    reading, writing = os.pipe()
+    ready, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.write(say, b"x")
+        os.read(reading, 1)  # until the parent has looked
+        os._exit(0)
+    os.close(reading)
+    try:
+        assert os.read(ready, 1) == b"x"
+        assert connects(exposed.port)
+        exposed.close().result(DEADLINE)
+        assert not connects(exposed.port)
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(say)
+
+
+_OWNER = """
+import sys, time
+from sandboxkit import Session
+from sandboxkit.testing import FakeProvider
+session = Session(FakeProvider())
+exposed = session.sandbox().expose(80).result(20)
+print(exposed.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_port_is_gone_when_its_owner_is_killed(tmp_path: Path) -> None:
+    pipe, env = subprocess.PIPE, {**os.environ, "TMPDIR": str(tmp_path)}
+    argv = [sys.executable, "-c", _OWNER]
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=env) as owner:
+        assert owner.stdout is not None
+        port = int(owner.stdout.readline())
+        assert connects(port)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(DEADLINE)
+        assert not connects(port)
+
+
+def test_a_stopped_sandbox_has_no_ports(sandbox: Sandbox) -> None:
+    with sandbox:
+        pass
+    for call in (sandbox.connect, sandbox.expose):
+        with pytest.raises(SandboxTerminatedError, match="was stopped"):
+            call(80)
