@@ -97,7 +97,7 @@ def test_a_killed_parents_sandboxes_end_though_its_child_lives(
 
 
 @pytest.mark.parametrize("way", ["fork", "multiprocessing"])
-def test_a_childs_end_is_not_that_of_its_parents_sandboxes(
+def test_the_exit_of_a_child_does_not_end_its_parents_sandboxes(
     provider: str, session: Session, way: str
 ) -> None:
     run = f"{way}-{time.time_ns()}"
