@@ -55,10 +55,10 @@ class Answer:
         """The body without what is the same in all."""
         try:
             answer = json.loads(self.body)
-            said = answer.items()
+            reply = answer.items()
         except (ValueError, AttributeError):
             return self.body
-        kept = {k: v for k, v in said if k not in ("path", "timestamp", "statusCode")}
+        kept = {k: v for k, v in reply if k not in ("path", "timestamp", "statusCode")}
         return json.dumps(kept)
 
 
@@ -79,14 +79,14 @@ class End:
 
 def api(status: int, message: str, error: str = "Bad Request") -> str:
     """As the API says it."""
-    said = {"path": "/api/sandbox", "timestamp": "2026-11-20T10:00:00.000Z"}
-    return json.dumps({**said, "statusCode": status, "error": error, "message": message})
+    answer = {"path": "/api/sandbox", "timestamp": "2026-11-20T10:00:00.000Z"}
+    return json.dumps({**answer, "statusCode": status, "error": error, "message": message})
 
 
 def toolbox(status: int, message: str, code: str = "BAD_REQUEST") -> str:
     """As the proxy before a sandbox says it, and the daemon in it."""
-    said = {"statusCode": status, "message": message, "code": code}
-    return json.dumps({**said, "timestamp": "2026-11-20T10:00:00Z", "path": "/files"})
+    answer = {"statusCode": status, "message": message, "code": code}
+    return json.dumps({**answer, "timestamp": "2026-11-20T10:00:00Z", "path": "/files"})
 
 
 def throttled(name: str, seconds: int) -> dict[str, str]:

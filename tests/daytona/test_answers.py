@@ -63,7 +63,7 @@ def test_the_document_says_so() -> None:
     compare(DOCUMENT, rows())
 
 
-def test_a_quota_that_is_full_is_free_again_after_a_stop(server: Server, session: Session) -> None:
+def test_a_full_quota_is_free_again_after_a_stop(server: Server, session: Session) -> None:
     server.limit_cpus(2)
     first, second = (session.sandbox().start().result(30) for _ in range(2))
     third = session.sandbox()
@@ -76,9 +76,9 @@ def test_a_quota_that_is_full_is_free_again_after_a_stop(server: Server, session
     second.stop().result(30)
 
 
-def test_an_error_names_what_was_asked_and_what_to_do(server: Server, session: Session) -> None:
-    said = {"statusCode": 400, "message": "Snapshot s1 is build_failed"}
-    server.fault("POST /api/sandbox", "status", times=1, status=400, body=said)
+def test_an_error_names_the_request_and_the_remedy(server: Server, session: Session) -> None:
+    message = {"statusCode": 400, "message": "Snapshot s1 is build_failed"}
+    server.fault("POST /api/sandbox", "status", times=1, status=400, body=message)
     text = str(outcome(session.sandbox(image="snapshot:daytona-small").start()))
     assert "snapshot:daytona-small" in text
     assert "Snapshot s1 is build_failed" in text

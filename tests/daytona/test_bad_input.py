@@ -26,7 +26,7 @@ from tests.emulators._server import Server
         ("DAYTONA_TARGET", "moon", "Region moon"),
     ],
 )
-def test_a_variable_is_named(
+def test_an_invalid_variable_is_named(
     server: Server,
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
@@ -55,7 +55,7 @@ def test_a_variable_is_named(
     ],
     ids=str,
 )
-def test_an_option_is_named(session: Session, options: dict[str, object]) -> None:
+def test_an_unsupported_option_is_named(session: Session, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         session.sandbox(**options)  # type: ignore[arg-type]  # of many types
 
@@ -83,7 +83,7 @@ def test_a_user_for_one_command(session: Session, user: str) -> None:
     assert sandbox.exec(["id", "-un"], user="daytona").result(30).stdout == "daytona\n"
 
 
-def test_an_environment_that_no_shell_takes_is_the_commands(session: Session) -> None:
+def test_any_environment_reaches_the_command(session: Session) -> None:
     result = session.sandbox(env={"a.b": "1"}).exec(["env"], env={"not-a-name": "2"}).result(30)
     assert {"a.b=1", "not-a-name=2"} <= set(result.stdout.splitlines())
 
@@ -98,16 +98,16 @@ def test_a_lifetime_is_sent_in_whole_minutes(
     assert round((info.expires_at - info.created_at).total_seconds()) == seconds
 
 
-def test_doctor_tells_without_a_sandbox(
+def test_doctor_needs_no_sandbox(
     server: Server, provider: DaytonaProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Operation(provider.diagnose()).result(30).available
     monkeypatch.setenv("DAYTONA_API_KEY", "dtn_wrong")
     other = DaytonaProvider(timeout=2)
-    said = Operation(other.diagnose()).result(30)
+    output = Operation(other.diagnose()).result(30)
     Operation(other.aclose()).result(30)
-    assert not said.available
-    assert "DAYTONA_API_KEY" in said.remedy
+    assert not output.available
+    assert "DAYTONA_API_KEY" in output.remedy
     assert set(server.requests) == {"GET /api/sandbox"}
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sandboxkit import CommandTimeoutError, Sandbox, Session
+from sandboxkit import CommandTimeoutError, Sandbox, SandboxStartError, Session
 from tests.daytona.conftest import TIMEOUT
 from tests.emulators._server import Server
 
@@ -16,7 +16,7 @@ def asked(server: Server, sandbox: Sandbox) -> list[str]:
     return [request.replace(f"/toolbox/{sandbox.id}/", "") for request in server.requests]
 
 
-def test_a_start_is_a_creation_and_one_terminal(server: Server, session: Session) -> None:
+def test_a_start_makes_one_creation_and_one_terminal(server: Server, session: Session) -> None:
     server.clear()
     sandbox = session.sandbox(command=["sleep", "1000"], env={"A": "1"}).start().result(30)
     made, *described, terminal = asked(server, sandbox)
@@ -24,7 +24,23 @@ def test_a_start_is_a_creation_and_one_terminal(server: Server, session: Session
     assert set(described) == {f"GET /api/sandbox/{sandbox.id}"}
 
 
-def test_what_happens_inside_is_no_call(server: Server, session: Session) -> None:
+def test_a_start_does_not_ask_for_what_the_creation_answered(
+    server: Server, session: Session
+) -> None:
+    server.keep_warm()
+    sandbox = session.sandbox().start().result(30)
+    assert asked(server, sandbox) == ["POST /api/sandbox", TERMINAL]
+    assert sandbox.exec(["echo", "hello"]).result(30).stdout == "hello\n"
+
+
+def test_a_warm_sandbox_that_failed_to_start_is_no_start(server: Server, session: Session) -> None:
+    server.keep_warm()
+    server.end_next_start("error", {"errorReason": "the runner is full"})
+    with pytest.raises(SandboxStartError, match="the runner is full"):
+        session.sandbox().start().result(30)
+
+
+def test_work_in_the_sandbox_makes_no_request(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
     result = sandbox.exec(["sh", "-c", "cat; echo err >&2"], stdin=b"in").result(30)
@@ -37,9 +53,7 @@ def test_what_happens_inside_is_no_call(server: Server, session: Session) -> Non
     assert server.requests == []
 
 
-def test_a_sandbox_of_another_process_is_looked_up_and_one_terminal(
-    server: Server, session: Session
-) -> None:
+def test_attaching_makes_one_lookup_and_one_terminal(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     with Session("daytona") as other:
         found = other.from_id(str(sandbox.id)).result(30)
@@ -49,14 +63,14 @@ def test_a_sandbox_of_another_process_is_looked_up_and_one_terminal(
         assert len(server.requests) <= 2
 
 
-def test_a_stop_is_one_call(server: Server, session: Session) -> None:
+def test_a_stop_makes_one_request(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
     sandbox.stop().result(30)
     assert server.requests == [f"DELETE /api/sandbox/{sandbox.id}"]
 
 
-def test_a_quiet_command_outlives_the_deadline_of_calls(server: Server, session: Session) -> None:
+def test_a_quiet_command_outlives_the_request_timeout(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     seconds = 2 * TIMEOUT
     started = time.monotonic()

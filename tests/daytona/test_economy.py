@@ -7,7 +7,7 @@ from tests.hosted.throttled import JOBS, create_all
 CREATE = "POST /api/sandbox"
 
 
-def test_nothing_is_asked_sooner_than_daytona_said(server: Server) -> None:
+def test_no_request_comes_before_daytonas_retry_after(server: Server) -> None:
     body = {"statusCode": 429, "message": "ThrottlerException: Too Many Requests"}
     headers = {"Retry-After-sandbox-create": "1"}
     server.fault(CREATE, "status", per_second=2, status=429, body=body, headers=headers)

@@ -154,7 +154,29 @@ def test_a_sandbox_deleted_under_a_command(server: Server, session: Session) -> 
     assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
 
 
-def test_deleting_twice_is_no_error(server: Server, session: Session) -> None:
+def test_a_sandbox_that_stops_without_a_message(server: Server, session: Session) -> None:
+    sandbox = session.sandbox()
+    process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"])
+    assert next(iter(process.stdout.lines())) == "up"
+    server.stop_silently()
+    for each in (process, sandbox.exec(["true"])):
+        error = outcome(each, 30)
+        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert error.by_command
+    sandbox.stop().result(30)
+
+
+def test_a_stop_without_a_message_is_seen_by_the_next_command(
+    server: Server, session: Session
+) -> None:
+    sandbox = session.sandbox().start().result(30)
+    server.stop_silently()
+    error = outcome(sandbox.exec(["true"]), 30)
+    assert isinstance(error, SandboxTerminatedError), repr(error)
+    sandbox.stop().result(30)
+
+
+def test_deleting_twice_succeeds(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.kill_sandboxes()
     assert outcome(sandbox.stop()) is None
@@ -197,14 +219,14 @@ def test_listings_go_through_all_pages(server: Server, session: Session) -> None
     assert server.requests.count("GET /api/sandbox") == 3  # the emulator gives three a page
 
 
-def test_a_page_that_fails_is_an_error_and_no_short_list(server: Server, session: Session) -> None:
+def test_a_failed_page_raises_instead_of_a_short_list(server: Server, session: Session) -> None:
     for start in [session.sandbox().start() for _ in range(4)]:
         start.result(60)
     server.fault("GET /api/sandbox", "reset", skip=1)
     assert isinstance(outcome(session.list()), ProviderUnavailableError)
 
 
-def test_an_endpoint_that_nobody_serves_fails_in_time(server: Server) -> None:
+def test_an_unreachable_endpoint_fails_in_time(server: Server) -> None:
     with mock.patch.dict(os.environ, {"DAYTONA_API_URL": "http://127.0.0.1:9/api"}):
         provider = DaytonaProvider(timeout=TIMEOUT)
         with Session(provider) as session:
@@ -251,9 +273,7 @@ def test_a_profile_of_the_image_that_ends_shells_is_named(server: Server, sessio
     assert server.alive == []
 
 
-def test_what_is_no_program_has_no_status_on_a_terminal_either(
-    server: Server, session: Session
-) -> None:
+def test_a_failed_start_on_a_terminal_has_no_status(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     for argv, cwd in ((["/no/such"], None), (["true"], "/no/such")):
         error = outcome(sandbox.exec(argv, cwd=cwd, pty=True))

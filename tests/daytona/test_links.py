@@ -65,7 +65,7 @@ def test_many_commands_over_a_connection_that_breaks(server: Server, sandbox: Sa
     assert ran(sandbox) == "ran\n" * 10
 
 
-def test_a_reader_that_is_too_slow_misses_nothing(server: Server, sandbox: Sandbox) -> None:
+def test_a_slow_reader_misses_nothing(server: Server, sandbox: Sandbox) -> None:
     data = os.urandom(1 << 20)
     sandbox.write_file("/workspace/data", data).result(60)
     server.find_slow(4)
@@ -96,7 +96,7 @@ def test_a_connection_that_breaks_as_a_command_is_sent_runs_it_once(
     assert ran(sandbox) == "ran\n"
 
 
-def test_an_idle_connection_that_broke_is_made_again(server: Server, sandbox: Sandbox) -> None:
+def test_a_broken_idle_connection_is_reopened(server: Server, sandbox: Sandbox) -> None:
     server.break_connections()
     assert sandbox.exec(["echo", "hello"]).result(60).stdout == "hello\n"
     assert opened(server) == 1
@@ -119,7 +119,7 @@ def test_a_kill_over_a_connection_that_breaks(server: Server, sandbox: Sandbox) 
     assert sandbox.exec(["pgrep", "-f", "sleep 100[0]"]).result(60).stdout == ""
 
 
-def test_who_leaves_leaves_no_terminal(server: Server, sandbox: Sandbox) -> None:
+def test_closing_leaves_no_terminal(server: Server, sandbox: Sandbox) -> None:
     with Session("daytona") as other:
         found = other.from_id(str(sandbox.id)).result(30)
         assert found.exec(["echo", "hello"]).result(30).stdout == "hello\n"
@@ -140,14 +140,14 @@ def test_a_sandbox_that_ends_while_nothing_runs(server: Server, sandbox: Sandbox
     assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
 
 
-def test_an_agent_that_the_program_ended_is_its_own_doing(server: Server, sandbox: Sandbox) -> None:
+def test_a_program_that_ends_the_agent_is_scored(server: Server, sandbox: Sandbox) -> None:
     script = "kill -9 $(pgrep -f 'sandboxkit-agent.*besid[e]'); sleep 1000"
     error = outcome(sandbox.exec(["sh", "-c", script]), 60)
     assert isinstance(error, SandboxTerminatedError)
 
 
 @pytest.mark.parametrize("signal", [9, 15])
-def test_a_daemon_that_the_program_ended_is_its_own_doing(
+def test_a_program_that_ends_the_daemon_is_scored(
     server: Server, sandbox: Sandbox, signal: int
 ) -> None:
     script = f"kill -{signal} $(pgrep -f '[p]ython3 -I -S'); sleep 1000"
@@ -159,9 +159,7 @@ def test_a_daemon_that_the_program_ended_is_its_own_doing(
     assert later.by_command
 
 
-def test_a_profile_that_the_program_broke_is_its_own_doing(
-    server: Server, sandbox: Sandbox
-) -> None:
+def test_a_program_that_breaks_the_profile_is_scored(server: Server, sandbox: Sandbox) -> None:
     process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"])
     assert next(iter(process.stdout.lines())) == "up"
     server.login_with("exit 3")
@@ -172,7 +170,7 @@ def test_a_profile_that_the_program_broke_is_its_own_doing(
         assert error.by_command
 
 
-def test_unread_input_is_not_the_next_commands(server: Server, sandbox: Sandbox) -> None:
+def test_unread_input_does_not_reach_the_next_command(server: Server, sandbox: Sandbox) -> None:
     for _ in range(5):
         assert sandbox.exec(["true"], stdin=b"x" * 100_000).result(30).returncode == 0
         result = sandbox.exec(["cat"], stdin=b"in").result(30)

@@ -27,8 +27,8 @@ def test_the_default_start_works_with_an_image_of_another_user(sessions: Session
     with sessions.sandbox() as sandbox:
         assert sandbox.workdir().result(60) == "/home/daytona/workspace"
         script = "id -un && pwd && touch file && ls"
-        told = sandbox.exec(["sh", "-c", script]).result(30).stdout
-        assert told == "daytona\n/home/daytona/workspace\nfile\n"
+        reply = sandbox.exec(["sh", "-c", script]).result(30).stdout
+        assert reply == "daytona\n/home/daytona/workspace\nfile\n"
 
 
 def test_a_workdir_that_cannot_be_made_names_user_and_folder(sessions: Session) -> None:
@@ -48,17 +48,17 @@ def test_a_program_that_ends_the_daemon_of_its_user_is_scored(sessions: Session)
 def test_a_user_is_honoured_with_an_image_of_a_registry(sessions: Session, user: str) -> None:
     with sessions.sandbox(image="python:3.12", user=user) as sandbox:
         script = "id -un 2>/dev/null || id -u; pwd; touch file"
-        told = sandbox.exec(["sh", "-c", script]).result(60).stdout.splitlines()
-        assert (told[-2], told[-1]) == (user, "/workspace")
+        reply = sandbox.exec(["sh", "-c", script]).result(60).stdout.splitlines()
+        assert (reply[-2], reply[-1]) == (user, "/workspace")
 
 
-def test_strict_commands_are_of_a_user_to_whom_nothing_belongs(sessions: Session) -> None:
+def test_strict_commands_run_as_a_user_without_files(sessions: Session) -> None:
     with sessions.sandbox(image="python:3.12", profile="strict") as sandbox:
         script = "id -u; touch /usr/x /home/daytona/x /workspace/x; kill -15 $(pgrep -f '[p]ython3 -I -S')"
-        told = sandbox.exec(["sh", "-c", script]).result(60)
-        assert told.stdout == "65534\n"
-        assert told.stderr.count("ermission denied") == 2
-        assert "not permitted" in told.stderr
+        reply = sandbox.exec(["sh", "-c", script]).result(60)
+        assert reply.stdout == "65534\n"
+        assert reply.stderr.count("ermission denied") == 2
+        assert "not permitted" in reply.stderr
         assert sandbox.exec(["ls"]).result(30).stdout == "x\n"
 
 
