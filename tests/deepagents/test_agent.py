@@ -34,11 +34,11 @@ def sandbox() -> Iterator[Sandbox]:
 
 def agent(sandbox: Sandbox, *calls: tuple[str, dict[str, object]], timeout: float = 120.0) -> Any:
     """An agent that makes these calls and is done."""
-    said: list[AIMessage | str] = [
+    message: list[AIMessage | str] = [
         AIMessage("", tool_calls=[{"name": name, "args": args, "id": f"call{number}"}])
         for number, (name, args) in enumerate(calls)
     ]
-    model = Scripted(messages=iter([*said, "done"]))
+    model = Scripted(messages=iter([*message, "done"]))
     return create_deep_agent(model=model, backend=SandboxkitBackend(sandbox, timeout=timeout))
 
 
