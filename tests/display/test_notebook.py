@@ -164,22 +164,22 @@ def test_a_result_shows_its_status_and_its_output_escaped_and_bounded(book: Book
         "sandbox.exec(['sh', '-c', '''echo '<script>alert(1)</script>'; seq 100000;"
         " printf '\\\\033[31mred\\\\033[0m' >&2; exit 3''']).result(30)"
     )
-    said = looked_at(cell)
-    assert "status 3" in said
-    assert "<script>alert(1)</script>" in said
-    assert "characters left out" in said
-    assert "100000" in said
-    assert said.endswith("red")
+    output = looked_at(cell)
+    assert "status 3" in output
+    assert "<script>alert(1)</script>" in output
+    assert "characters left out" in output
+    assert "100000" in output
+    assert output.endswith("red")
     assert "status 3" in cell.shown["text/plain"]
 
 
 def test_a_sandbox_shows_its_state_its_tags_and_the_time_left(book: Book) -> None:
-    said = looked_at(book.run("sandbox"))
-    assert "running" in said
-    assert "book:<b>1</b>" in said
-    assert "sandboxkit." not in said
-    assert "59 min" in said
-    assert book.value("sandbox.id").strip("'") in said
+    output = looked_at(book.run("sandbox"))
+    assert "running" in output
+    assert "book:<b>1</b>" in output
+    assert "sandboxkit." not in output
+    assert "59 min" in output
+    assert book.value("sandbox.id").strip("'") in output
     assert "running" in looked_at(book.run("session.list().result(30)[0]"))
     assert "not started" in looked_at(book.run("other = session.sandbox(); other"))
     assert "stopped" in looked_at(book.run("other.stop().result(30); other"))

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxkit import SandboxSpec, Session
-from sandboxkit._spec import SpecOptions
-from sandboxkit.display import signatures
+from sandboxkit.options import ALL_OPTIONS, SpecOptions
 
-NAMES = [field.name for field in fields(SandboxSpec)]
+NAMES = [option.name for option in ALL_OPTIONS]
+DEFAULTS = {option.name: option.default for option in ALL_OPTIONS}
+MEANINGS = {option.name: option.meaning for option in ALL_OPTIONS}
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(sys.executable).with_name("pyright-langserver")
 USE = """from sandboxkit import Session
@@ -28,10 +28,10 @@ session.sandbox(lifetime=60)
 
 
 def test_each_option_says_what_it_means_and_its_default() -> None:
-    assert NAMES == list(SpecOptions.__annotations__) == list(signatures.MEANINGS)
-    for name, said in signatures.MEANINGS.items():
-        assert "default" in said.lower(), name
-        assert str(signatures.DEFAULTS[name]) in said, name
+    assert NAMES == list(SpecOptions.__annotations__) == list(MEANINGS)
+    for name, output in MEANINGS.items():
+        assert "default" in output.lower(), name
+        assert str(DEFAULTS[name]) in output, name
 
 
 @pytest.mark.parametrize("thing", [Session, Session.sandbox, Session.run])
@@ -41,7 +41,7 @@ def test_a_signature_names_each_option(thing: Callable[..., object]) -> None:
     assert not [each for each in found.values() if each.kind is each.VAR_KEYWORD]
     defaults = {name: found[name].default for name in NAMES}
     if thing is Session:
-        assert defaults == signatures.DEFAULTS
+        assert defaults == DEFAULTS
     else:
         assert {repr(each) for each in defaults.values()} == {"<the session's>"}
     assert inspect.formatannotation(found["memory_mb"].annotation) == "int | None"
@@ -50,8 +50,8 @@ def test_a_signature_names_each_option(thing: Callable[..., object]) -> None:
 @pytest.mark.parametrize("thing", [Session, Session.sandbox, SandboxSpec])
 def test_help_says_what_each_option_means(thing: object) -> None:
     words = " ".join(pydoc.plain(pydoc.render_doc(thing)).replace("|", " ").split())
-    for name, said in signatures.MEANINGS.items():
-        assert " ".join(said.replace("|", " ").split()) in words, name
+    for name, output in MEANINGS.items():
+        assert " ".join(output.replace("|", " ").split()) in words, name
 
 
 def test_help_without_docstrings_or_source_is_no_error() -> None:
@@ -119,6 +119,6 @@ def test_an_editor_shows_what_an_option_means(tmp_path: Path) -> None:
             at = {"line": line, "character": USE.splitlines()[line].index(name)}
             place = {"textDocument": document, "position": at}
             hover = ask("textDocument/hover", place)["contents"]
-            assert signatures.MEANINGS[name] in str(hover).replace("\\n", " ")
+            assert MEANINGS[name] in str(hover).replace("\\n", " ")
             label = ask("textDocument/signatureHelp", place)["signatures"][0]["label"]
             assert [each for each in NAMES if f" {each}: " not in label] == []
