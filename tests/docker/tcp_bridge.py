@@ -9,13 +9,17 @@ from typing import Self
 
 
 class TcpBridge:
-    """Listens until it is left; every connection and each direction's end is passed on."""
+    """Listens until it is left; every connection and each direction's end is passed on.
 
-    def __init__(self, path: str, tls: ssl.SSLContext | None = None) -> None:
+    With the `port` of another one that was left, it listens in its place.
+    """
+
+    def __init__(self, path: str, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self._path = path
         self._tls = tls
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"tcp://127.0.0.1:{self.port}"
         self.connections = 0
         self._open: list[socket.socket] = []
 

@@ -16,7 +16,7 @@ CHANGE = "import os; open('/tmp/f', 'w'); os.chown('/tmp/f', 65534, 65534); prin
 TRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
 
 
-async def test_root_has_what_was_added_and_nothing_else(tag: str, daemon: None) -> None:
+async def test_root_has_only_the_added_capabilities(tag: str, daemon: None) -> None:
     provider = DockerProvider(capabilities=["cap_chown", *FOR_PACKAGES])
     try:
         sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user="root"))
@@ -29,7 +29,7 @@ async def test_root_has_what_was_added_and_nothing_else(tag: str, daemon: None) 
         await provider.aclose()
 
 
-async def test_other_users_have_none(tag: str, daemon: None) -> None:
+async def test_other_users_have_no_capabilities(tag: str, daemon: None) -> None:
     provider = DockerProvider(capabilities=FOR_PACKAGES)
     try:
         sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user="nobody"))
@@ -40,6 +40,6 @@ async def test_other_users_have_none(tag: str, daemon: None) -> None:
 
 
 @pytest.mark.parametrize("name", ["SYS_ADMIN", "KILL", "SYS_PTRACE", "chown "])
-def test_what_would_break_the_walls_is_refused(name: str) -> None:
+def test_capabilities_that_break_isolation_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be added; use one of CHOWN"):
         DockerProvider(capabilities=[name])

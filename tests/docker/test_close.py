@@ -28,7 +28,7 @@ def connections(port: int) -> int:
     return found
 
 
-async def test_an_error_that_is_kept_keeps_no_connection(daemon: None) -> None:
+async def test_a_kept_error_keeps_no_connection(daemon: None) -> None:
     with FaultProxy(f"unix://{SOCKET}", listen="tcp") as proxy:
         port = int(proxy.url.rpartition(":")[2])
         before = connections(port)
@@ -41,7 +41,7 @@ async def test_an_error_that_is_kept_keeps_no_connection(daemon: None) -> None:
         assert kept.value.__cause__ is not None
 
 
-async def test_a_call_after_the_closing_closes_behind_itself(daemon: None) -> None:
+async def test_a_call_after_close_closes_its_own_connection(daemon: None) -> None:
     with FaultProxy(f"unix://{SOCKET}", listen="tcp") as proxy:
         port = int(proxy.url.rpartition(":")[2])
         before = connections(port)

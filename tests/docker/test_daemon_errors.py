@@ -96,7 +96,7 @@ def _answering(listener: socket.socket, answer: bytes) -> Iterator[str]:
 async def test_a_hung_daemon_is_given_up(listener: socket.socket) -> None:
     with _answering(listener, b"") as url:
         provider = DockerProvider(base_url=url, timeout=0.3)
-        with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="does not answer"):
+        with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="did not answer"):
             await provider.create(SandboxSpec())
 
 
@@ -108,7 +108,7 @@ async def test_a_call_to_a_hung_daemon_can_be_cancelled(listener: socket.socket)
         assert scope.cancelled_caught
 
 
-async def test_something_that_is_no_docker_daemon_is_unavailable(listener: socket.socket) -> None:
+async def test_a_server_other_than_docker_is_unavailable(listener: socket.socket) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
     with _answering(listener, answer) as url, pytest.raises(ProviderUnavailableError):
         await DockerProvider(base_url=url).create(SandboxSpec())

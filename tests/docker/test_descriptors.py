@@ -30,7 +30,7 @@ def test_the_limit_of_open_files_is_named() -> None:
         timeout=120,
         env=dict(os.environ),
     )
-    said = done.stdout.splitlines()
-    assert said, done.stderr
-    assert [line for line in said if "Docker daemon at" in line and "start it" in line] == []
-    assert any("30 files open" in line and "ulimit -n" in line for line in said), said
+    output = done.stdout.splitlines()
+    assert output, done.stderr
+    assert [line for line in output if "Docker daemon at" in line and "start it" in line] == []
+    assert any("30 open files" in line and "ulimit -n" in line for line in output), output

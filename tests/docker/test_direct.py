@@ -77,7 +77,7 @@ async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_a_program_inside_is_not_welcome(
+async def test_a_program_in_the_sandbox_is_refused_by_the_agent(
     provider: DockerProvider, tag: str, user: str
 ) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user=user))

@@ -77,7 +77,7 @@ print(json.dumps({
 """
     answers: dict[str, str] = json.loads(await box.python(code))
     refusals = {"EPERM", "ENOSYS", "EACCES", "EAFNOSUPPORT", "EINVAL"}
-    assert {name for name, said in answers.items() if said not in refusals} == set()
+    assert {name for name, output in answers.items() if output not in refusals} == set()
 
 
 async def test_there_is_no_network(box: Box) -> None:

@@ -68,11 +68,11 @@ def test_a_cut_ends_no_sandbox_and_loses_no_output(
             sandbox.write_file("/workspace/stop", b"").result(30)
             process.stdin.write("input\n").result(30)
             process.stdin.close()
-            said = ["1", *lines]
+            output = ["1", *lines]
             assert process.result(30).returncode == 0
-            assert said[-2:] == ["input", "over"]
-            assert said[:-2] == [str(n) for n in range(1, len(said) - 1)]
-            assert len(said) > seconds / 0.05 / 4
+            assert output[-2:] == ["input", "over"]
+            assert output[:-2] == [str(n) for n in range(1, len(output) - 1)]
+            assert len(output) > seconds / 0.05 / 4
         assert set(containers(tag)) == ids
 
 
@@ -126,5 +126,5 @@ def test_the_documents_say_how_long_the_grace_is() -> None:
     for page in ("ARCHITECTURE.md", "docs/concepts/sessions.md"):
         assert f"{docker_provider._GRACE:g} seconds" in (root / page).read_text()
     assert (
-        f"within {docker_provider._GRACE:g} s," in (root / "docs/concepts/providers.md").read_text()
+        f"within {docker_provider._GRACE:g} s;" in (root / "docs/concepts/providers.md").read_text()
     )

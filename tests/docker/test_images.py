@@ -35,7 +35,7 @@ async def test_a_missing_image_is_pulled_with_progress(
     assert f"pulled image {registry.image}" in caplog.text
 
 
-async def test_two_at_once_pull_an_image_once(
+async def test_concurrent_starts_pull_an_image_once(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = DockerProvider()
@@ -46,7 +46,7 @@ async def test_two_at_once_pull_an_image_once(
     assert caplog.text.count("pulling image") == 1
 
 
-async def test_an_image_that_no_registry_has_is_named_with_remedies(registry: Registry) -> None:
+async def test_a_missing_image_is_named_with_remedies(registry: Registry) -> None:
     provider = DockerProvider()
     name = f"{registry.host}/absent:9"
     with pytest.raises(ImageNotFoundError) as caught:
@@ -68,7 +68,7 @@ async def test_an_impossible_reference_is_a_configuration_error(name: str) -> No
     assert name in str(caught.value)
 
 
-async def test_an_image_that_is_removed_once_it_is_known_is_pulled_again(
+async def test_a_removed_image_is_pulled_again(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = DockerProvider()

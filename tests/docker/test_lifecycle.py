@@ -203,7 +203,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     assert other in left.stdout.decode().split()
 
 
-async def test_an_earlier_hog_is_not_why_a_killed_sandbox_ended(
+async def test_an_earlier_out_of_memory_does_not_explain_a_later_kill(
     provider: DockerProvider, tag: str
 ) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, memory_mb=64))
@@ -222,9 +222,9 @@ async def test_an_earlier_hog_is_not_why_a_killed_sandbox_ended(
         await anyio.run_process(["docker", "kill", sandbox_id])
 
 
-@pytest.mark.parametrize(("how", "said"), [("kill", "agent was killed"), ("delete", "deleted")])
-async def test_a_command_is_told_how_its_sandbox_ended(
-    provider: DockerProvider, box: Box, how: str, said: str
+@pytest.mark.parametrize(("how", "expected"), [("kill", "agent was killed"), ("delete", "deleted")])
+async def test_a_command_reports_how_its_sandbox_ended(
+    provider: DockerProvider, box: Box, how: str, expected: str
 ) -> None:
     running = anyio.Event()
 
@@ -233,7 +233,7 @@ async def test_a_command_is_told_how_its_sandbox_ended(
 
     async def die() -> None:
         command = Command(argv=("sh", "-c", "echo running; sleep 60"))
-        with pytest.raises(SandboxTerminatedError, match=said):
+        with pytest.raises(SandboxTerminatedError, match=expected):
             await provider.exec(box.id, command, output)
 
     async with anyio.create_task_group() as tasks:
@@ -345,7 +345,7 @@ async def test_starts_beyond_the_limit_wait_their_turn(provider: DockerProvider,
     assert await listed(provider, tag) == []
 
 
-async def test_what_was_renewed_is_not_taken_for_expired(
+async def test_a_renewed_sandbox_is_not_taken_for_expired(
     provider: DockerProvider, tag: str
 ) -> None:
     """Labels say a container's first end for ever; one that runs after that was renewed."""

@@ -53,13 +53,13 @@ async def look(provider: DockerProvider, tag: str, name: str) -> tuple[str, list
     try:
         box = Box(provider, sandbox_id)
         assert (await provider.read_file(sandbox_id, "/etc/hosts", max_bytes=1000)) == HOSTS
-        network, interfaces, heard = json.loads(await box.python(LOOK))
-        return network, interfaces, heard
+        network, interfaces, output = json.loads(await box.python(LOOK))
+        return network, interfaces, output
     finally:
         await provider.delete(sandbox_id)
 
 
-async def test_each_has_its_own_loopback_and_names_as_the_daemon_writes_them(
+async def test_each_sandbox_has_its_own_loopback_and_names(
     provider: DockerProvider, tag: str
 ) -> None:
     assert by_the_daemon() == HOSTS
@@ -71,16 +71,18 @@ async def test_each_has_its_own_loopback_and_names_as_the_daemon_writes_them(
     async with anyio.create_task_group() as tasks:
         for name in SPECS:
             tasks.start_soon(one, name)
-    assert {name: said[1:] for name, said in found.items()} == {
+    assert {name: output[1:] for name, output in found.items()} == {
         "root": (["lo"], ["127.0.0.1", "127.0.0.1"]),
         "user": (["lo"], ["127.0.0.1", "PermissionError"]),
         "service": (["lo"], ["127.0.0.1", "127.0.0.1"]),
         "strict": (["lo"], ["127.0.0.1", "PermissionError"]),
     }
-    assert os.readlink("/proc/self/ns/net") not in [said[0] for said in found.values()]
+    assert os.readlink("/proc/self/ns/net") not in [output[0] for output in found.values()]
 
 
-async def test_two_at_once_share_no_network_namespace(provider: DockerProvider, tag: str) -> None:
+async def test_concurrent_sandboxes_share_no_network_namespace(
+    provider: DockerProvider, tag: str
+) -> None:
     """So neither reaches the other's loopback or abstract sockets, nor the machine's."""
     spec = SandboxSpec(tags={"test": tag})
     ids = [await provider.create(spec) for _ in range(2)]
@@ -111,8 +113,8 @@ async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names_itself(
     with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
         provider = DockerProvider(base_url=proxy.url)
         for made in (3, 4):  # the second knows it already
-            network, interfaces, heard = await look(provider, tag, "strict")
-            assert (interfaces, heard) == (["lo"], ["127.0.0.1", "PermissionError"])
+            network, interfaces, output = await look(provider, tag, "strict")
+            assert (interfaces, output) == (["lo"], ["127.0.0.1", "PermissionError"])
             assert network != os.readlink("/proc/self/ns/net")
             assert len(creations) == made
         await provider.aclose()

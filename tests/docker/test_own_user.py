@@ -28,7 +28,7 @@ async def test_strict_containers_run_as_different_users(provider: DockerProvider
 
 
 @pytest.mark.anyio
-async def test_user_of_the_spec_stays_who_runs(provider: DockerProvider, tag: str) -> None:
+async def test_a_user_in_the_spec_runs_the_commands(provider: DockerProvider, tag: str) -> None:
     spec = SandboxSpec(tags={"test": tag}, profile="strict", user="1234:50")
     box = Box(provider, await provider.create(spec))
     assert (await box.run("sh", "-c", "id -u; id -g"))[1] == "1234\n50\n"
@@ -43,7 +43,7 @@ def test_where_the_daemon_maps_users_the_uid_is_a_mapped_one() -> None:
 
 
 @pytest.mark.parametrize("what", ATTACKS)
-def test_other_strict_containers_have_all_of_it(daemon: None, what: str) -> None:
+def test_other_strict_containers_keep_their_full_budget(daemon: None, what: str) -> None:
     with Session("docker", profile="strict") as session:
         attacker = session.sandbox()
         attack = attacker.exec(["python3", "-c", ATTACKS[what]]).result(SECONDS)

@@ -29,7 +29,7 @@ def test_a_timeout_kills_the_commands_whole_tree(tag: str) -> None:
         assert left.stdout == ""
 
 
-def test_a_hundred_megabytes_arrive_whole(tag: str) -> None:
+def test_a_hundred_megabytes_arrive_complete(tag: str) -> None:
     with Session(DockerProvider(), tags={"test": tag}) as session:
         code = "import sys\nfor _ in range(100): sys.stdout.buffer.write(bytes(1 << 20))"
         process = session.sandbox().exec(["python", "-c", code])

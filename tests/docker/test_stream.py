@@ -60,7 +60,7 @@ async def _read_all(stream: AttachStream, max_bytes: int = 65536) -> bytes:
     cuts=st.lists(st.integers(0, 400), max_size=20),
     max_bytes=st.integers(1, 64),
 )
-def test_frames_are_joined_however_the_bytes_arrive(
+def test_frames_are_joined_from_any_split_of_the_stream(
     frames: list[tuple[int, bytes]], cuts: list[int], max_bytes: int
 ) -> None:
     wire = b"".join(
@@ -148,6 +148,6 @@ async def test_closing_the_stream_ends_the_process(control: Daemon, container: s
     assert status["StatusCode"] == 0
 
 
-async def test_a_stream_to_no_container_says_so(control: Daemon) -> None:
+async def test_a_stream_to_a_missing_container_says_so(control: Daemon) -> None:
     with pytest.raises(SandboxNotFoundError, match="No such container"):
         await control.stream("/containers/sandboxkit-none/attach?stream=1&stdout=1")

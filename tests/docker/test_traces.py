@@ -8,5 +8,5 @@ from tests.traces import assert_forgotten
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_trace_is_left_of_sandboxes_that_are_over(daemon: None) -> None:
+async def test_no_state_is_kept_of_ended_sandboxes(daemon: None) -> None:
     await assert_forgotten(DockerProvider, 24, memory_mb=64)

@@ -40,14 +40,14 @@ def image() -> Iterator[str]:
         ("/srv/work", "/srv/work"),
     ],
 )
-def test_it_is_the_users(image: str, workdir: str | None, found: str) -> None:
+def test_the_workdir_belongs_to_the_user(image: str, workdir: str | None, found: str) -> None:
     with Session("docker", image=image) as session, session.sandbox(workdir=workdir) as sandbox:
         script = "touch file && id -un && pwd"
         assert sandbox.exec(["sh", "-c", script]).result(30).stdout == f"app\n{found}\n"
         assert sandbox.workdir().result(30) == found
 
 
-def test_one_that_cannot_be_made_names_user_and_folder(image: str) -> None:
+def test_a_workdir_that_cannot_be_made_names_the_user_and_the_folder(image: str) -> None:
     with (
         Session("docker", image=image) as session,
         pytest.raises(SandboxStartError, match=r"/etc/passwd/work.*app"),
