@@ -57,7 +57,7 @@ class Answer:
         )
 
 
-def said(code: int, message: str, **more: Any) -> str:
+def body(code: int, message: str, **more: Any) -> str:
     """As the API and what stands before the daemon say it."""
     return json.dumps({"code": code, "message": message, **more})
 
@@ -77,47 +77,47 @@ WINDOW = {"RateLimit-Limit": "100", "RateLimit-Remaining": "0", "RateLimit-Reset
 
 ANSWERS = [
     # Who asks.
-    Answer(API, 401, JSON, said(401, "authorization header is missing"), AuthenticationError),
-    Answer(API, 403, JSON, said(403, "team is blocked: unpaid invoices"), AuthenticationError),
+    Answer(API, 401, JSON, body(401, "authorization header is missing"), AuthenticationError),
+    Answer(API, 403, JSON, body(403, "team is blocked: unpaid invoices"), AuthenticationError),
     Answer(API, 403, HTML, "<html>Forbidden</html>", AuthenticationError),
     Answer(
         ("create",),
         403,
         JSON,
-        said(403, "you don't have access to template 'theirs'"),
+        body(403, "you don't have access to template 'theirs'"),
         AuthenticationError,
     ),
     # What is asked for.
-    Answer(("create",), 404, JSON, said(404, "template 'base' not found"), ImageNotFoundError),
+    Answer(("create",), 404, JSON, body(404, "template 'base' not found"), ImageNotFoundError),
     Answer(
         ("create",),
         404,
         JSON,
-        said(404, "tag 'v9' does not exist for template 'base'"),
+        body(404, "tag 'v9' does not exist for template 'base'"),
         ImageNotFoundError,
     ),
     Answer(
         ("create",),
         400,
         JSON,
-        said(400, "template 'base' is not available in the requested cluster"),
+        body(400, "template 'base' is not available in the requested cluster"),
         ImageNotFoundError,
     ),
     Answer(
-        ("create",), 400, JSON, said(400, "Invalid template reference: a b"), ImageNotFoundError
+        ("create",), 400, JSON, body(400, "Invalid template reference: a b"), ImageNotFoundError
     ),
     Answer(
         ("create",),
         400,
         JSON,
-        said(400, "Timeout cannot be greater than 1 hours"),
+        body(400, "Timeout cannot be greater than 1 hours"),
         ConfigurationError,
     ),
-    Answer(("renew",), 400, JSON, said(400, "Max instance length exceeded"), ConfigurationError),
-    Answer(("list",), 400, JSON, said(400, "Error parsing metadata"), ConfigurationError),
-    Answer(("get", "renew"), 404, JSON, said(404, GONE), SandboxNotFoundError),
+    Answer(("renew",), 400, JSON, body(400, "Max instance length exceeded"), ConfigurationError),
+    Answer(("list",), 400, JSON, body(400, "Error parsing metadata"), ConfigurationError),
+    Answer(("get", "renew"), 404, JSON, body(404, GONE), SandboxNotFoundError),
     Answer(
-        ("renew",), 409, JSON, said(409, 'Sandbox "i0" is being paused'), ProviderUnavailableError
+        ("renew",), 409, JSON, body(409, 'Sandbox "i0" is being paused'), ProviderUnavailableError
     ),
     # Another than E2B answers, or an older server.
     Answer(API, 404, TEXT, "404 page not found", ProviderUnavailableError),
@@ -130,23 +130,23 @@ ANSWERS = [
         API,
         429,
         JSON,
-        said(429, "Rate limit exceeded"),
+        body(429, "Rate limit exceeded"),
         ProviderUnavailableError,
         7.0,
         {"Retry-After": "7", **WINDOW},
     ),
     Answer(
-        API, 429, JSON, said(429, "Rate limit exceeded"), ProviderUnavailableError, 30.0, WINDOW
+        API, 429, JSON, body(429, "Rate limit exceeded"), ProviderUnavailableError, 30.0, WINDOW
     ),
     Answer(API, 429, HTML, "<html>Slow down</html>", ProviderUnavailableError),
     Answer(API, 429, JSON, "{}", ProviderUnavailableError),
-    Answer(("create",), 429, JSON, said(429, QUOTA), CapacityError),
-    Answer(("create",), 402, JSON, said(402, "payment required"), CapacityError),
+    Answer(("create",), 429, JSON, body(429, QUOTA), CapacityError),
+    Answer(("create",), 402, JSON, body(402, "payment required"), CapacityError),
     Answer(
         ("create",),
         503,
         JSON,
-        said(
+        body(
             503,
             "Failed to place sandbox: not enough capacity for the requested resources right now, "
             "please retry shortly",
@@ -158,7 +158,7 @@ ANSWERS = [
         ("create",),
         503,
         JSON,
-        said(
+        body(
             503,
             "Failed to place sandbox: no compatible node for this template's requirements",
             error_code="sandbox_no_compatible_node",
@@ -169,7 +169,7 @@ ANSWERS = [
         ("create",),
         504,
         JSON,
-        said(
+        body(
             504,
             "Failed to place sandbox: placement timed out, please retry",
             error_code="sandbox_placement_timeout",
@@ -183,7 +183,7 @@ ANSWERS = [
     Answer(API, 500, JSON, "", ProviderUnavailableError),
     Answer(API, 500, JSON, '{"message": {"a": 1}}', ProviderUnavailableError),
     Answer(API, 500, JSON, "not JSON", ProviderUnavailableError),
-    Answer(API, 500, JSON, said(500, "Rate limiter unavailable"), ProviderUnavailableError),
+    Answer(API, 500, JSON, body(500, "Rate limiter unavailable"), ProviderUnavailableError),
     Answer(API, 502, HTML, NGINX, ProviderUnavailableError),
     Answer(API, 503, HTML, NGINX, ProviderUnavailableError),
     Answer(API, 503, HTML, NGINX, ProviderUnavailableError, 5.0, {"Retry-After": "5"}),
@@ -193,31 +193,31 @@ ANSWERS = [
         ("connect",),
         401,
         JSON,
-        said(401, "unauthorized access, please provide a valid access token"),
+        body(401, "unauthorized access, please provide a valid access token"),
         AuthenticationError,
     ),
     Answer(
-        ("connect",), 403, JSON, said(403, "sandbox resume permission denied"), AuthenticationError
+        ("connect",), 403, JSON, body(403, "sandbox resume permission denied"), AuthenticationError
     ),
     Answer(
         ("connect",),
         502,
         JSON,
-        said(502, "The sandbox was not found", sandboxId="i0"),
+        body(502, "The sandbox was not found", sandboxId="i0"),
         SandboxNotFoundError,
     ),
     Answer(
         ("connect",),
         409,
         JSON,
-        said(409, "The sandbox is still transitioning. Try again in a moment."),
+        body(409, "The sandbox is still transitioning. Try again in a moment."),
         ProviderUnavailableError,
     ),
     Answer(
         ("connect",),
         429,
         JSON,
-        said(
+        body(
             429,
             "The sandbox has too many concurrent incoming connections (limit: 100)",
             connectionLimit=100,
@@ -239,7 +239,7 @@ ANSWERS = [
         ("connect",),
         502,
         JSON,
-        said(502, "The sandbox is running but port is not open", port=49983),
+        body(502, "The sandbox is running but port is not open", port=49983),
         ProviderUnavailableError,
     ),
     Answer(("connect",), 500, JSON, "{}", ProviderUnavailableError),

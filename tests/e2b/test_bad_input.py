@@ -23,7 +23,7 @@ from tests.emulators._server import Server
         ("E2B_DOMAIN", "https://e2b.app"),
     ],
 )
-def test_a_variable_that_cannot_be_right(server: Server, variable: str, value: str) -> None:
+def test_an_invalid_variable_is_refused(server: Server, variable: str, value: str) -> None:
     with (
         mock.patch.dict(os.environ, {variable: value}),
         pytest.raises(ConfigurationError, match=variable),
@@ -47,7 +47,9 @@ def test_a_variable_that_cannot_be_right(server: Server, variable: str, value: s
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_e2b_cannot_honour(server: Server, session: Session, options: dict[str, Any]) -> None:
+def test_options_that_e2b_lacks_are_refused(
+    server: Server, session: Session, options: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         session.sandbox(**options)
     assert server.requests == []
@@ -59,7 +61,7 @@ def test_an_unknown_template(server: Server, session: Session) -> None:
     assert server.alive == []
 
 
-def test_a_user_whom_the_sandbox_does_not_have(server: Server, session: Session) -> None:
+def test_an_unknown_user_is_refused(server: Server, session: Session) -> None:
     with pytest.raises(ConfigurationError, match="nobody-here"):
         session.sandbox().exec(["true"], user="nobody-here").result(30)
 
@@ -80,14 +82,14 @@ def test_a_sandbox_without_a_lifetime_has_one_at_e2b(server: Server, session: Se
     assert (info.expires_at - info.created_at).total_seconds() < 1000
 
 
-def test_doctor_tells_without_a_sandbox(server: Server) -> None:
+def test_doctor_needs_no_sandbox(server: Server) -> None:
     provider = E2BProvider(timeout=2)
     assert Operation(provider.diagnose()).result(30).available
     Operation(provider.aclose()).result(30)
     with mock.patch.dict(os.environ, {"E2B_API_KEY": "e2b_wrong"}):
         provider = E2BProvider(timeout=2)
-        said = Operation(provider.diagnose()).result(30)
+        output = Operation(provider.diagnose()).result(30)
         Operation(provider.aclose()).result(30)
-    assert not said.available
-    assert "E2B_API_KEY" in said.remedy
+    assert not output.available
+    assert "E2B_API_KEY" in output.remedy
     assert "POST /v2/sandboxes" not in server.requests

@@ -13,14 +13,14 @@ PROCESS = "POST /process.Process/"
 WAY = [f"{PROCESS}Start", f"{PROCESS}StreamInput"]
 
 
-def test_a_sandbox_is_one_call_and_two_for_the_way_to_its_agent(
+def test_a_start_makes_one_api_request_and_two_to_the_sandbox(
     server: Server, session: Session
 ) -> None:
     session.sandbox(command=["sleep", "1000"]).start().result(30)
     assert server.requests == ["POST /v2/sandboxes", *WAY]
 
 
-def test_commands_and_files_are_no_calls(server: Server, session: Session) -> None:
+def test_commands_and_files_make_no_request(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
     assert sandbox.exec(["wc", "-c"], stdin=b"x" * (3 << 20)).result(30).stdout == "3145728\n"
@@ -31,7 +31,7 @@ def test_commands_and_files_are_no_calls(server: Server, session: Session) -> No
     assert server.requests == []
 
 
-def test_anothers_sandbox_is_one_call_to_find_it_and_two_for_the_way(
+def test_attaching_makes_one_api_request_and_two_to_the_sandbox(
     server: Server, session: Session
 ) -> None:
     sandbox = session.sandbox().start().result(30)
@@ -48,14 +48,14 @@ def test_anothers_sandbox_is_one_call_to_find_it_and_two_for_the_way(
     Operation(provider.aclose()).result(30)
 
 
-def test_a_stop_is_one_call(server: Server, session: Session) -> None:
+def test_a_stop_makes_one_request(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.clear()
     sandbox.stop().result(30)
     assert server.requests == [f"DELETE /sandboxes/{sandbox.id}"]
 
 
-def test_a_quiet_command_outlives_the_deadline_of_calls(server: Server, session: Session) -> None:
+def test_a_quiet_command_outlives_the_request_timeout(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     seconds = 3 * TIMEOUT
     started = time.monotonic()

@@ -33,13 +33,13 @@ def test_fifty_jobs_with_ten_sandboxes_make_ten(rooted: E2BServer) -> None:
                 return sandbox.exec(["sh", "-c", JOB, "sh", str(number)]).result(120).stdout
 
         with ThreadPoolExecutor(10) as threads:
-            said = [text.split("\n", 1) for text in threads.map(job, range(50))]
-        assert Counter(rest for _, rest in said) == {"/tmp:\n\n/workspace:\n": 50}
-        assert len({uid for uid, _ in said}) == 50
+            output = [text.split("\n", 1) for text in threads.map(job, range(50))]
+        assert Counter(rest for _, rest in output) == {"/tmp:\n\n/workspace:\n": 50}
+        assert len({uid for uid, _ in output}) == 50
         assert rooted.requests.count(CREATE) == 10
 
 
-def test_nothing_is_asked_sooner_than_e2b_said(server: E2BServer) -> None:
+def test_no_request_comes_before_e2bs_retry_after(server: E2BServer) -> None:
     headers = {"retry-after": "1"}
     server.fault(CREATE, "status", per_second=2, status=429, body=LIMITED, headers=headers)
     watch = create_all(E2BProvider())

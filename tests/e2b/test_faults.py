@@ -63,7 +63,7 @@ def test_retry_after_as_a_date_counts_from_the_servers_clock(
     assert error.retry_after in (0.0, 9.0)
 
 
-def test_a_full_account_is_a_lack_of_room(server: E2BServer, session: Session) -> None:
+def test_a_full_account_is_a_capacity_error(server: E2BServer, session: Session) -> None:
     server.limit(1)
     session.sandbox().start().result(30)
     error = raised(session.sandbox().start())
@@ -132,7 +132,7 @@ def test_a_sandbox_that_ends_before_a_command(server: Server, session: Session) 
     assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError)
 
 
-def test_a_stop_of_what_is_gone_is_no_error(server: Server, session: Session) -> None:
+def test_stopping_a_missing_sandbox_succeeds(server: Server, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.kill_sandboxes()
     sandbox.stop().result(30)
@@ -148,7 +148,7 @@ def test_listings_go_through_all_pages(server: Server, session: Session) -> None
     assert server.requests.count(LIST) == 3  # the emulator gives three a page
 
 
-def test_a_page_that_fails_is_an_error_and_no_short_list(server: Server, session: Session) -> None:
+def test_a_failed_page_raises_instead_of_a_short_list(server: Server, session: Session) -> None:
     for start in [session.sandbox().start() for _ in range(4)]:
         start.result(60)
     server.fault(LIST, "reset", skip=1)
@@ -165,7 +165,7 @@ def test_a_wrong_key_is_refused(server: Server) -> None:
     assert "E2B_API_KEY" in str(error)
 
 
-def test_an_endpoint_that_nobody_serves_fails_in_time(server: Server) -> None:
+def test_an_unreachable_endpoint_fails_in_time(server: Server) -> None:
     closed = {"E2B_API_URL": "http://127.0.0.1:9"}
     with mock.patch.dict(os.environ, closed):
         # The SDK tries to connect for two seconds before it says that nobody listens.

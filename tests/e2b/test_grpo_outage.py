@@ -24,7 +24,9 @@ WRITE = tool_call("printf 'def f(x):\\n    return x + 2\\n' > /workspace/s.py")
 
 
 @pytest.mark.timeout(300)
-def test_what_it_took_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rollouts_lost_in_an_outage_are_sampled_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     require_docker()
     rows = tmp_path / "rows.jsonl"
     rows.write_text(

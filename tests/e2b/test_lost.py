@@ -17,7 +17,7 @@ _COUNTS = 'echo started >>/workspace/starts; for i in $(seq 200); do echo "$i"; 
 _COUNTED = "".join(f"{index}\n" for index in range(1, 201))
 
 
-def test_a_command_whose_way_breaks_five_times_runs_once_and_exactly(
+def test_a_command_over_a_link_that_breaks_five_times_runs_once(
     server: E2BServer, session: Session
 ) -> None:
     sandbox = session.sandbox().start().result(30)
@@ -34,7 +34,7 @@ def test_a_command_whose_way_breaks_five_times_runs_once_and_exactly(
     assert sum(START in request for request in server.requests) >= 6
 
 
-def test_an_input_whose_way_breaks_arrives_exactly(server: E2BServer, session: Session) -> None:
+def test_input_over_a_breaking_link_arrives_exactly(server: E2BServer, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     data = bytes(index * index % 251 for index in range(1 << 16)) * 64
     running = sandbox.exec(["sh", "-c", "echo ready; sleep 0.3; cat >in; sha256sum in"], stdin=True)
@@ -50,7 +50,7 @@ def test_an_input_whose_way_breaks_arrives_exactly(server: E2BServer, session: S
 
 @pytest.mark.parametrize("call", [START, STREAMED])
 @pytest.mark.parametrize("kind", ["reset", "drop", "reset_mid_body", "stall"])
-def test_a_way_that_is_made_again_may_fail_first(
+def test_a_reconnection_may_fail_first(
     server: E2BServer, session: Session, call: str, kind: str
 ) -> None:
     sandbox = session.sandbox().start().result(30)
@@ -63,9 +63,7 @@ def test_a_way_that_is_made_again_may_fail_first(
     assert sandbox.read_file("/workspace/starts").result(30) == b"started\n"
 
 
-def test_no_room_for_another_program_is_no_end_of_the_sandbox(
-    server: E2BServer, session: Session
-) -> None:
+def test_a_refused_fork_does_not_end_the_sandbox(server: E2BServer, session: Session) -> None:
     sandbox = session.sandbox().start().result(30)
     server.refuse_to_fork("resource temporarily unavailable")
     assert sandbox.exec(["echo", "as before"]).result(30).stdout == "as before\n"
@@ -80,9 +78,7 @@ def test_no_room_for_another_program_is_no_end_of_the_sandbox(
 
 
 @pytest.mark.parametrize("kind", ["reset", "drop", "stall", "status"])
-def test_a_sandbox_that_is_not_described_may_be_asked_again(
-    server: E2BServer, session: Session, kind: str
-) -> None:
+def test_a_failed_description_is_retried(server: E2BServer, session: Session, kind: str) -> None:
     sandbox = session.sandbox().start().result(30)
     provider = E2BProvider(timeout=TIMEOUT)
     with Session(provider) as other:
@@ -96,7 +92,7 @@ def test_a_sandbox_that_is_not_described_may_be_asked_again(
 
 @pytest.mark.parametrize("call", [START, STREAMED])
 @pytest.mark.parametrize("kind", ["reset", "drop", "reset_mid_body", "stall", "stall_body"])
-def test_a_sandbox_whose_first_way_breaks_is_there_or_gone(
+def test_a_broken_first_link_leaves_a_working_sandbox_or_none(
     server: E2BServer, session: Session, call: str, kind: str
 ) -> None:
     server.fault(call, kind, times=1)
@@ -112,7 +108,7 @@ def test_a_sandbox_whose_first_way_breaks_is_there_or_gone(
         assert server.alive == []
 
 
-def test_a_sandbox_that_nobody_reaches_may_be_made_again(server: Server) -> None:
+def test_an_unreachable_sandbox_is_a_retryable_error(server: Server) -> None:
     with (
         mock.patch.dict(os.environ, {"E2B_SANDBOX_URL": "http://127.0.0.1:9"}),
         Session(E2BProvider(timeout=10)) as session,

@@ -34,6 +34,6 @@ def test_a_terminal_beside_three_others_is_written_to_and_resized(
         terminal.stdin.resize(PtySize(30 + index, 100)).result(20)
         terminal.stdin.write(f"line {index}\n".encode()).result(20)
     for index, terminal in enumerate(terminals):
-        said = terminal.result(20).stdout
-        assert f"{30 + index} 100" in said
-        assert f"got line {index}" in said
+        output = terminal.result(20).stdout
+        assert f"{30 + index} 100" in output
+        assert f"got line {index}" in output

@@ -66,7 +66,7 @@ async def all_of(program: E2BProgram) -> bytes:
 
 
 @streamed_or_called
-def test_every_byte_goes_both_ways(machine: Machine, streams: bool) -> None:
+def test_every_byte_value_passes_both_ways(machine: Machine, streams: bool) -> None:
     machine.streams = streams
     every = bytes(range(256)) * 3
 
@@ -81,7 +81,7 @@ def test_every_byte_goes_both_ways(machine: Machine, streams: bool) -> None:
 
 
 @streamed_or_called
-def test_eight_megabytes_go_both_ways_at_once(machine: Machine, streams: bool) -> None:
+def test_eight_megabytes_pass_both_ways_at_once(machine: Machine, streams: bool) -> None:
     machine.streams = streams
     data = bytes(index * index % 251 for index in range(1 << 16)) * 128
 
@@ -141,7 +141,7 @@ def test_a_proxy_that_begins_to_hold_inputs_is_noticed(
     eventually(lambda: sandbox.exec(["echo", "there"]).exception(2 * PATIENCE) is None)
 
 
-def test_a_quiet_input_shows_that_it_lives(
+def test_a_quiet_input_sends_keepalives(
     server: E2BServer, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stream, "KEEP_ALIVE", 0.05)
@@ -164,29 +164,29 @@ def test_a_program_that_is_missing_ends_and_says_why(machine: Machine) -> None:
         program = await run(machine, ("no-such-program",))
         found = await all_of(program)
         await program.aclose()
-        return found, program.said
+        return found, program.diagnostics
 
-    found, said = wait(talk())
+    found, output = wait(talk())
     assert found == b""
-    assert b"no-such-program" in said
+    assert b"no-such-program" in output
 
 
-def test_what_is_said_apart_is_kept_and_bounded(machine: Machine) -> None:
+def test_stderr_is_kept_and_bounded(machine: Machine) -> None:
     async def talk() -> tuple[bytes, bytes]:
         script = "for i in $(seq 2000); do echo line $i >&2; done; printf done"
         program = await run(machine, ("sh", "-c", script))
         found = await all_of(program)
         await program.aclose()
-        return found, program.said
+        return found, program.diagnostics
 
-    found, said = wait(talk())
+    found, output = wait(talk())
     assert found == b"done"
-    assert len(said) == 2000
-    assert said.endswith(b"line 2000\n")
+    assert len(output) == 2000
+    assert output.endswith(b"line 2000\n")
 
 
 @streamed_or_called
-def test_what_was_sent_before_the_close_arrives(
+def test_bytes_sent_before_the_close_arrive(
     machine: Machine, sandbox: Sandbox, streams: bool
 ) -> None:
     machine.streams = streams
@@ -230,7 +230,7 @@ def test_a_start_that_is_cancelled_leaves_no_program(server: E2BServer, machine:
     eventually(lambda: server.programs == before)
 
 
-def test_a_program_that_reads_nothing_holds_up_its_sender_and_no_close(machine: Machine) -> None:
+def test_a_program_that_reads_nothing_blocks_its_sender_but_not_close(machine: Machine) -> None:
     raised: list[type[BaseException]] = []
     sent = 0
 
@@ -265,7 +265,7 @@ def test_a_program_that_reads_nothing_holds_up_its_sender_and_no_close(machine: 
     assert 0 < sent < 64 << 20  # what the connection and the transport hold
 
 
-def test_an_output_that_nobody_takes_is_held_up(machine: Machine) -> None:
+def test_unread_output_blocks_the_program(machine: Machine) -> None:
     async def talk() -> int:
         program = await run(machine, ("cat", "/dev/zero"))
         await anyio.sleep(1)
@@ -277,7 +277,7 @@ def test_an_output_that_nobody_takes_is_held_up(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("aside", [START, STREAMED])
-def test_a_broken_call_is_no_end_of_the_program(
+def test_a_broken_call_does_not_end_the_program(
     server: E2BServer, machine: Machine, aside: str
 ) -> None:
     server.fault(aside, "reset_mid_body" if aside == START else "reset", times=1)

@@ -33,11 +33,11 @@ def sandbox(rooted: E2BServer) -> Iterator[Sandbox]:
         yield session.sandbox(profile="strict").start().result(60)
 
 
-def test_commands_are_of_a_user_to_whom_nothing_belongs(sandbox: Sandbox) -> None:
+def test_commands_run_as_a_user_without_files(sandbox: Sandbox) -> None:
     assert sandbox.exec(["id", "-u"]).result(30).stdout == "65534\n"
     script = "grep -E '^(CapPrm|CapEff|CapAmb|NoNewPrivs):' /proc/self/status | cut -f2"
-    said = sandbox.exec(["sh", "-c", script]).result(30).stdout.split()
-    assert said == ["0" * 16, "0" * 16, "0" * 16, "1"]
+    output = sandbox.exec(["sh", "-c", script]).result(30).stdout.split()
+    assert output == ["0" * 16, "0" * 16, "0" * 16, "1"]
 
 
 def test_nothing_of_the_system_can_be_written(sandbox: Sandbox) -> None:
@@ -59,7 +59,7 @@ def test_the_agent_cannot_be_replaced_or_ended(sandbox: Sandbox) -> None:
     assert sandbox.exec(["true"]).result(30).returncode == 0
 
 
-def test_its_folder_and_tmp_are_its_own(sandbox: Sandbox) -> None:
+def test_workdir_and_tmp_belong_to_the_user(sandbox: Sandbox) -> None:
     sandbox.write_file("/workspace/x", b"1").result(30)
     assert sandbox.exec(["sh", "-c", "cat /workspace/x && touch /tmp/y"]).result(30).stdout == "1"
 
