@@ -1,0 +1,1 @@
+"""Egress: what a sandbox may reach by name, tried from inside it."""
