@@ -23,6 +23,9 @@ cd / && for folder in root etc/root etc/daytona home workspace usr/local/bin; do
 done | tar -T - -cf -
 """
 """The files that it has made on its disk; what is in memory (/dev/shm, /tmp) is in no image."""
+_CREDIT = 128 << 10
+"""Bytes after which the worker learns that more may come; a message for each piece would cost more than
+the piece. It is an eighth of the worker's window."""
 _WORKER = Path(__file__).with_name("_worker.py")
 
 
@@ -72,9 +75,13 @@ class Process:
         await self._machine.send(b"z", self._number, b"%d %d" % (rows, cols))
 
     async def _read(self, stream: bytes) -> AsyncIterator[bytes]:
+        taken = 0
         while data := await self._streams[stream].get():
             yield data
-            await self._machine.send(b"c", self._number, stream + b"%d" % len(data))
+            taken += len(data)
+            if taken >= _CREDIT:
+                await self._machine.send(b"c", self._number, stream + b"%d" % taken)
+                taken = 0
 
     def lose(self) -> None:
         """End all that waits: the machine has ended under the process."""

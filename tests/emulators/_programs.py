@@ -102,13 +102,13 @@ class Programs:
         assert demo["provider"] == self.name
         assert (demo["reference"]["passed"], demo["broken"]["failed"]) == (2, 2)
 
-    def test_what_a_killed_program_left_is_cleaned_up(self, alive: Alive) -> None:
+    def test_remains_of_a_killed_program_are_removed(self, alive: Alive) -> None:
         subprocess.run([sys.executable, "-c", _KILLED, self.name], timeout=60, check=False)
         assert len(alive()) == 1
         self.run("-m", "sandboxkit", "cleanup", "--orphans")
         assert alive() == []
 
-    def test_a_provider_that_nobody_closes_leaves_no_noise(self, alive: Alive) -> None:
+    def test_an_unclosed_provider_prints_nothing(self, alive: Alive) -> None:
         done = subprocess.run(
             [sys.executable, "-W", "default", "-c", _OPEN, self.name],
             capture_output=True,

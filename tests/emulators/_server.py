@@ -54,6 +54,10 @@ class Server:
         """End every sandbox, as the vendor does when it has to."""
         self._ask("kill")
 
+    def stop_silently(self) -> None:
+        """Stop every sandbox without a reason or a message; its connections stay open."""
+        self._ask("stop")
+
     def break_connections(self) -> None:
         """Abort every connection that a terminal has, where the emulator knows of them."""
         self._ask("break")
@@ -74,9 +78,13 @@ class Server:
         """Let all sandboxes together have so many processors at most, where there are quotas."""
         self._ask("cpus", cpus)
 
-    def end_next_start(self, state: str, said: dict[str, object]) -> None:
+    def keep_warm(self) -> None:
+        """Let creations from a snapshot answer with a sandbox that has started, where there are pools."""
+        self._ask("warm")
+
+    def end_next_start(self, state: str, output: dict[str, object]) -> None:
         """Let the next sandbox end in this state before it has started, and say this of it."""
-        self._ask("end", [state, said])
+        self._ask("end", [state, output])
 
     def login_with(self, line: str) -> None:
         """Let the login shells of terminals run this line first, as an image's profile."""

@@ -51,9 +51,12 @@ class Worker:
             self.reap()
 
     def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
-        frame = memoryview(HEADER.pack(len(data), kind, number) + data)
-        while frame:
-            frame = frame[os.write(1, frame) :]
+        self.write(HEADER.pack(len(data), kind, number) + data)
+
+    def write(self, frames: bytes) -> None:
+        left = memoryview(frames)
+        while left:
+            left = left[os.write(1, left) :]
 
     def receive(self) -> None:
         data = os.read(0, 1 << 18)
@@ -101,13 +104,20 @@ class Worker:
         )
 
     def forward(self, process: Process, stream: bytes) -> None:
-        end = process.outputs[stream]
-        try:
-            data = os.read(end, min(PIECE, process.credit[stream]))
-        except OSError:  # a terminal whose other side is closed
-            data = b""
-        self.send(stream, process.number, data)
-        process.credit[stream] -= len(data)
+        """Send what can be read now: one piece of a pipe, or several of a terminal, each at most 4 KiB."""
+        end, frames, data = process.outputs[stream], b"", b"-"
+        while data and process.credit[stream] > 0 and len(frames) < PIECE:
+            try:
+                data = os.read(end, min(PIECE, process.credit[stream]))
+            except BlockingIOError:
+                break
+            except OSError:  # a terminal whose other side is closed
+                data = b""
+            frames += HEADER.pack(len(data), stream, process.number) + data
+            process.credit[stream] -= len(data)
+            if os.get_blocking(end):
+                break
+        self.write(frames)
         if not data or process.credit[stream] <= 0:
             self.selector.unregister(end)
         if not data:

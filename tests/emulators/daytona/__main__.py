@@ -102,6 +102,7 @@ class Emulator:
                 self.boxes.minute = 60.0
                 self.boxes.cpus = self.boxes.end = None
                 self.boxes.gone.clear()
+                self.boxes.warm = False
                 self.boxes.profile = ""
                 self._cut = None
                 self._toolbox.slow = 0
@@ -115,6 +116,8 @@ class Emulator:
                 }
             case "/_emulator/kill":
                 await self.boxes.kill_all()
+            case "/_emulator/stop":
+                await self.boxes.stop_silently()
             case "/_emulator/break":
                 for side in self._sockets:
                     side.transport.abort()
@@ -130,8 +133,10 @@ class Emulator:
             case "/_emulator/cpus":
                 self.boxes.cpus = json.loads(body)
             case "/_emulator/end":
-                state, said = json.loads(body)
-                self.boxes.end = SandboxState(state), said
+                state, reply = json.loads(body)
+                self.boxes.end = SandboxState(state), reply
+            case "/_emulator/warm":
+                self.boxes.warm = True
             case "/_emulator/minute":
                 self.boxes.minute = json.loads(body)
         content = json.dumps(answer).encode()

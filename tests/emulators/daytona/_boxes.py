@@ -61,6 +61,10 @@ class Box:
     machine: Machine | None = None
     timer: asyncio.TimerHandle | None = None
     ptys: dict[str, Pty] = field(default_factory=dict)
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it has started, or has failed to."""
+    silent: bool = False
+    """Whether connections to its terminals stay open when it stops."""
 
 
 class Boxes:
@@ -80,18 +84,22 @@ class Boxes:
         """Seconds in a minute of lifetime; tests shorten it."""
         self.profile = ""
         """What the image has in /etc/profile."""
+        self.warm = False
+        """Whether sandboxes of a snapshot come from a warm pool: their creation answers when they run."""
         self.cpus: float | None = None
         """How many the organization may have at a time."""
         self.end: tuple[SandboxState, dict[str, Any]] | None = None
         """How the next sandbox ends before it has started, and what is said of it."""
 
-    def create(self, asked: CreateSandbox) -> Box:
-        """Begin; it starts a little later."""
+    async def create(self, asked: CreateSandbox) -> Box:
+        """Begin; it starts a little later, and has started on return where the pool is warm."""
         now = datetime.datetime.now(datetime.UTC)
         box = Box(str(uuid.uuid4()), asked, dict(asked.labels or {}), now)
         self.alive[box.id] = box
         self.set_ttl(box, asked.ttl_minutes or 0)
         self._spawn(self._start(box))
+        if self.warm and asked.build_info is None:
+            await box.decided.wait()
         return box
 
     def find(self, id_or_name: str) -> Box | None:
@@ -133,6 +141,13 @@ class Boxes:
         if box.machine is not None:
             await box.machine.stop()
 
+    async def stop_silently(self) -> None:
+        """Stop all sandboxes without a reason; their terminals' connections stay open, without data."""
+        for box in list(self.alive.values()):
+            if box.machine is not None:
+                box.silent = True
+                await box.machine.stop()
+
     async def kill_all(self) -> None:
         for sandbox_id in list(self.alive):
             await self.kill(sandbox_id)
@@ -149,17 +164,32 @@ class Boxes:
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, box: Box) -> None:
+        try:
+            if not await self._runs(box):
+                return
+        finally:
+            box.decided.set()
+        assert box.machine is not None
+        await box.machine.ended()
+        # The daemon is the container's first process: without it there is no container.
+        box.state = SandboxState.STOPPED
+        await asyncio.sleep(_DELETE_SECONDS)
+        if box.asked.auto_delete_interval == 0:
+            await self.kill(box.id)
+
+    async def _runs(self, box: Box) -> bool:
+        """Start a sandbox's machine; return whether it runs, else the sandbox says why not."""
         await asyncio.sleep(_START_SECONDS)
         if self.end is not None:
             (box.state, box.said), self.end = self.end, None
             if box.state is SandboxState.DESTROYED:
                 self.gone[box.id] = self.alive.pop(box.id)
-            return
+            return False
         build = box.asked.build_info
         if build is not None and "missing" in build.dockerfile_content:
             box.state = SandboxState.BUILD_FAILED
             box.error = "failed to pull image: manifest unknown"
-            return
+            return False
         network = "none" if box.asked.network_block_all else "internet"
         env = box.asked.env or {}
         try:
@@ -175,14 +205,9 @@ class Boxes:
             )
         except SandboxError as error:
             box.state, box.error = SandboxState.ERROR, f"failed to start: {error}"
-            return
+            return False
         if box.id not in self.alive:
             await machine.stop()
-            return
+            return False
         box.machine, box.state = machine, SandboxState.STARTED
-        await machine.ended()
-        # The daemon is the container's first process: without it there is no container.
-        box.state = SandboxState.STOPPED
-        await asyncio.sleep(_DELETE_SECONDS)
-        if box.asked.auto_delete_interval == 0:
-            await self.kill(box.id)
+        return True

@@ -62,7 +62,7 @@ class Control:
     ) -> Answer:
         match scope["method"], scope["path"].strip("/").split("/")[1:]:
             case "POST", ["sandbox"]:
-                return self._create(read(CreateSandbox, body, self._violation), proxy)
+                return await self._create(read(CreateSandbox, body, self._violation), proxy)
             case "GET", ["sandbox"]:
                 return self._list(query, proxy)
             case "GET", ["sandbox", name]:
@@ -128,7 +128,7 @@ class Control:
         )
         return dict(json.loads(snapshot.to_json()))
 
-    def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
+    async def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
         sizes = (asked.cpu, asked.memory, asked.disk)
         if asked.snapshot not in (*SNAPSHOTS, *self._boxes.snapshots):
             raise RefusedError(400, f"Snapshot {asked.snapshot} not found. Did you add it?")
@@ -151,7 +151,7 @@ class Control:
                 f"Total CPU limit exceeded. Maximum allowed: {self._boxes.cpus:g}.\n"
                 "To increase concurrency limits, upgrade your organization's Tier",
             )
-        return 200, _sandbox(self._boxes.create(asked), proxy).to_dict()
+        return 200, _sandbox(await self._boxes.create(asked), proxy).to_dict()
 
     def _list(self, query: dict[str, str], proxy: str) -> Answer:
         if unknown := query.keys() - {"labels", "limit", "cursor"}:

@@ -34,7 +34,13 @@ from tests.emulators.daytona._answers import (
     refusal,
 )
 from tests.emulators.daytona._boxes import Box, Boxes, Pty
-from tests.emulators.daytona._files import download, upload
+from tests.emulators.daytona._files import (
+    download,
+    download_form,
+    listing,
+    upload,
+    upload_form,
+)
 
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
@@ -81,7 +87,8 @@ class Toolbox:
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
         try:
             box, path = self._box(scope)
-            if path[:1] == ["files"] and query.keys() != {"path"}:
+            bulk = path in (["files", "bulk-upload"], ["files", "bulk-download"])
+            if path[:1] == ["files"] and query.keys() != (set() if bulk else {"path"}):
                 self._violation(f"files have no {sorted(query)}")
             if (scope["method"], path) == ("GET", ["files", "download"]):
                 await download(box, query["path"], send)
@@ -89,7 +96,13 @@ class Toolbox:
             if (scope["method"], path) == ("POST", ["files", "upload-v2"]):
                 await answer(send, *await upload(box, query["path"], scope, receive))
                 return
+            if (scope["method"], path) == ("GET", ["files"]):
+                await answer(send, *await listing(box, query["path"]))
+                return
             body = await body_of(receive)
+            if (scope["method"], path) == ("POST", ["files", "bulk-download"]):
+                await download_form(box, body, send)
+                return
             status, content = await self._route(box, scope["method"], path, body)
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
@@ -149,6 +162,8 @@ class Toolbox:
 
     async def _route(self, box: Box, method: str, path: list[str], body: bytes) -> Answer:
         match method, path:
+            case "POST", ["files", "bulk-upload"]:
+                return await upload_form(box, body)
             case "POST", ["process", "execute"]:
                 return await _execute(box, read(ExecuteRequest, body, self._violation))
             case "POST", ["process", "pty", name, "resize"]:
@@ -216,6 +231,8 @@ class Toolbox:
             code = await pty.process.wait()
             return code if code >= 0 else -1
         except MachineEnded:
+            if box.silent:
+                await asyncio.Event().wait()
             return 137
         finally:
             del box.ptys[name]
@@ -242,15 +259,15 @@ async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
         with contextlib.suppress(BrokenPipeError):
             await process.write(asked.command.encode() + b"\n")
         await process.close_stdin()
-        said = b"".join([chunk async for chunk in process.stdout])
-        return await process.wait(), said
+        output = b"".join([chunk async for chunk in process.stdout])
+        return await process.wait(), output
 
     try:
-        code, said = await asyncio.wait_for(run(), asked.timeout or _DEFAULT_TIMEOUT)
+        code, output = await asyncio.wait_for(run(), asked.timeout or _DEFAULT_TIMEOUT)
     except TimeoutError:
         await process.kill()
         raise RefusedError(408, "command execution timeout") from None
-    text = said.decode(errors="replace")
+    text = output.decode(errors="replace")
     return 200, ExecuteResponse(exit_code=-1 if code in (200, -9) else code, result=text).to_dict()
 
 
@@ -286,16 +303,16 @@ async def _drain(pty: Pty) -> None:
         pass  # nobody is connected: what is said is lost
 
 
-async def _control(send: Send, **said: object) -> None:
-    await send({"type": "websocket.send", "text": json.dumps({"type": "control", **said})})
+async def _control(send: Send, **output: object) -> None:
+    await send({"type": "websocket.send", "text": json.dumps({"type": "control", **output})})
 
 
 async def _close(send: Send, code: int, offered: bool) -> None:
-    said = {"exitCode": code} if code == 0 else {"exitCode": code, "exitReason": "non-zero exit"}
-    closing = {"code": 1000 if code == 0 else 1011, "reason": json.dumps(said)}
+    output = {"exitCode": code} if code == 0 else {"exitCode": code, "exitReason": "non-zero exit"}
+    closing = {"code": 1000 if code == 0 else 1011, "reason": json.dumps(output)}
     with contextlib.suppress(Exception):  # the client may have gone first
         if offered:
-            await _control(send, status="exited", **said)
+            await _control(send, status="exited", **output)
         await send({"type": "websocket.close", **closing})
 
 

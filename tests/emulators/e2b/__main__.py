@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 from connectrpc.codec import proto_binary_codec
 from e2b.envd.client_shared import ENVD_JSON_CODEC
+from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 
 from tests.emulators._faults import Faults, Message, Receive, Rule, Send
@@ -17,6 +18,7 @@ from tests.emulators._listening import listening
 from tests.emulators.e2b._boxes import Boxes
 from tests.emulators.e2b._control import Control
 from tests.emulators.e2b._envd import Envd
+from tests.emulators.e2b._files import Files, FilesOverHttp
 from tests.emulators.e2b._proxy import Proxy
 
 
@@ -30,8 +32,10 @@ class Emulator:
             self.boxes, self.violations.append, first_version="first-version" in sys.argv[1:]
         )
         codecs = [proto_binary_codec(), ENVD_JSON_CODEC]
-        rpc = ProcessASGIApplication(Envd(self.boxes), codecs=codecs)
-        self._proxy = Proxy(self.boxes, rpc)
+        self._processes = ProcessASGIApplication(Envd(self.boxes), codecs=codecs)
+        self._filesystem = FilesystemASGIApplication(Files(self.boxes), codecs=codecs)
+        self._files = FilesOverHttp(self.boxes)
+        self._proxy = Proxy(self.boxes, self._envd)
         self._faults = Faults(self._e2b, self.boxes.kill_all)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -44,13 +48,21 @@ class Emulator:
 
     async def _e2b(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
-            if not scope["path"].startswith("/process."):
+            if not scope["path"].startswith(("/process.", "/filesystem.", "/files")):
                 await self._control(scope, receive, send)
                 return
             await self._proxy(scope, receive, send)
         except AssertionError:
             self.violations.append(traceback.format_exc())
             raise
+
+    async def _envd(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("/process."):
+            await self._processes(scope, receive, send)
+        elif scope["path"] == "/files":
+            await self._files(scope, receive, send)
+        else:
+            await self._filesystem(scope, receive, send)
 
     async def _tests(self, scope: Message, receive: Receive, send: Send) -> None:
         body = (await receive()).get("body", b"")

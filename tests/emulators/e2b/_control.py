@@ -68,8 +68,8 @@ class Control:
                 scope["method"], scope["path"], headers, query, body
             )
         except RefusedError as error:
-            said = Error(code=error.status, message=str(error))
-            status, answer, extra = error.status, said.to_dict(), {}
+            text = Error(code=error.status, message=str(error))
+            status, answer, extra = error.status, text.to_dict(), {}
         content = b"" if answer is None else json.dumps(answer).encode()
         raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         raw += [(name.encode(), value.encode()) for name, value in extra.items()]
@@ -132,8 +132,8 @@ class Control:
         try:
             return self._boxes.alive[sandbox_id]
         except KeyError:
-            said = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
-            raise RefusedError(404, said) from None
+            message = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
+            raise RefusedError(404, message) from None
 
     async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
         """It is known by its name with the team's and a tag."""

@@ -152,12 +152,12 @@ class Envd(Process):
         if not why:
             return
         command = " ".join(argv[4:])  # which the real one repeats in full, however long
-        said = f"error starting process '{command}': fork/exec /bin/sh: {why}"
+        output = f"error starting process '{command}': fork/exec /bin/sh: {why}"
         if pty:
-            said = (
+            output = (
                 f"error starting pty with command '{command}' in dir '/': fork/exec /bin/sh: {why}"
             )
-        raise ConnectError(Code.INVALID_ARGUMENT, said)
+        raise ConnectError(Code.INVALID_ARGUMENT, output)
 
     async def _missing(self, box: Box, cwd: str) -> bool:
         if cwd in ("/", "/tmp"):
@@ -254,11 +254,11 @@ async def _follow(box: Box, pid: int, running: Running) -> None:
 
 def _end(code: int) -> pb.ProcessEvent.EndEvent:
     if code < 0:
-        said = f"signal: {_name(-code)}"
-        return pb.ProcessEvent.EndEvent(exit_code=-1, exited=False, status=said, error=said)
-    said = f"exit status {code}"
-    error = said if code else None
-    return pb.ProcessEvent.EndEvent(exit_code=code, exited=True, status=said, error=error)
+        message = f"signal: {_name(-code)}"
+        return pb.ProcessEvent.EndEvent(exit_code=-1, exited=False, status=message, error=message)
+    message = f"exit status {code}"
+    error = message if code else None
+    return pb.ProcessEvent.EndEvent(exit_code=code, exited=True, status=message, error=error)
 
 
 def _name(number: int) -> str:

@@ -23,12 +23,12 @@ class Proxy:
         sandbox_id = headers.get(b"e2b-sandbox-id", "")
         box = self._boxes.alive.get(sandbox_id)
         if box is None:
-            said = "The sandbox was not found"
-            await _refuse(send, 502, {"sandboxId": sandbox_id, "message": said, "code": 502})
+            output = "The sandbox was not found"
+            await _refuse(send, 502, {"sandboxId": sandbox_id, "message": output, "code": 502})
             return
         if headers.get(b"x-access-token") != box.token:
-            said = "unauthorized access, please provide a valid access token or method signing"
-            await _refuse(send, 401, {"code": 401, "message": f"{said} if supported"})
+            output = "unauthorized access, please provide a valid access token or method signing"
+            await _refuse(send, 401, {"code": 401, "message": f"{output} if supported"})
             return
         if self.holds_inputs and scope["path"].endswith(_STREAMED):
             held = await _all_of(receive)
@@ -61,7 +61,7 @@ async def _all_of(receive: Receive) -> Receive | None:
     return held
 
 
-async def _refuse(send: Send, status: int, said: dict[str, Any]) -> None:
+async def _refuse(send: Send, status: int, output: dict[str, Any]) -> None:
     headers = [(b"content-type", b"application/json; charset=utf-8")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+    await send({"type": "http.response.body", "body": json.dumps(output).encode()})

@@ -47,6 +47,7 @@ class Emulator:
     async def calm(self) -> None:
         """Forget the planned faults, and let what they hold up go on."""
         self._wire.faults.clear()
+        self._boxes.repeats_writes, self._boxes.linger = False, 0.0
 
     async def calls(self) -> dict[str, int]:
         """How often each call was made since this was last asked."""
@@ -71,9 +72,17 @@ class Emulator:
         """End a sandbox as if somebody else had."""
         await self._boxes.end(sandbox_id)
 
-    async def leave(self, sandbox_id: str) -> None:
-        """End a sandbox's first process by itself, as a debugger in it can."""
-        await self._boxes.exit(sandbox_id, 1)
+    async def leave(self, sandbox_id: str, status: int = 1) -> None:
+        """End a sandbox's first process by itself, as a debugger in it can: with 137 if it kills it."""
+        await self._boxes.exit(sandbox_id, status)
+
+    async def repeat_writes(self) -> None:
+        """Write input again that is sent again, until it is calm; Modal's own server does."""
+        self._boxes.repeats_writes = True
+
+    async def linger(self, seconds: float) -> None:
+        """Let sandboxes that have ended run for so long afterwards, until it is calm."""
+        self._boxes.linger = seconds
 
     async def cut(self) -> None:
         """Break every connection; the worker keeps commands and their outputs."""

@@ -77,6 +77,10 @@ class Boxes:
         self.disks: dict[str, bytes] = {}
         """By their ids: the images that were made of sandboxes, as their disks."""
         self._making: set[asyncio.Task[None]] = set()
+        self.repeats_writes = False
+        """Whether input that is sent again is written again."""
+        self.linger = 0.0
+        """Seconds for which a sandbox runs on after it has left the listings."""
 
     def find(self, sandbox_id: str) -> Box:
         """The sandbox of this id, running or not; NOT_FOUND for one that never was."""
@@ -87,7 +91,7 @@ class Boxes:
     def of_task(self, task_id: str) -> Box:
         """The sandbox whose task this is; NOT_FOUND once it has ended, as the worker says it."""
         box = next((box for box in self._boxes.values() if box.task_id == task_id), None)
-        if box is None or box.result is not None:
+        if box is None or box.ended.is_set():
             raise GRPCError(Status.NOT_FOUND, f"Task {task_id!r} not found")
         return box
 
@@ -189,6 +193,8 @@ class Boxes:
         if box.result is not None:
             return
         box.result = result
+        if self.linger:
+            await asyncio.sleep(self.linger)
         box.ended.set()
         if box.machine is not None:
             await box.machine.stop()

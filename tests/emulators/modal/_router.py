@@ -79,12 +79,13 @@ class Router(TaskCommandRouterBase):
             async with run.writing:
                 if request.offset > run.written:
                     raise GRPCError(Status.OUT_OF_RANGE, f"stdin is at offset {run.written}")
-                data = request.data[run.written - request.offset :]
+                again = run.written - request.offset
+                data = request.data if self._boxes.repeats_writes else request.data[again:]
                 if data:
                     if run.closed or run.ended.is_set():
                         raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed")
                     await run.process.write(data)
-                    run.written += len(data)
+                    run.written = max(run.written, request.offset + len(data))
                 if request.eof and not run.closed:
                     run.closed = True
                     await run.process.close_stdin()

@@ -1,0 +1,95 @@
+"""The daemon's files in each sandbox: whole ones over HTTP, and listings by its filesystem service."""
+
+import json
+import urllib.parse
+from typing import Any
+
+from connectrpc.code import Code
+from connectrpc.errors import ConnectError
+from e2b.envd.filesystem import filesystem_pb as pb
+from e2b.envd.filesystem.filesystem_connect import Filesystem
+
+from tests.emulators._faults import Message, Receive, Send
+from tests.emulators.e2b._boxes import Box, Boxes
+
+_SAVE = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1"'
+_LIST = 'cd -- "$1" && find . -mindepth 1 -maxdepth 1 -printf "%f\\t%s\\t%y\\t%m\\t%M\\t%u\\t%g\\n"'
+_KINDS = {"d": pb.FileType.DIRECTORY, "f": pb.FileType.FILE}
+
+
+class Files(Filesystem):
+    """The service; which sandbox is meant is in a header. Other calls than this are UNIMPLEMENTED."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+
+    async def list_dir(self, request: pb.ListDirRequest, ctx: Any) -> pb.ListDirResponse:
+        box = self._boxes.alive[ctx.request_headers.get("e2b-sandbox-id", "")]
+        status, said = await _output(box, ("sh", "-c", _LIST, "sh", request.path))
+        if status:
+            raise ConnectError(Code.NOT_FOUND, f"path not found: {request.path}")
+        lines = [line.split("\t") for line in said.decode().splitlines()]
+        return pb.ListDirResponse(entries=[_entry(line, request.path) for line in lines])
+
+
+class FilesOverHttp:
+    """An ASGI application: GET and POST of one file at /files."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        box = self._boxes.alive[headers[b"e2b-sandbox-id"]]
+        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
+        assert query.keys() <= {"path", "username"}, query
+        path = query["path"]
+        if scope["method"] == "GET":
+            status, content = await _output(box, ("cat", "--", path))
+            kind = b"application/octet-stream"
+        else:
+            body = await _body(receive)
+            boundary, _, rest = body.partition(b"\r\n")
+            _, _, rest = rest.partition(b"\r\n\r\n")
+            data = rest[: rest.rindex(b"\r\n" + boundary)]
+            status, _ = await _output(box, ("sh", "-c", _SAVE, "sh", path), data)
+            file = {"name": path.rpartition("/")[2], "path": path, "type": "file"}
+            kind, content = b"application/json", json.dumps([file]).encode()
+        if status:
+            message = f"path '{path}' does not exist"
+            kind, content = b"application/json", json.dumps({"message": message}).encode()
+        start = {"status": 404 if status else 200, "headers": [(b"content-type", kind)]}
+        await send({"type": "http.response.start", **start})
+        await send({"type": "http.response.body", "body": content})
+
+
+def _entry(fields: list[str], folder: str) -> pb.EntryInfo:
+    name, size, kind, mode, permissions, owner, group = fields
+    return pb.EntryInfo(
+        name=name,
+        type=_KINDS.get(kind, pb.FileType.UNSPECIFIED),
+        path=f"{folder.rstrip('/')}/{name}",
+        size=int(size),
+        mode=int(mode, 8),
+        permissions=permissions,
+        owner=owner,
+        group=group,
+    )
+
+
+async def _output(box: Box, argv: tuple[str, ...], stdin: bytes = b"") -> tuple[int, bytes]:
+    process = await box.machine.spawn(argv, env={}, cwd="/")
+    if stdin:
+        await process.write(stdin)
+    await process.close_stdin()
+    said = b"".join([chunk async for chunk in process.stdout])
+    return await process.wait(), said
+
+
+async def _body(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(bytes(message.get("body", b"")))
+        if not message.get("more_body"):
+            return b"".join(parts)
