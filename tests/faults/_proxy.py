@@ -86,6 +86,16 @@ class FaultProxy:
 
         self._do(stall)
 
+    def abandon(self) -> None:
+        """Let nothing pass any more on the connections that are open now; new ones are not affected."""
+
+        def abandon() -> None:
+            self.faults["abandon()"] += len(self._open)
+            self._gate.close("both")
+            self._gate = Gate()
+
+        self._do(abandon)
+
     def resume(self) -> None:
         """End a `stall()`; what is planned stays so."""
         self._do(lambda: self._gate.open())

@@ -202,7 +202,7 @@ def test_an_answer_may_be_dropped_in_silence(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("fault", [Late(0.2), Stall("both", 0.2), Stall("request", 0.2)])
-def test_a_late_request_passes_whole(peer: Peer, fault: Fault) -> None:
+def test_a_late_request_passes_completely(peer: Peer, fault: Fault) -> None:
     with (
         FaultProxy(peer.url, plan=Script(fault)) as proxy,
         connect(proxy.url) as client,
@@ -245,7 +245,7 @@ def test_it_is_an_async_context_manager(peer: Peer) -> None:
     assert asyncio.run(_ask_async(peer.url)).startswith(peer.url[:4])
 
 
-def test_an_upstream_that_is_no_address_is_refused() -> None:
+def test_an_invalid_upstream_address_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'localhost:80' is no address"):
         FaultProxy("localhost:80")
 
