@@ -92,8 +92,6 @@ def begin(
         *("--max-model-len", "64", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "64M"),
         *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
         *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
-        *("--weight-transfer-config", '{"backend": "gloo"}'),
-        *("--enable-lora", "--max-lora-rank", "8"),
         *more,
     ]
     caches = {f"VLLM_{name}_ROOT": str(scratch / name) for name in ("CACHE", "CONFIG")}
@@ -102,7 +100,6 @@ def begin(
         **caches,
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(scratch),
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",

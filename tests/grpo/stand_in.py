@@ -1,7 +1,6 @@
 """A server that speaks vLLM's HTTP protocol for a small model, for where vLLM takes too long to start.
 
-It answers with what the model samples, by transformers, and takes weights over gloo as receive.py
-does in vLLM. A request in flight goes on with new weights from where it is, where vLLM computes it again.
+It answers with what the model samples, by transformers, and loads weights from files. A request in flight goes on with new weights from where it is, where vLLM computes it again.
 """
 
 import asyncio
@@ -13,19 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore
+from safetensors.torch import load_file
 
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
-from sandboxkit.integrations.grpo.engines.transfer import broadcast, gloo_group
 from sandboxkit.integrations.grpo.model import load
 
-_TIMEOUT = timedelta(seconds=60)
 _OWN = -1
 """The version of the weights that it began with."""
 
@@ -39,24 +36,19 @@ class StandIn:
         self._name, self._size = folder, model.config.vocab_size
         self._engine = HFEngine(model, stop=[stop])
         self._engine.update_weights((), _OWN)
-        self._paused, self._update = False, None
-        self._group: Any = None
+        self._paused = False
+        self._loaded: dict[str, torch.Tensor] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self.answers: dict[str, Callable[[dict[str, Any]], object]] = {
             "/v1/models": lambda _: {"data": [{"id": self._name, "max_model_len": 64}]},
-            "/get_world_size": lambda _: {"world_size": 1},
             "/inference/v1/generate": self.generate,
             "/pause": self.pause,
             "/resume": self.resume,
-            "/init_weight_transfer_engine": self.join,
-            "/start_weight_update": self.begin,
-            "/update_weights": self.receive,
-            "/finish_weight_update": self.finish,
+            "/collective_rpc": self.call,
+            "/update_weight_version": self.stamp,
             "/reset_prefix_cache": lambda _: None,
         }
-
-    _update: dict[str, torch.Tensor] | None
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         how = body["sampling_params"]
@@ -92,32 +84,15 @@ class StandIn:
             self._paused = False
             self._engine.resume()
 
-    def join(self, body: dict[str, Any]) -> None:
-        info = body["init_info"]
-        address, port = info["master_address"], info["master_port"]
-        store = TCPStore(address, port, timeout=_TIMEOUT, wait_for_workers=False)
-        self._group = gloo_group(store, info["rank_offset"], info["world_size"], _TIMEOUT)
+    def call(self, body: dict[str, Any]) -> dict[str, Any]:
+        assert body["method"] == "reload_weights"
+        self._loaded = {}
+        for path in sorted(Path(body["kwargs"]["weights_path"]).glob("*.safetensors")):
+            self._loaded |= load_file(path)
+        return {"results": [None]}
 
-    def begin(self, _: object) -> None:
-        assert self._update is None
-        self._update = {}
-
-    def receive(self, body: dict[str, Any]) -> None:
-        assert self._update is not None
-        info = body["update_info"]
-        for name, kind, shape in zip(
-            info["names"], info["dtype_names"], info["shapes"], strict=True
-        ):
-            tensor = torch.empty(shape, dtype=getattr(torch, kind))
-            broadcast(self._group, tensor).wait()
-            self._update[name] = tensor
-
-    def finish(self, body: dict[str, Any]) -> None:
-        if self._update is None:
-            raise ValueError("finished without a matching start")
-        weights, self._update = self._update, None
-        if "weight_version" in body:
-            self._engine.update_weights(weights.items(), int(body["weight_version"]))
+    def stamp(self, body: dict[str, Any]) -> None:
+        self._engine.update_weights(self._loaded.items(), int(body["new_version"]))
 
 
 def serve(port: int, folder: str, stop: int) -> None:

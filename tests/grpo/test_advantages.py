@@ -32,7 +32,7 @@ def test_scaled_by_the_batchs_deviation() -> None:
 
 
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])
-def test_a_failure_of_ours_changes_nobody_elses_advantage(scale: str) -> None:
+def test_a_masked_sample_changes_no_other_advantage(scale: str) -> None:
     whole = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     failed = torch.tensor([[1.0, NAN, 0.0, 1.0], [0.0, 1.0, 0.0, NAN]])
     expected = group_advantages(whole, scale=scale)  # type: ignore[arg-type] # parametrized

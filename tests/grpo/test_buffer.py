@@ -9,6 +9,7 @@ from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.data import Row
+from sandboxkit.integrations.grpo.errors import GraderError
 from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.rewards import Outcome, Verdict
@@ -31,8 +32,7 @@ def buffer_of(
     make: Make, *settings: str, works: Callable[[float], Awaitable[None]] = works
 ) -> Buffer:
     made = config(*settings)
-    grading = made.grading
-    return Buffer(make, made, Outage(works, grading.max_infra_failed_rate, grading.patience))
+    return Buffer(make, made, Outage(works, made.grading))
 
 
 def verdict(reward: float | None) -> Verdict:
@@ -205,16 +205,32 @@ def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said() -> Non
     assert asyncio.run(run(works)).endswith("what is done in one fails again and again")
 
 
-def test_a_grader_that_raises_is_not_waited_for() -> None:
-    async def run() -> None:
-        async def make(number: int) -> Group:
-            group = await Source(lambda _: (None, None)).make(number)
-            for rollout in group.rollouts:
-                rollout.grader_raised = True
-            return group
+def raising(*numbers: int) -> Make:
+    """Make groups of which the first rollout lost its grader, in the groups of these numbers."""
 
-        with pytest.raises(ProviderUnavailableError):
-            await asyncio.wait_for(buffer_of(make).take(0, 9), 5)
+    async def make(number: int) -> Group:
+        rewards = (None, 1.0) if number in numbers else MIXED
+        group = await Source(lambda _: rewards).make(number)
+        group.rollouts[0].grader_raised = number in numbers
+        return group
+
+    return make
+
+
+def test_a_grader_that_raises_for_a_third_stops_the_run_and_is_blamed() -> None:
+    async def run() -> None:
+        said = r"HostCompare raised for 3 of 7 rollouts .*grading.max_raised_rate=0.3; the first: "
+        with pytest.raises(GraderError, match=said):
+            await asyncio.wait_for(buffer_of(raising(0, 1, 2)).take(0, 9), 5)
+
+    asyncio.run(run())
+
+
+def test_a_grader_that_raises_for_fewer_is_no_outage_of_the_backend() -> None:
+    async def run() -> None:
+        settings = ("grading.max_infra_failed_rate=0.1", "buffer.drop_equal=false")
+        batch = await buffer_of(raising(0), *settings).take(0, 9)
+        assert (batch.failed, batch.remade) == (1, 0)
 
     asyncio.run(run())
 

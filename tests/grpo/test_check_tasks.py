@@ -30,12 +30,12 @@ def config(folder: Path, run: Path, *more: str) -> Config:
     return read(None, tiny.settings(model, rows, run, "run.steps=1", *more))
 
 
-def test_a_refused_task_is_said_before_training_once(
+def test_a_refused_task_is_reported_once_before_training(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert train(config(folder, tmp_path / "run")) == 0
-    said = " ".join(capfd.readouterr().out.split())
-    assert "warning: tasks checked before training: 1 task: 1 refused; first is refused" in said
+    output = " ".join(capfd.readouterr().out.split())
+    assert "warning: tasks checked before training: 1 task: 1 refused; first is refused" in output
     assert train(config(folder, tmp_path / "run", "run.steps=2")) == 0
     assert "tasks checked" not in capfd.readouterr().out
 

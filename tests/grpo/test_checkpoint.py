@@ -1,15 +1,10 @@
 """Checkpoints survive kill -9, and a resumed run is the run that was never killed."""
 
 import json
-import os
 import re
 import resource
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.errors import CheckpointError
 from sandboxkit.integrations.grpo.model import load
+from tests.grpo.forked import Nursery, nursery
 from tests.grpo.tiny import save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own checkpointing, of many kinds
@@ -31,44 +27,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("model"))
 
 
-def train(folder: str, run: Path, ranks: int, kill_after: int | None = None) -> list[str]:
-    """Reports of a run of STEPS steps; killed, all of its processes, after some."""
-    worker = ["-m", "tests.grpo.train_worker", folder, "dapo", str(STEPS), str(run)]
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc_per_node={ranks}",
-        *worker,
-    ]
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        subprocess.Popen(
-            [sys.executable, *(launcher if ranks > 1 else worker)],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "TMPDIR": temporary},
-        ) as process,
-    ):
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            if line.startswith("{"):
-                lines.append(line)
-            if len(lines) == kill_after:
-                os.killpg(process.pid, signal.SIGKILL)
-                break
-        assert process.wait(120) == (0 if kill_after is None else -signal.SIGKILL)
-    return lines
+@pytest.fixture(scope="module")
+def started() -> Iterator[Nursery]:
+    with nursery() as process:
+        yield process
 
 
 def test_a_killed_run_of_two_ranks_goes_on_as_if_nothing_had_happened(
-    folder: str, tmp_path: Path
+    folder: str, tmp_path: Path, started: Nursery
 ) -> None:
-    whole = train(folder, tmp_path / "whole", 2)
-    train(folder, tmp_path / "killed", 2, kill_after=3)
-    resumed = train(folder, tmp_path / "killed", 2)
+    def train(run: str, kill_after: int | None = None) -> list[str]:
+        arguments = (folder, "dapo", str(STEPS), str(tmp_path / run))
+        return started.train(*arguments, ranks=2, kill_after=kill_after)
+
+    whole = train("whole")
+    train("killed", kill_after=3)
+    resumed = train("killed")
     assert 1 <= len(resumed) <= STEPS - 2, "it goes on from a checkpoint"
     assert resumed == whole[-len(resumed) :], "to the last digit"
     one = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / "export")
@@ -111,7 +85,7 @@ def _flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "harm", "said"),
+    ("name", "harm", "expected"),
     [
         ("shards/__0_0.distcp", _cut, "shards/__0_0.distcp has .* bytes and not"),
         ("shards/__0_0.distcp", _flip, "has another content than was written"),
@@ -120,8 +94,8 @@ def _flip(path: Path) -> None:
         ("run.json", _cut, "JSONDecodeError"),
     ],
 )
-def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
-    folder: str, tmp_path: Path, name: str, harm: Callable[[Path], None], said: str
+def test_the_newest_complete_checkpoint_is_used_and_the_damaged_one_named(
+    folder: str, tmp_path: Path, name: str, harm: Callable[[Path], None], expected: str
 ) -> None:
     model = load(folder)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -129,9 +103,9 @@ def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
     harm(checkpoint.save(tmp_path, 2, model, optimizer, {}) / name)
     newest, damaged = checkpoint.newest(tmp_path)
     assert newest == whole
-    (told,) = damaged
-    assert "step-000002 is damaged" in told
-    assert re.search(said, told)
+    (report,) = damaged
+    assert "step-000002 is damaged" in report
+    assert re.search(expected, report)
     checkpoint.restore(whole, model, optimizer)
     # What is damaged takes no whole one's place among those that are kept.
     checkpoint.save(tmp_path, 2, model, optimizer, {}, keep=2)
@@ -141,7 +115,7 @@ def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
     ]
 
 
-def test_without_room_the_ones_before_stay_as_they_were(folder: str, tmp_path: Path) -> None:
+def test_without_room_earlier_checkpoints_stay_unchanged(folder: str, tmp_path: Path) -> None:
     model = load(folder)
     optimizer = torch.optim.AdamW(model.parameters())
     whole = checkpoint.save(tmp_path, 1, model, optimizer, {})
@@ -156,17 +130,22 @@ def test_without_room_the_ones_before_stay_as_they_were(folder: str, tmp_path: P
     assert checkpoint.newest(tmp_path) == (whole, [])
 
 
-def test_another_number_of_ranks_goes_on(folder: str, tmp_path: Path) -> None:
+def test_another_number_of_ranks_goes_on(folder: str, tmp_path: Path, started: Nursery) -> None:
     """From two ranks to one and back: the weights and moments are the same, whoever holds them."""
-    whole = train(folder, tmp_path / "whole", 1)
+
+    def train(run: Path, ranks: int, kill_after: int | None = None) -> list[str]:
+        arguments = (folder, "dapo", str(STEPS), str(run))
+        return started.train(*arguments, ranks=ranks, kill_after=kill_after)
+
+    whole = train(tmp_path / "whole", 1)
     run = tmp_path / "run"
-    train(folder, run, 2, kill_after=2)
-    resumed = train(folder, run, 1)
+    train(run, 2, kill_after=2)
+    resumed = train(run, 1)
     assert 1 <= len(resumed) <= STEPS - 1
     for one, other in zip(whole[-len(resumed) :], resumed, strict=True):
         assert json.loads(other)["loss"] == pytest.approx(json.loads(one)["loss"], abs=1e-5)
     shutil.rmtree(max((run / "checkpoints").glob("step-*")))
-    again = train(folder, run, 2)
+    again = train(run, 2)
     assert [json.loads(line)["loss"] for line in again] == pytest.approx(
         [json.loads(line)["loss"] for line in resumed[-len(again) :]], abs=1e-5
     )

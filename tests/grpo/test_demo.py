@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import Session
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training import plot
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "grpo" / "demo.py"
 

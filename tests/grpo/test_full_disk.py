@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from toys import compose
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.config import Config, read
-from sandboxkit.integrations.grpo.engines import EngineError
-from sandboxkit.integrations.grpo.engines.files import OwnFolder
+from sandboxkit.integrations.grpo.engines import EngineError, weight_files
+from sandboxkit.integrations.grpo.engines.weight_files import WeightFiles
 from sandboxkit.integrations.grpo.errors import CheckpointError
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.program import FAILED, USAGE, main
@@ -95,9 +95,9 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
         "step-000006",
     ]
     assert sorted(path.name for path in run.glob("*export*")) == ["export", "export-000006"]
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for what in ("metrics.jsonl", "step-000002", "export-000003"):
-        assert f"{what} could not be written" in said
+        assert f"{what} could not be written" in output
 
 
 @needs_root
@@ -110,10 +110,10 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on
     with monkeypatch.context() as context:
         at(context, step_4=lambda: fill(run))
         assert main([str(toml), *given]) == FAILED
-    said = capsys.readouterr()
-    assert f"checkpoint {run}/checkpoints/step-000006 could not be written" in said.err
-    assert "No space left" in said.err
-    assert "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert f"checkpoint {run}/checkpoints/step-000006 could not be written" in output.err
+    assert "No space left" in output.err
+    assert "Traceback" not in output.err
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-000002"]
 
     assert main([str(toml), *given]) == USAGE
@@ -125,7 +125,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on
 
 
 @needs_root
-def test_an_export_is_whole_or_not_there(folder: Path, run: Path) -> None:
+def test_an_export_is_complete_or_absent(folder: Path, run: Path) -> None:
     model = load(str(folder / "model"))
     checkpoint.export(model, None, run / "export")
     whole = {path.name: path.read_bytes() for path in (run / "export").iterdir()}
@@ -138,65 +138,58 @@ def test_an_export_is_whole_or_not_there(folder: Path, run: Path) -> None:
 
 @needs_root
 def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
-    files = OwnFolder(str(run), patience=2.0)
-    place, tensors = files.path / "model.safetensors", {"w": torch.zeros(1000)}
+    files, weights = WeightFiles(str(run), "a", patience=2.0), {"w": torch.zeros(1000)}
     fill(run)
     begun = time.monotonic()
-    with pytest.raises(EngineError, match=r"for engine.patience=2 s no weights .*No space left"):
-        files.write(lambda: save_file(tensors, place))
+    with (
+        pytest.raises(EngineError, match=r"for engine.patience=2 s no weights .*No space left"),
+        files.written(weights.items(), torch.float32),
+    ):
+        pass
     assert time.monotonic() - begun > 1
     making_room = threading.Timer(0.5, (run / "ballast").unlink)
     making_room.start()
-    files.write(lambda: save_file(tensors, place))
+    with files.written(weights.items(), torch.float32) as path:
+        assert load_file(Path(path) / "model-00000.safetensors")["w"].equal(weights["w"])
     making_room.join()
-    assert load_file(place)["w"].equal(tensors["w"])
     files.close()
     assert list(run.iterdir()) == []
 
 
-@needs_root
-def test_a_folder_of_weights_that_cannot_be_begun_is_not_left(run: Path) -> None:
-    """There is room for the folder, and none for its lock."""
-    remount = ["mount", "-o", "remount,nr_inodes=2", str(run)]
-    subprocess.run(remount, check=True)
-    with pytest.raises(ConfigurationError, match=r"engine.folder=.* cannot be written: .*No space"):
-        OwnFolder(str(run), 1.0)
-    assert list(run.iterdir()) == []
-
-
-def test_weights_of_a_killed_run_go_when_the_next_begins_and_those_of_a_living_one_stay(
-    tmp_path: Path,
+def test_weights_are_split_into_files_and_cast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = (
-        "import sys; from sandboxkit.integrations.grpo.engines.files import OwnFolder; "
-        "made = OwnFolder(sys.argv[1], 1.0); (made.path / 'w').write_text('x'); "
-        "print(made.path.name, flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    monkeypatch.setattr(weight_files, "_FILE_BYTES", 100)
+    weights = [(f"w{number}", torch.full((10,), float(number))) for number in range(7)]
+    files = WeightFiles(str(tmp_path), "a", 1.0)
+    with files.written(weights, torch.float32) as path:
+        made = [load_file(each) for each in sorted(Path(path).iterdir())]
+    assert [list(each) for each in made] == [["w0", "w1", "w2"], ["w3", "w4", "w5"], ["w6"]]
+    with files.written(weights, torch.bfloat16) as path:
+        (first, _) = (load_file(each) for each in sorted(Path(path).iterdir()))
+        assert first["w3"].equal(torch.full((10,), 3.0).bfloat16())
+        assert list(first) == ["w0", "w1", "w2", "w3", "w4"]
+    assert list(Path(path).iterdir()) == []
+    files.close()
 
-    def begin() -> "subprocess.Popen[str]":
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
-    with begin() as killed, begin() as living:
-        assert killed.stdout is not None
-        assert living.stdout is not None
-        names = {killed.stdout.readline().strip(), living.stdout.readline().strip()}
-        assert {path.name for path in tmp_path.iterdir()} == names
-        killed.kill()
-        killed.wait()
-        own = OwnFolder(str(tmp_path), 1.0)
-        left = {path.name for path in tmp_path.iterdir()} - {own.path.name}
-        assert len(left) == 1
-        assert left < names
-        own.close()
-        living.kill()
-        living.wait()
-    OwnFolder(str(tmp_path), 1.0).close()
+def test_weights_of_a_killed_run_go_when_it_goes_on(tmp_path: Path) -> None:
+    killed, other = (WeightFiles(str(tmp_path), run, 1.0) for run in ("a", "b"))
+    (left,) = [path for path in tmp_path.iterdir() if path != other._folder]
+    (left / "model-00000.safetensors").write_text("x")
+    WeightFiles(str(tmp_path), "a", 1.0)
+    assert list(left.iterdir()) == []
+    for each in (killed, other):
+        each.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_run_was_writing_is_cleared_away(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_weights_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"engine.folder=.*none' cannot be written"):
+        WeightFiles(str(tmp_path / "none"), "a", 1.0)
+
+
+def test_partial_files_of_a_killed_run_are_removed(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for left in ("checkpoints/.step-000037/shards", ".export-000030"):
         (run / left).mkdir(parents=True)
@@ -230,8 +223,8 @@ def test_a_run_outlives_those_who_read_what_it_says(
     else:
         with open("/dev/full", "wb") as full:
             process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE)
-    said = process.communicate(timeout=240)[1]
-    assert (process.returncode, b"Traceback" in said) == (0, False), said.decode()
+    output = process.communicate(timeout=240)[1]
+    assert (process.returncode, b"Traceback" in output) == (0, False), output.decode()
     assert len(metrics(tmp_path / "run")) == 2
 
 

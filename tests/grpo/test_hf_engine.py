@@ -136,7 +136,7 @@ def test_a_draw_from_a_large_vocabulary_is_that_of_the_whole_sum() -> None:
     assert torch.equal(_drawn(shares, chances), expected)
 
 
-def test_what_is_drawn_has_the_models_distribution(engine: HFEngine, folder: str) -> None:
+def test_samples_have_the_models_distribution(engine: HFEngine, folder: str) -> None:
     done = ask(engine, *[SampleRequest((2, 3), 1, 1.0, seed) for seed in range(4000)])
     found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
     expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)

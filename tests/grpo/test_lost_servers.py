@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,8 @@ import pytest
 import torch
 from toys import compose
 
-from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.config import EngineConfig as Settings
-from sandboxkit.integrations.grpo.config import Model
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
@@ -63,7 +60,8 @@ def connect(folder: Path, urls: Sequence[str], patience: float = 60.0) -> VLLMSe
     given = Settings(
         kind="vllm_server", urls=urls, max_model_tokens=64, timeout=30.0, patience=patience
     )
-    return VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP])
+    run = f"run-{secrets.token_hex(4)}"
+    return VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP], run=run)
 
 
 def update(engine: VLLMServers, model: torch.nn.Module, version: int) -> None:
@@ -77,19 +75,7 @@ def exact(model: torch.nn.Module, request: SampleRequest, done: Completion) -> b
     return float((torch.tensor(done.logp) - expected.detach()).abs().max()) <= CLOSE
 
 
-def until_sampled_by(engine: VLLMServers, url: str) -> Completion:
-    deadline = time.monotonic() + 60
-    while True:
-        (done,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, url))
-        if done.server == url:
-            return done
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_a_lost_server_is_done_without_and_comes_back_with_the_weights(
-    folder: Path, servers: list[Served]
-) -> None:
+def test_a_lost_server_is_done_without(folder: Path, servers: list[Served]) -> None:
     urls = [each.url for each in servers]
     engine = connect(folder, urls)
     model = load(str(folder))
@@ -110,30 +96,32 @@ def test_a_lost_server_is_done_without_and_comes_back_with_the_weights(
     assert {done.server for done in answers} == {urls[1]}
     assert all(exact(model, request, done) for request, done in zip(turns, answers, strict=True))
 
-    # It misses an update, is started again with other weights, and is sampled from with the right.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.02)
-    update(engine, model, 4)
+    # It answers again, without the run's weights, and is not sampled from.
     servers[0].start()
-    done = until_sampled_by(engine, urls[0])
-    assert done.version == 4
-    assert exact(model, SampleRequest((9, 3, 11), 14, 1.0, 5), done)
+    servers[0].wait()
+    update(engine, model, 4)
+    for done in tiny.ask(engine, *turns):
+        assert (done.server, done.version) == (urls[1], 4)
+    engine.close()
 
-    # Started again before anybody noticed, one would sample with weights that are not the run's.
+
+def test_a_server_that_was_started_again_unnoticed_is_lost(
+    folder: Path, servers: list[Served]
+) -> None:
+    engine = connect(folder, [each.url for each in servers])
+    update(engine, load(str(folder)), 3)
     servers[1].kill()
     servers[1].start()
     servers[1].wait()
-    (other,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, urls[1]))
-    assert other.server == urls[0]
-    assert until_sampled_by(engine, urls[1]).version == 4
+    (done,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, servers[1].url))
+    assert done.server == servers[0].url
     engine.close()
 
 
 def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
     folder: Path, tmp_path: Path, servers: list[Served]
 ) -> None:
-    """Not one log-probability is of other weights than the trainer's, though one came back.
+    """Not one log-probability is of other weights than the trainer's.
 
     SIGTERM is sent to the whole process group, as a scheduler does it: the ranks get it twice.
     """
@@ -157,15 +145,12 @@ def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
             output += line
             if line.startswith("step 2 "):
                 servers[0].kill()
-            if line.startswith("step 4 "):
-                servers[0].start()
-            if line.startswith("step ") and "is back" in output:
+            if line.startswith("step ") and "1 of 2 servers are left" in output:
                 since += 1
                 if since == 3:
                     os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM, output
     assert "1 of 2 servers are left" in output
-    assert f"vLLM at {servers[0].url} is back; there are 2 of 2" in output
     assert "stopped by SIGTERM" in output
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
@@ -178,6 +163,8 @@ def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
     assert not damaged
     assert checkpoint.read(newest)["step"] == len(rows)
     assert no_sandboxes(run)
+    servers[0].start()
+    servers[0].wait()
 
 
 def test_without_any_server_a_run_ends_with_one_message_and_goes_on_later(
@@ -186,7 +173,7 @@ def test_without_any_server_a_run_ends_with_one_message_and_goes_on_later(
     run = tmp_path / f"run-{secrets.token_hex(4)}"
 
     def program(*more: str) -> int:
-        given = settings(folder, run, servers, "engine.patience=2", *more)
+        given = settings(folder, run, servers, *more)
         return main([os.devnull, *(f"--set={each}" for each in given)])
 
     def kill_both() -> None:
@@ -203,15 +190,16 @@ def test_without_any_server_a_run_ends_with_one_message_and_goes_on_later(
     finally:
         over.set()
         killer.join()
-    said = capsys.readouterr().err
-    assert said.count("error: ") == 1, said
-    assert "Traceback" not in said
-    assert "error: EngineError: no vLLM server answered for engine.patience=2 s (vLLM at " in said
+    output = capsys.readouterr().err
+    assert output.count("error: ") == 1, output
+    assert "Traceback" not in output
+    assert "error: EngineError: no vLLM server is left (vLLM at " in output
     done = len(metrics(run))
-    assert f"a checkpoint was written after step {done}" in said
+    assert f"a checkpoint was written after step {done}" in output
     assert no_sandboxes(run)
-    servers[1].start()
-    servers[1].wait()
+    for each in servers:
+        each.start()
+        each.wait()
     assert program(f"run.steps={done + 1}") == 0
     assert metrics(run)[-1]["off_policy"] <= CLOSE
 
@@ -230,19 +218,3 @@ def test_a_server_that_is_still_starting_is_waited_for(folder: Path, servers: li
     later.join()
     assert tiny.ask(engine, SampleRequest((5,), 2, 1.0, 0))[0].server == servers[0].url
     engine.close()
-
-
-def test_a_server_that_takes_no_adapters_is_refused_with_what_it_lacks(
-    folder: Path, servers: list[Served], tmp_path: Path
-) -> None:
-    given = Settings(
-        kind="vllm_server",
-        urls=[servers[1].url],
-        max_model_tokens=64,
-        timeout=30.0,
-        transfer="adapter",
-        folder=str(tmp_path),
-    )
-    model = Model(lora_rank=4)
-    with pytest.raises(ConfigurationError, match=r"--enable-lora --max-lora-rank 4 or more"):
-        VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP], adapter=model)

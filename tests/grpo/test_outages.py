@@ -80,7 +80,7 @@ def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
     return [rollout.needed_sandbox for rollout in made]
 
 
-def test_who_needed_a_sandbox_is_known() -> None:
+def test_samples_that_needed_a_sandbox_are_known() -> None:
     tools = ["rollout.max_turns=3", "rollout.max_completion_tokens=1000"]
     assert needed(["I cannot."]) == [False]
     assert needed([BLOCK]) == [True]
@@ -110,7 +110,7 @@ def test_failures_and_trust_are_shares_of_what_was_graded() -> None:
     assert (found["infra_failed_rate"], found["trust/shared"]) == (0.2, 0.25)
 
 
-def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_signal_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

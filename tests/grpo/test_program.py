@@ -1,5 +1,6 @@
 """The whole program: it is killed and goes on as if not, and leaves nothing behind."""
 
+import asyncio
 import json
 import os
 import secrets
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import pytest
 from toys import compose
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
-from sandboxkit.integrations._training import records
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training import plot, records
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.loop import learning_rate
 from sandboxkit.integrations.grpo.trainer import train
+from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.provider import Output
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Exit, SandboxSpec
@@ -199,6 +200,20 @@ def test_a_signal_before_the_first_step_ends_the_run(
     assert no_sandboxes(run)
 
 
+class NeverStarting(LocalProvider):
+    """SIGTERM comes to this process while a sandbox starts, which it never does."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        await asyncio.Event().wait()
+        return ""
+
+
+def test_a_signal_while_the_first_sandbox_starts_ends_the_run(folder: Path, tmp_path: Path) -> None:
+    given = config(folder, tmp_path / "run", "rollout.deadline=20")
+    assert train(given, NeverStarting()) == signal.SIGTERM
+
+
 def test_two_ranks_train_adapters_as_one_does(folder: Path, tmp_path: Path) -> None:
     more = ["run.steps=2", "rollout.prompts_per_step=4", "model.lora_rank=4"]
     finish(start(settings(folder, tmp_path / "one", *more), tmp_path))
@@ -272,6 +287,36 @@ def test_a_backend_that_is_away_stops_the_run_before_it_starts(
 ) -> None:
     with pytest.raises(ProviderUnavailableError, match="injected"):
         train(config(folder, tmp_path / "run", "model.name=/nowhere/model"), Failing(every=1))
+
+
+def test_a_first_row_without_a_sandbox_is_no_fault_of_the_configuration(
+    folder: Path, tmp_path: Path
+) -> None:
+    given = config(folder, tmp_path / "run", "grading.options={limits={retries=0}}")
+    with pytest.raises(ProviderUnavailableError, match=r"first row cannot be graded: .*injected"):
+        train(given, Failing(before=1))
+
+
+def test_a_grader_that_raises_now_and_then_is_a_line_on_the_screen(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["run.steps=1", "grading.grader=tests.grpo.test_program:Whimsical", "grading.remember=0"]
+    more += ["grading.options={}", "grading.check_tasks=off", "rollout.prompts_per_step=4"]
+    assert train(config(folder, tmp_path / "run", *more)) == 0
+    said = "warning: the grader raised for 4 rollouts of step 1, which are left out; the first: "
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+class Whimsical:
+    """Raises for every eighth submission."""
+
+    asked = 0
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        self.asked += 1
+        if self.asked % 8 == 0:
+            raise ZeroDivisionError("in somebody's grader")
+        return Verdict(Outcome.PASSED, self.asked % 2)
 
 
 def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from toys.gguf_model import dequantize
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.data import load_tokenizer
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
-from sandboxkit.integrations.grpo.gguf import dequantize
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.rewards import HostCompare, grading_session
 
@@ -48,7 +48,7 @@ def test_each_task_is_solved_by_its_reference_alone(made: Any) -> None:
     assert asyncio.run(grade()) == [(1.0, 0.0)] * len(chosen)
 
 
-def test_what_is_held_out_is_not_trained_on(made: Any, tmp_path: Path) -> None:
+def test_held_out_tasks_are_not_trained_on(made: Any, tmp_path: Path) -> None:
     train, held_out, new = made.splits(0)
     heads = [{task.head for task in part} for part in (train, held_out, new)]
     assert [len(each) for each in heads] == [len(train), len(held_out), len(new)]

@@ -71,9 +71,9 @@ def test_a_moment_without_sampling_is_shared_out_among_those_who_wait(
     spent = clock.spent()
     assert spent == {"sampling": 4.0, "queue": 4.0, "start": 0.0, "tools": 0.0, "grading": 2.0}
     assert seconds == [{"sampling": 4.0, "queue": 6.0}, {"queue": 10.0}, {"grading": 10.0}]
-    told = step_times(spent, wait=11.0, train=3.0, weights=2.0)
-    assert (told["step_seconds"], told["sandbox_wait_share"]) == (16.0, 6 / 16)
-    assert sum(told[f"{part}_seconds"] for part in PARTS) == 10.0
+    reported = step_times(spent, wait=11.0, train=3.0, weights=2.0)
+    assert (reported["step_seconds"], reported["sandbox_wait_share"]) == (16.0, 6 / 16)
+    assert sum(reported[f"{part}_seconds"] for part in PARTS) == 10.0
 
 
 def test_each_second_of_a_rollout_is_in_one_part(session: Session) -> None:

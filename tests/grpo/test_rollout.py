@@ -37,6 +37,7 @@ class Script:
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def update_weights(self, weights: Weights, version: int) -> None: ...
+    def sleep(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -218,7 +219,7 @@ def test_a_failure_is_of_one_of_equal_submissions_and_not_of_all(session: Sessio
 
 
 @pytest.mark.parametrize(
-    ("trouble", "said", "raised"),
+    ("trouble", "expected", "raised"),
     [
         ("raises", "the grader raised ZeroDivisionError: in somebody's", True),
         ("lets through", "the grader raised ProviderUnavailableError: 502", False),
@@ -227,13 +228,13 @@ def test_a_failure_is_of_one_of_equal_submissions_and_not_of_all(session: Sessio
     ],
 )
 def test_what_is_not_the_policys_doing_has_no_reward(
-    session: Session, trouble: str, said: str, raised: bool
+    session: Session, trouble: str, expected: str, raised: bool
 ) -> None:
     options = "grading.options={trouble='" + trouble + "'}"
     subject, _ = rollouts(session, [BLOCK], options, "rollout.deadline=1")
     (made,) = run(subject, row())
     assert made.verdict.reward is None
-    assert said in made.verdict.detail
+    assert expected in made.verdict.detail
     assert made.grader_raised is raised
 
 
@@ -295,7 +296,7 @@ def test_a_sandbox_that_cannot_start_masks_the_rollout() -> None:
     assert "no room" in made.verdict.detail
 
 
-def test_files_that_a_sandbox_does_not_take_are_not_the_policys_failure(session: Session) -> None:
+def test_files_that_a_sandbox_refuses_are_masked(session: Session) -> None:
     texts = [tool_call("true"), "Well."]
     more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py"]
     subject, _ = rollouts(session, texts, *more)

@@ -147,7 +147,7 @@ def test_each_option_acts_off_policy(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         (["objective.clip_high=0.5"], "clip_high=0.5: on policy the ratio is 1"),
         (["objective.clip_low=0.1"], "clip_low=0.1: on policy"),
@@ -159,8 +159,8 @@ def test_each_option_acts_off_policy(
         (["objective.epochs=0"], "epochs=0: give 1 or more"),
     ],
 )
-def test_options_that_do_nothing_are_refused(settings: list[str], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_options_that_do_nothing_are_refused(settings: list[str], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         read(None, [*NEEDED, *settings])
 
 
@@ -217,19 +217,28 @@ def test_a_backend_that_goes_away_leaves_a_checkpoint(folder: Path, tmp_path: Pa
     assert newest.name == "step-000002"
 
 
-def test_what_was_begun_otherwise_is_not_gone_on_with(folder: Path, tmp_path: Path) -> None:
+def test_a_run_with_another_configuration_is_not_continued(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(config(folder, run, "run.steps=1", "run.export_every=1")) == 0
     assert (run / "export-000001" / "config.json").exists()
     saved = (run / "config.json").read_text()
-    for change in ("run.seed=7", "objective.loss=grpo", "optimizer.lr=1e-3"):
+    for change in ("run.seed=7", "objective.loss=grpo", "optimizer.weight_decay=0.1"):
         name = change.partition("=")[0]
         with pytest.raises(ConfigurationError, match=rf"begun otherwise: {name}=.*\(was "):
             train(config(folder, run, "run.steps=2", change))
         assert (run / "config.json").read_text() == saved
-    assert (
-        train(config(folder, run, "run.steps=2", "rollout.deadline=200", "engine.max_batch=9")) == 0
-    )
+    moved = tmp_path / "moved.jsonl"
+    moved.write_text((folder / "train.jsonl").read_text())
+    allowed = ["run.steps=2", "rollout.deadline=200", "engine.max_batch=9", "optimizer.lr=1e-3"]
+    allowed += [f"data.train={moved}"]
+    assert train(config(folder, run, *allowed)) == 0
+    assert [row["lr"] for row in metrics(run)] == [6e-4, 1e-3]
+    first, *others = moved.read_text().splitlines(keepends=True)
+    moved.write_text("".join([*others, first]))
+    with pytest.raises(
+        ConfigurationError, match=r"begun with other rows than those of data.train="
+    ):
+        train(config(folder, run, *allowed, "run.steps=3"))
     assert len(metrics(run)) == 2
 
 

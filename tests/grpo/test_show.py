@@ -97,7 +97,7 @@ def test_rollouts_are_listed_by_step_and_by_outcome(run: Path) -> None:
     assert show(run, "--outcome", "oom")[1:] == ["none"]
 
 
-def test_one_rollout_is_read_whole(run: Path) -> None:
+def test_one_rollout_is_shown_completely(run: Path) -> None:
     best = show(run, "--best")
     assert best[0] == "step 1, rollout 1.1, row 3"
     assert best[1] == "reward 1.000: passed, of the policy's doing, isolated"

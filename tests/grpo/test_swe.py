@@ -14,7 +14,7 @@ import pytest
 from toys import repair
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row, read_rows
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
@@ -95,14 +95,14 @@ def test_a_task_that_cannot_start_masks_its_rollout_and_its_group_is_kept() -> N
     assert Group(0, (Rollout(failed.row),)).version is None
 
 
-def test_waiting_for_room_is_in_nobodys_deadline(session: Session) -> None:
+def test_waiting_for_room_counts_towards_no_deadline(session: Session) -> None:
     settings = ["rollout.max_turns=2", "grading.max_concurrency=1", "rollout.deadline=6"]
     made = run(session, [tool_call("sleep 1")], *settings, count=5)
     assert [each.verdict.outcome for each in made] == [Outcome.FAILED] * 5
     assert max(each.seconds["queue"] for each in made) > 4, "they did wait"
 
 
-def test_tests_that_hang_are_the_policys_failure_and_are_not_masked(session: Session) -> None:
+def test_hung_tests_are_scored(session: Session) -> None:
     hanging = replace(TASKS["fix_intervals"], test_timeout=5.0)
     forever = tool_call("echo 'while True: pass' > intervals/core.py")
     (made,) = run(session, [forever, SUBMIT], "rollout.deadline=4", task=hanging)

@@ -1,10 +1,6 @@
 """A training step: packed as unpacked, on two ranks as on one, and it learns."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +14,7 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.training import TrainingSample, train_step
+from tests.grpo.forked import nursery
 from tests.grpo.tiny import samples, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -119,32 +116,14 @@ def test_the_size_of_the_pieces_changes_nothing(
     torch.testing.assert_close(computed(), whole, atol=1e-5, rtol=1e-5)
 
 
-def run(folder: str, kind: str, ranks: int) -> list[dict[str, float]]:
-    worker = ["-m", "tests.grpo.train_worker", folder, kind, "4"]
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc_per_node={ranks}",
-        *worker,
-    ]
-    command = [sys.executable, *(launcher if ranks > 1 else worker)]
-    with tempfile.TemporaryDirectory() as temporary:  # torchrun leaves a folder of logs there
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            env={**os.environ, "TMPDIR": temporary},
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-
-
 @pytest.mark.parametrize(("kind", "tied"), [("dapo", False), ("gspo", True)])
 def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> None:
     folder = save_model(tmp_path, tied=tied)
-    alone, together = run(folder, kind, 1), run(folder, kind, 2)
+    with nursery() as started:
+        alone, together = (
+            [json.loads(line) for line in started.train(folder, kind, "4", ranks=ranks)]
+            for ranks in (1, 2)
+        )
     assert len(alone) == len(together) == 4
     for one, two in zip(alone, together, strict=True):
         assert two == pytest.approx(one, abs=1e-5)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from sandboxkit.integrations.grpo.config import EngineConfig
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.serving import needs_vllm, settings, write_model
@@ -32,6 +34,7 @@ REQUESTS = [
     SampleRequest((2, 3, 4), 6, 0.0, 8),
 ]
 LONG = SampleRequest((2, 3), 60, 1.0, 9)
+SMALL = EngineConfig(kind="vllm", max_model_tokens=64, cache_gb=0.1, enforce_eager=True)
 CLOSE = 1e-4
 
 
@@ -55,7 +58,7 @@ def engine(folder: str) -> Iterator["VLLMEngine"]:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 
     set_num_threads = torch.set_num_threads
-    engine = VLLMEngine(folder, stop=[1], max_batch=64, max_model_tokens=64, cache_gb=0.1)
+    engine = VLLMEngine(replace(SMALL, max_batch=64), model=folder, stop=[1], run=folder)
     assert torch.set_num_threads is set_num_threads, "vLLM takes it away"
     yield engine
     engine.close()
@@ -97,7 +100,7 @@ def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
         assert difference(model, request, done) <= CLOSE
 
 
-def test_what_is_drawn_has_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
+def test_samples_have_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
     done = ask(engine, *[SampleRequest((2, 3), 1, 1.0, seed) for seed in range(2000)])
     found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
     expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)
@@ -158,8 +161,10 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     program = """
 import sys, torch
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo.config import EngineConfig
 from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
-engine = VLLMEngine(sys.argv[1], stop=[1], max_model_tokens=64, cache_gb=0.1)
+settings = EngineConfig(max_model_tokens=64, cache_gb=0.1, enforce_eager=True)
+engine = VLLMEngine(settings, model=sys.argv[1], stop=[1], run=sys.argv[1])
 engine.pause()
 try:
     engine.update_weights([("lm_head.weight", torch.zeros(2, 2))], 1)
@@ -202,10 +207,31 @@ def test_a_prompt_that_is_too_long_fails_alone(engine: "VLLMEngine") -> None:
 
 def test_the_program_trains_with_it_and_closes_it(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
-    more = ["run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1"]
+    more = ["run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1", "engine.enforce_eager=true"]
     run = tmp_path / f"run-{secrets.token_hex(4)}"
     finish(start(settings(tmp_path / "model", run, *more), tmp_path))
     rows = metrics(run)
     assert len(rows) == 3
     assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
     assert no_sandboxes(run)
+
+
+@pytest.mark.nightly
+def test_the_program_trains_with_two_processes_of_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    write_model(tmp_path / "model")
+    (tmp_path / "weights").mkdir()
+    more = [
+        *("run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1", "engine.enforce_eager=true"),
+        *("engine.tensor_parallel_size=2", f"engine.folder={tmp_path / 'weights'}"),
+    ]
+    run = tmp_path / f"run-{secrets.token_hex(4)}"
+    # The path of vLLM's socket may have 107 characters.
+    with tempfile.TemporaryDirectory(dir=tmp_path.parents[2]) as short:
+        finish(start(settings(tmp_path / "model", run, *more), Path(short)))
+    rows = metrics(run)
+    assert len(rows) == 3
+    assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
+    assert list((tmp_path / "weights").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Trains for some steps, alone or as a rank of torchrun, and prints each report as JSON.
+"""Trains for some steps, alone or as one of several ranks, and prints each report as JSON.
 
 With a run's folder it writes a checkpoint after each step, and goes on from the newest.
 """
@@ -6,6 +6,7 @@ With a run's folder it writes a checkpoint after each step, and goes on from the
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.output import leave
-from sandboxkit.integrations.grpo.parent import end_with_parent
 from sandboxkit.integrations.grpo.ranks import shared
 from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.grpo.training import train_step
@@ -27,7 +27,6 @@ def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
     torch.set_num_threads(1)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
-        end_with_parent()  # a launcher that is killed leaves its ranks, which are no part of its group
         dist.init_process_group("gloo")
         model = sharded(lambda empty: load(folder, empty=empty))
     else:
@@ -55,6 +54,8 @@ def main(folder: str, kind: str, steps: int, run: Path | None) -> None:
         dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]) if sys.argv[4:] else None)
+def run(arguments: Sequence[str]) -> None:
+    """Train with a model's folder, a loss, a number of steps, and a run's folder or none; exit with 0."""
+    folder, kind, steps, *rest = arguments
+    main(folder, kind, int(steps), Path(rest[0]) if rest else None)
     leave(0)
