@@ -38,8 +38,8 @@ async def test_an_episode_is_graded_by_the_tests(tmp_path: Path, provider: str) 
         for script, reward in ((SOLUTION, 1.0), ("cat /tests/test.sh", 0.0)):
             async with SweEnv(session, {"answer": task}) as env:
                 await env.reset("answer")
-                said = await env.step("bash", {"command": f"(\n{script}\n)"})
-                assert ("No such file" in said.observation) == (reward == 0)
+                message = await env.step("bash", {"command": f"(\n{script}\n)"})
+                assert ("No such file" in message.observation) == (reward == 0)
                 assert (await env.finish()).reward == reward
 
 
@@ -96,7 +96,7 @@ class Flaky(Mapping[str, str]):
         return 1
 
 
-async def test_a_network_that_fails_the_tests_once_is_no_submissions_doing(tmp_path: Path) -> None:
+async def test_a_network_failure_in_the_tests_is_masked(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
     flaky = Flaky()
     task = dataclasses.replace(load_task(folder, image="default"), test_env=flaky)

@@ -171,8 +171,12 @@ async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:
     box = environment(tmp_path, write(tmp_path / "answer"))
     await box.start(force_build=False)
     try:
-        said = await box.exec("echo $PWD $HINT $MORE; echo err >&2; exit 3", env={"MORE": "x"})
-        assert (said.stdout, said.stderr, said.return_code) == ("/job forty-two x\n", "err\n", 3)
+        output = await box.exec("echo $PWD $HINT $MORE; echo err >&2; exit 3", env={"MORE": "x"})
+        assert (output.stdout, output.stderr, output.return_code) == (
+            "/job forty-two x\n",
+            "err\n",
+            3,
+        )
         assert (await box.exec("pwd", cwd="/tmp", user="root")).stdout == "/tmp\n"
         late = await box.exec("echo early; sleep 600", timeout_sec=1)
         assert (late.stdout, late.return_code) == ("early\n", 124)
