@@ -78,7 +78,7 @@ def become_old(state: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": "another"}))
 
 
-async def test_a_start_finds_the_agent_in_what_was_baked(
+async def test_a_start_uses_the_baked_agent(
     provider: BakingProvider[HostedInstance], vendor: str
 ) -> None:
     baked = await provider.bake(None, renew=False)
@@ -91,13 +91,13 @@ async def test_a_start_finds_the_agent_in_what_was_baked(
         await later.aclose()
 
 
-async def test_baking_again_makes_nothing(provider: BakingProvider[HostedInstance]) -> None:
+async def test_baking_twice_builds_once(provider: BakingProvider[HostedInstance]) -> None:
     first = await provider.bake(None, renew=False)
     assert await provider.bake(None, renew=False) == first
     assert await provider.baked() == [first]
 
 
-async def test_a_start_does_without_what_somebody_else_has_removed(
+async def test_a_start_works_after_the_baked_image_was_removed(
     provider: BakingProvider[HostedInstance],
 ) -> None:
     baked = await provider.bake(None, renew=False)
@@ -106,7 +106,7 @@ async def test_a_start_does_without_what_somebody_else_has_removed(
     assert await provider.baked() == []
 
 
-async def test_what_is_removed_is_removed_at_the_vendor(
+async def test_removing_a_baked_image_removes_it_at_the_vendor(
     provider: BakingProvider[HostedInstance],
 ) -> None:
     baked = await provider.bake(None, renew=False)
@@ -117,7 +117,7 @@ async def test_what_is_removed_is_removed_at_the_vendor(
         await start(provider, baked.reference)
 
 
-async def test_one_of_another_version_is_not_used_and_baking_replaces_it(
+async def test_an_image_of_another_version_is_replaced(
     provider: BakingProvider[HostedInstance], state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await provider.bake(None, renew=False)
@@ -169,7 +169,7 @@ def test_the_command_line_bakes_lists_and_removes(
     assert capsys.readouterr().out == ""
 
 
-def test_a_provider_of_this_machine_has_nothing_to_bake(
+def test_a_local_provider_refuses_to_bake(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bake", "-p", "local"]) == 2

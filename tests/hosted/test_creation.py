@@ -49,10 +49,10 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Vendor:
     return Vendor(monkeypatch)
 
 
-async def test_what_nobody_could_look_for_is_removed_when_the_provider_closes(
+async def test_an_unfindable_creation_is_removed_on_close(
     vendor: Vendor,
 ) -> None:
-    with pytest.raises(ProviderUnavailableError, match="a sandbox 0 may be there") as caught:
+    with pytest.raises(ProviderUnavailableError, match="a sandbox 0 may exist") as caught:
         await vendor.create()
     assert type(caught.value) is ProviderUnavailableError
     vendor.broken = False
@@ -61,7 +61,7 @@ async def test_what_nobody_could_look_for_is_removed_when_the_provider_closes(
     assert vendor.alive == []
 
 
-async def test_the_next_creation_removes_it_too(vendor: Vendor) -> None:
+async def test_the_next_creation_removes_an_unfindable_one(vendor: Vendor) -> None:
     with pytest.raises(ProviderUnavailableError):
         await vendor.create()
     vendor.broken = False
@@ -69,7 +69,7 @@ async def test_the_next_creation_removes_it_too(vendor: Vendor) -> None:
     assert vendor.alive == ["box2"]
 
 
-async def test_closing_says_what_may_be_left_and_may_be_tried_again(vendor: Vendor) -> None:
+async def test_close_names_what_may_be_left_and_can_be_repeated(vendor: Vendor) -> None:
     with pytest.raises(ProviderUnavailableError):
         await vendor.create()
     with pytest.raises(ProviderUnavailableError, match=r"a sandbox 0.*the connection broke"):
@@ -79,7 +79,7 @@ async def test_closing_says_what_may_be_left_and_may_be_tried_again(vendor: Vend
     assert vendor.alive == []
 
 
-async def test_what_could_not_be_made_ready_is_removed_later(vendor: Vendor) -> None:
+async def test_a_sandbox_that_could_not_be_prepared_is_removed_later(vendor: Vendor) -> None:
     vendor.broken = False
     sandbox_id = await vendor.create()
     vendor.broken = True
@@ -92,7 +92,7 @@ async def test_what_could_not_be_made_ready_is_removed_later(vendor: Vendor) -> 
     assert vendor.alive == []
 
 
-async def test_what_appears_late_is_waited_for(vendor: Vendor) -> None:
+async def test_a_sandbox_that_appears_late_is_awaited(vendor: Vendor) -> None:
     async def lost() -> str:
         raise AmbiguousError("no answer", provider="vendor")
 
