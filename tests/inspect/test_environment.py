@@ -53,7 +53,7 @@ async def test_output_past_the_limit_is_an_error_with_what_was_kept(
     assert caught.value.truncated_output.startswith("1\n2\n")
 
 
-async def test_a_program_that_exits_with_126_is_no_permission_error(
+async def test_a_program_that_exits_with_126_is_an_exit(
     environment: SandboxEnvironment,
 ) -> None:
     assert (await environment.exec(["sh", "-c", "exit 126"])).returncode == 126
@@ -67,7 +67,7 @@ async def test_a_dead_sandbox_is_not_a_commands_failure(environment: SandboxEnvi
         await environment.read_file("x")
 
 
-async def test_a_start_that_fails_is_said_and_leaves_nothing(provider: str) -> None:
+async def test_a_failed_start_is_reported_and_leaves_nothing(provider: str) -> None:
     config = SandboxkitConfig(provider=provider, image="/no/such/image")
     with pytest.raises(SandboxError, match="/no/such/image"):
         await SandboxkitSandboxEnvironment.sample_init("test", config, {})
