@@ -101,7 +101,7 @@ def test_errors_have_name_message_and_traceback(kept: Kernel) -> None:
     assert ran(kept, "kept_value").text == "5"
 
 
-def test_everything_printed_comes_in_the_order_it_was_printed(kept: Kernel) -> None:
+def test_output_keeps_the_order_of_printing(kept: Kernel) -> None:
     result = ran(kept, ORDER)
     expected: list[tuple[str, str]] = []
     printed = ""
@@ -160,7 +160,7 @@ def test_forged_lines_are_output_or_nothing(kept: Kernel) -> None:
     assert ran(kept, "1 + 1").text == "2"
 
 
-def test_output_over_the_limit_loses_its_middle_and_says_so(box: Sandbox, kind: str) -> None:
+def test_output_over_the_limit_drops_its_middle_and_says_so(box: Sandbox, kind: str) -> None:
     with box.python(ipykernel=KINDS[kind], output_limit=1 << 16) as kernel:
         many = ran(kernel, "for i in range(20_000): print(i)\n'end'")
         assert many.truncated
@@ -184,7 +184,7 @@ def test_output_over_the_limit_loses_its_middle_and_says_so(box: Sandbox, kind: 
         assert (after.stdout, after.truncated) == ("whole\n", False)
 
 
-def test_magics_are_for_ipykernel(kept: Kernel) -> None:
+def test_magics_need_ipykernel(kept: Kernel) -> None:
     result = ran(kept, "%%bash\necho from bash")
     if kept.backend == "ipykernel":
         assert result.stdout == "from bash\n"
@@ -195,7 +195,7 @@ def test_magics_are_for_ipykernel(kept: Kernel) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local-ipykernel", "local-own"], indirect=True)
-def test_figures_that_are_open_are_pictures(box: Sandbox, kind: str, kept: Kernel) -> None:
+def test_open_figures_become_pictures(box: Sandbox, kind: str, kept: Kernel) -> None:
     result = ran(
         kept, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.figure();"
     )

@@ -69,7 +69,7 @@ def test_a_cell_past_its_timeout_is_interrupted_and_the_state_is_kept(kept: Kern
     assert ran(kept, "held").text == "7"
 
 
-def test_what_does_not_heed_the_interrupt_is_killed_and_restart_begins_anew(
+def test_code_that_ignores_the_interrupt_is_killed_and_a_restart_starts_afresh(
     box: Sandbox, kernel: Kernel
 ) -> None:
     ran(kernel, f"held = 1\n{DAEMONS}")
@@ -77,7 +77,7 @@ def test_what_does_not_heed_the_interrupt_is_killed_and_restart_begins_anew(
     assert (result.outcome, result.ending) == (CellOutcome.TIMED_OUT, Ending.KILLED)
     assert result.stdout == "begun\n"
     assert result.error is not None
-    assert "did not heed" in result.error.message
+    assert "ignored an interrupt" in result.error.message
     assert left(box) == []
     with pytest.raises(KernelError, match="restart"):
         kernel.run("1").result(SECONDS)
@@ -121,7 +121,7 @@ def test_interrupting_and_cancelling_end_the_cell_and_not_the_kernel(
         ("import ctypes; ctypes.string_at(0)", Ending.SIGNAL, "signal 11"),
     ],
 )
-def test_a_kernel_that_dies_says_how_and_takes_all_along(
+def test_a_dead_kernel_says_how_it_died_and_ends_its_processes(
     box: Sandbox, kernel: Kernel, code: str, ending: Ending, says: str
 ) -> None:
     if kernel.backend == "ipykernel" and "signal " in says:
@@ -131,7 +131,7 @@ def test_a_kernel_that_dies_says_how_and_takes_all_along(
     check_died(box, kernel, result, ending, says)
 
 
-def test_a_kernel_whose_holder_dies_says_so_and_takes_all_along(
+def test_a_kernel_without_its_holder_says_so_and_ends_its_processes(
     box: Sandbox, kernel: Kernel
 ) -> None:
     ran(kernel, DAEMONS)
@@ -143,7 +143,7 @@ def test_a_kernel_whose_holder_dies_says_so_and_takes_all_along(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     box.exec(["sh", "-c", ": >/tmp/heard; rm /tmp/heard"]).result(SECONDS)
-    check_died(box, kernel, dying.result(SECONDS), Ending.SIGNAL, "holds")
+    check_died(box, kernel, dying.result(SECONDS), Ending.SIGNAL, "supervisor")
 
 
 def check_died(box: Sandbox, kernel: Kernel, result: CellResult, ending: Ending, says: str) -> None:
@@ -166,14 +166,14 @@ def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
         assert left(box) == []
 
 
-def test_a_kernel_that_dies_between_cells_is_no_cells_result(kernel: Kernel) -> None:
+def test_a_kernel_that_dies_between_cells_fails_no_cell(kernel: Kernel) -> None:
     later = "import threading, os\nthreading.Timer(0.1, os._exit, (4,)).start()"
     assert kernel.run(later).result(SECONDS).outcome is CellOutcome.OK
     with pytest.raises(KernelError, match="status 4"):
         run_until_it_raises(kernel)
 
 
-def test_closing_ends_all_that_was_started_and_leaves_the_sandbox(box: Sandbox, kind: str) -> None:
+def test_closing_ends_all_processes_and_keeps_the_sandbox(box: Sandbox, kind: str) -> None:
     kernel = box.python(ipykernel=KINDS[kind])
     ran(kernel, DAEMONS)
     assert "sleep 971" in left(box)
@@ -201,7 +201,7 @@ def test_cancelling_while_a_kernel_is_killed_leaves_nothing(local: Sandbox) -> N
         assert ran(kernel, "1 + 1").text == "2"
 
 
-def test_coroutines_use_it_like_threads_and_cells_run_in_turn(local: Sandbox) -> None:
+def test_coroutines_can_share_a_kernel_and_cells_run_in_turn(local: Sandbox) -> None:
     async def use() -> list[str | None]:
         async with local.python(ipykernel=False, cwd="/tmp", env={"A": "1"}) as kernel:
             await kernel.run("import os; seen = []")
@@ -221,7 +221,7 @@ def test_a_kernel_without_memory_says_so() -> None:
         assert (result.outcome, result.ending) == (CellOutcome.DIED, Ending.OUT_OF_MEMORY)
 
 
-def test_a_sandbox_that_ends_is_no_doing_of_the_cell() -> None:
+def test_a_sandbox_that_ends_is_not_the_cells_fault() -> None:
     with Session(FakeProvider()) as session:
         box = session.sandbox()
         kernel = box.python(ipykernel=False)
@@ -238,7 +238,7 @@ def test_a_sandbox_that_ends_is_no_doing_of_the_cell() -> None:
         kernel.close().result(SECONDS)
 
 
-def test_what_the_image_lacks_is_named(local: Sandbox) -> None:
+def test_a_missing_program_of_the_image_is_named(local: Sandbox) -> None:
     with pytest.raises(CommandStartError, match="needs a Python in the image"):
         local.python(python="python9").start().result(SECONDS)
     with pytest.raises(CommandStartError, match="cannot start with 'false'"):
