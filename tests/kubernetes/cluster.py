@@ -180,9 +180,9 @@ def _run(*arguments: str) -> str:
 
 
 def _api_error(error: urllib.error.HTTPError) -> ApiError:
-    said = error.read().decode(errors="replace")
+    output = error.read().decode(errors="replace")
     try:
-        status = json.loads(said)
-        return ApiError(error.code, status.get("reason", ""), status.get("message", said))
+        status = json.loads(output)
+        return ApiError(error.code, status.get("reason", ""), status.get("message", output))
     except (ValueError, AttributeError):
-        return ApiError(error.code, error.reason, said)
+        return ApiError(error.code, error.reason, output)

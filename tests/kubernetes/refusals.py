@@ -42,8 +42,10 @@ class Refused:
     def row(self) -> Row:
         """Its line in the document."""
         headers = "".join(f" `{name}: {value}`" for name, value in self.headers.items())
-        said = f"{self.status} {self.reason}".strip()
-        return Row(self.calls, f"{said}{headers}: `{self.message}`", self.raised, self.retry_after)
+        answer = f"{self.status} {self.reason}".strip()
+        return Row(
+            self.calls, f"{answer}{headers}: `{self.message}`", self.raised, self.retry_after
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class State:
     @property
     def row(self) -> Row:
         """Its line in the document."""
-        said = f"{self.words}, `out_of_memory`" if self.out_of_memory else self.words
-        return Row((self.when,), said, self.raised)
+        answer = f"{self.words}, `out_of_memory`" if self.out_of_memory else self.words
+        return Row((self.when,), answer, self.raised)
 
 
 _PODS = {"kind": "pods", "name": "x"}
@@ -333,7 +335,7 @@ STATES = [
         "end",
         _terminated("OOMKilled", 137, finishedAt="2026-01-01T00:00:00Z"),
         SandboxTerminatedError,
-        "more memory than it has",
+        "exceeded its memory limit",
         out_of_memory=True,
     ),
     State(
@@ -395,7 +397,7 @@ STATES = [
         "end",
         _disrupted("PreemptionByScheduler"),
         SandboxTerminatedError,
-        "a pod of a higher priority took its place",
+        "a pod of a higher priority preempted it",
     ),
     State(
         "end",
@@ -403,9 +405,7 @@ STATES = [
         SandboxTerminatedError,
         "its node was lost or drained",
     ),
-    State(
-        "end", _disrupted("EvictionByEvictionAPI"), SandboxTerminatedError, "somebody evicted it"
-    ),
+    State("end", _disrupted("EvictionByEvictionAPI"), SandboxTerminatedError, "it was evicted"),
     State("end", _disrupted("DeletionByPodGC"), SandboxTerminatedError, "its node was removed"),
 ]
 

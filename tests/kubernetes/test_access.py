@@ -11,7 +11,6 @@ import anyio
 import anyio.to_thread
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.config import incluster_config
 
 from sandboxkit.errors import (
     AuthenticationError,
@@ -19,6 +18,7 @@ from sandboxkit.errors import (
     SandboxError,
 )
 from sandboxkit.providers.kubernetes import _access, _login
+from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
 from tests.kubernetes.answers import answering, kubeconfig, status
 from tests.kubernetes.cluster import STATE, Cluster
@@ -65,6 +65,37 @@ async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
 
 
 @pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"tokenFile": "token"}, "Bearer stored"),
+        ({"token": "t", "tokenFile": "token"}, "Bearer t"),
+        ({"username": "me", "password": "p"}, "Basic bWU6cA=="),
+        ({"auth-provider": {"name": "oidc", "config": {"id-token": "i"}}}, "Bearer i"),
+        ({"auth-provider": {"name": "gcp", "config": {"access-token": "a"}}}, "Bearer a"),
+    ],
+)
+async def test_a_users_credentials_become_a_header(
+    tmp_path: Path, user: dict[str, Any], header: str | None
+) -> None:
+    (tmp_path / "token").write_text("stored\n")
+    access = await read_access(str(kubeconfig(tmp_path, "http://127.0.0.1:1/", **user)), None)
+    assert (access.server, access.namespace) == ("http://127.0.0.1:1", "here")
+    assert access.headers().get("Authorization") == header
+
+
+async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first = kubeconfig(tmp_path, "http://first", tokenFile="missing")
+    second = kubeconfig(tmp_path / "other", "http://second", token="t")
+    access = await read_access(f"{first}:{tmp_path / 'nosuch'}:{second}", "test")
+    assert access.server == "http://first"
+    with pytest.raises(ConfigurationError, match=str(tmp_path / "missing")):
+        access.headers()
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "cannot be used"),
@@ -74,7 +105,7 @@ async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
         ("clusters: 3\ncurrent-context: x\ncontexts: []", "cannot be used"),
     ],
 )
-async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str, words: str) -> None:
+async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=words) as caught:
@@ -82,7 +113,7 @@ async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str, word
     assert str(path) in str(caught.value)
 
 
-async def test_a_context_or_a_file_that_is_not_there_is_told(
+async def test_a_missing_context_or_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kubeconfig(tmp_path, "https://127.0.0.1:1")
@@ -100,9 +131,7 @@ async def test_a_context_or_a_file_that_is_not_there_is_told(
         await Api().open()
 
 
-async def test_a_server_whose_certificate_is_not_trusted_is_told(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_an_untrusted_certificate_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     api = Api(kubeconfig=str(kubeconfig(tmp_path, cluster.server, token=cluster.token)))
     with pytest.raises(ConfigurationError, match="not trusted"):
         await _list(api)
@@ -118,15 +147,13 @@ def _account(cluster: Cluster, namespace: str) -> tuple[str, str]:
     return token, authority
 
 
-async def test_in_a_pod_it_is_the_pods_service_account(
+async def test_in_a_pod_the_service_account_is_used(
     cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, authority = _account(cluster, namespace)
     for name, text in (("token", "stale"), ("ca.crt", authority), ("namespace", namespace)):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(_access, "_NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.setattr(_access, "_ACCOUNT", tmp_path)
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", cluster.server.removeprefix("https://"))
@@ -197,7 +224,7 @@ async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: P
         ("import time; time.sleep(30)", AuthenticationError),
     ],
 )
-async def test_a_login_program_that_fails_is_told(
+async def test_a_failed_login_program_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[SandboxError]
 ) -> None:
     monkeypatch.setattr(_login, "_SECONDS", 3.0)

@@ -42,9 +42,9 @@ async def test_a_refusal_is_the_error_of_the_table(
     async def answer(request: web.Request) -> web.StreamResponse:
         if not refused.reason:
             return web.Response(status=refused.status, text=refused.message)
-        said = status(refused.status, refused.reason, refused.message, details=refused.details)
-        said.headers.update(refused.headers)
-        return said
+        message = status(refused.status, refused.reason, refused.message, details=refused.details)
+        message.headers.update(refused.headers)
+        return message
 
     async with answering(answer, tmp_path) as (_, api):
         pods, pod = await api.path("pods"), await api.path("pods", "x")

@@ -48,7 +48,7 @@ async def test_closing_leaves_no_connection_and_the_next_call_opens_another(
         await api.aclose()
 
 
-async def test_a_right_that_is_missing_is_named_as_the_rule_to_add(
+async def test_a_missing_right_is_named_with_the_rule_to_add(
     cluster: Cluster, user: Cluster, namespace: str
 ) -> None:
     calls: dict[str, Callable[[Api], Any]] = {
@@ -58,16 +58,16 @@ async def test_a_right_that_is_missing_is_named_as_the_rule_to_add(
     }
     base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     rules: list[str] = []
-    said = ""
+    message = ""
     async with connected(user, namespace) as (api, _):
         for call in calls.values():
             with pytest.raises(AuthenticationError) as caught:
                 await call(api)
-            said = str(caught.value)
-            assert f"a Role in namespace '{namespace}'" in said
-            rules.append(said[said.index("{apiGroups") : said.index("} to ") + 1])
+            message = str(caught.value)
+            assert f"a Role in namespace '{namespace}'" in message
+            rules.append(message[message.index("{apiGroups") : message.index("} to ") + 1])
         assert 'resources: ["pods/exec"]' in rules[1]
-        name = said[said.index("bound to '") + 10 :].partition("'")[0]
+        name = message[message.index("bound to '") + 10 :].partition("'")[0]
         granted = [_rule(each) for each in rules]
         # A WebSocket begins with a GET, which older servers take for the verb.
         granted.append({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]})
@@ -94,14 +94,14 @@ async def _watched(api: Api) -> None:
         pass
 
 
-def _rule(said: str) -> dict[str, list[str]]:
+def _rule(message: str) -> dict[str, list[str]]:
     for key in ("apiGroups", "resources", "verbs"):
-        said = said.replace(key, f'"{key}"')
-    rule: dict[str, list[str]] = json.loads(said)
+        message = message.replace(key, f'"{key}"')
+    rule: dict[str, list[str]] = json.loads(message)
     return rule
 
 
-async def test_what_is_not_there_or_cannot_be_is_told(cluster: Cluster, namespace: str) -> None:
+async def test_missing_and_invalid_objects_are_reported(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (api, _):
         pods = await api.path("pods")
         with pytest.raises(SandboxNotFoundError, match="no sandbox 'x'"):
@@ -128,7 +128,7 @@ async def test_what_is_not_there_or_cannot_be_is_told(cluster: Cluster, namespac
             await api.call("POST", pods, body, what="create a sandbox", sandbox_id="pod")
 
 
-async def test_a_namespace_that_is_being_deleted_takes_nothing(cluster: Cluster) -> None:
+async def test_a_namespace_under_deletion_is_refused(cluster: Cluster) -> None:
     name = "test-leaving"
     path = f"/api/v1/namespaces/{name}"
     cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -146,7 +146,7 @@ async def test_a_namespace_that_is_being_deleted_takes_nothing(cluster: Cluster)
         cluster.request("PATCH", f"{path}/configmaps/held", patch, content=merge)
 
 
-async def test_a_list_comes_in_pages_and_nothing_twice(
+async def test_a_paged_list_has_no_duplicates(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_api, "_PAGE", 3)
@@ -168,7 +168,7 @@ async def test_a_list_comes_in_pages_and_nothing_twice(
 
 
 @pytest.mark.parametrize("token", ["later", ""])
-async def test_a_list_that_the_server_has_forgotten_goes_on(tmp_path: Path, token: str) -> None:
+async def test_an_expired_list_continues(tmp_path: Path, token: str) -> None:
     def page(names: str, place: str) -> web.Response:
         items = [{"metadata": {"name": name}} for name in names]
         return web.json_response({"metadata": {"continue": place}, "items": items})
@@ -207,7 +207,7 @@ def _same(answer: web.Response) -> web.Response:
     return answer
 
 
-async def test_a_server_that_is_busy_says_when_to_come_again(tmp_path: Path) -> None:
+async def test_a_busy_server_sets_retry_after(tmp_path: Path) -> None:
     def busy(header: str | None, **more: Any) -> web.Response:
         answer = status(429, "TooManyRequests", "please try again later", **more)
         if header is not None:
@@ -226,7 +226,7 @@ async def test_a_server_that_is_busy_says_when_to_come_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504, 408])
-async def test_a_fault_of_the_server_may_pass(tmp_path: Path, code: int) -> None:
+async def test_a_server_error_is_retryable(tmp_path: Path, code: int) -> None:
     page = "<html>" + "x" * 5000
     error = await _refused(tmp_path, lambda: web.Response(status=code, text=page))
     assert type(error) is ProviderUnavailableError
@@ -242,20 +242,20 @@ async def test_a_fault_of_the_server_may_pass(tmp_path: Path, code: int) -> None
         lambda: web.Response(text="{"),
     ],
 )
-async def test_an_answer_that_is_not_kubernetes_own_is_told(
+async def test_an_answer_of_another_server_is_reported(
     tmp_path: Path, answer: Callable[[], web.Response]
 ) -> None:
     error = await _refused(tmp_path, answer)
-    assert "not Kubernetes" in str(error)
+    assert "not a Kubernetes API response" in str(error)
 
 
-async def test_a_page_to_log_in_is_no_api_server(tmp_path: Path) -> None:
+async def test_a_login_page_is_reported(tmp_path: Path) -> None:
     away = {"Location": "/login"}
     error = await _refused(tmp_path, lambda: web.Response(status=302, headers=away))
     assert type(error) is ConfigurationError
 
 
-async def test_an_answer_that_is_cut_off_may_come_whole_again(tmp_path: Path) -> None:
+async def test_a_truncated_answer_is_retryable(tmp_path: Path) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Length": "100"})
         await answer.prepare(request)
@@ -269,7 +269,7 @@ async def test_an_answer_that_is_cut_off_may_come_whole_again(tmp_path: Path) ->
             await _list(api)
 
 
-async def test_an_answer_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
+async def test_an_answer_has_a_time_limit(tmp_path: Path) -> None:
     async def silent(request: web.Request) -> web.StreamResponse:
         if request.query.get("half"):
             answer = web.StreamResponse(headers={"Content-Length": "100"})
@@ -284,7 +284,7 @@ async def test_an_answer_is_waited_for_no_longer_than_allowed(tmp_path: Path) ->
                 await api.call("GET", "/x", what="list pods", params=query, seconds=0.3)
 
 
-async def test_many_calls_share_the_time_of_the_server(tmp_path: Path) -> None:
+async def test_concurrent_calls_are_limited(tmp_path: Path) -> None:
     now = most = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -301,7 +301,7 @@ async def test_many_calls_share_the_time_of_the_server(tmp_path: Path) -> None:
     assert 8 < most <= 64
 
 
-async def test_an_api_server_that_is_frozen_or_away_holds_nobody_up(
+async def test_a_frozen_or_missing_api_server_fails_calls_in_time(
     own_cluster: Cluster,
 ) -> None:
     api = Api(kubeconfig=str(own_cluster.kubeconfig), timeout=2)

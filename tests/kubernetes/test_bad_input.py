@@ -40,7 +40,7 @@ def provider(**options: Any) -> KubernetesProvider:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_kubernetes_cannot_honour(named: str, options: dict[str, Any]) -> None:
+def test_options_that_kubernetes_lacks_are_refused(named: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="cannot honour") as caught:
         provider().check(SandboxSpec(**options))
     assert named in str(caught.value)
@@ -61,7 +61,7 @@ def test_pids_names_the_kubelets_setting() -> None:
         ("workdir='/'", {"workdir": "/"}),
     ],
 )
-def test_what_restricted_pods_cannot_honour(named: str, options: dict[str, Any]) -> None:
+def test_options_that_restricted_pods_lack_are_refused(named: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="cannot honour") as caught:
         provider(security="restricted").check(SandboxSpec(**options))
     assert named in str(caught.value)
@@ -99,7 +99,7 @@ def test_options_of_the_provider(named: str, options: dict[str, Any]) -> None:
         ("SANDBOXKIT_KUBERNETES_LEASE", "a minute"),
     ],
 )
-def test_a_variable_that_cannot_be_right(variable: str, value: str) -> None:
+def test_an_invalid_variable_is_refused(variable: str, value: str) -> None:
     with (
         mock.patch.dict(os.environ, {variable: value}),
         pytest.raises(ConfigurationError, match=repr(value)),
@@ -107,7 +107,7 @@ def test_a_variable_that_cannot_be_right(variable: str, value: str) -> None:
         Session("kubernetes")
 
 
-def test_an_argument_goes_before_its_variable() -> None:
+def test_an_argument_overrides_its_variable() -> None:
     with mock.patch.dict(os.environ, {"SANDBOXKIT_KUBERNETES_SECURITY": "restricted"}):
         provider().check(SandboxSpec(user="1000"))
         provider(security="baseline").check(SandboxSpec(user="root"))
@@ -116,18 +116,18 @@ def test_an_argument_goes_before_its_variable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "denied", "said"),
+    ("free", "denied", "expected"),
     [
         (True, False, None),
         (True, True, "does not enforce network policies"),
         (False, True, "does not enforce network policies"),
-        (False, False, "could not be proven"),
+        (False, False, "could not be verified"),
     ],
 )
-def test_what_two_pods_reach_proves_a_policy(free: bool, denied: bool, said: str | None) -> None:
+def test_two_probe_pods_prove_a_policy(free: bool, denied: bool, expected: str | None) -> None:
     refusal = verdict(free=free, denied=denied)
-    if said is None:
+    if expected is None:
         assert refusal is None
     else:
-        assert said in str(refusal)
+        assert expected in str(refusal)
         assert "network='none'" in str(refusal)

@@ -96,7 +96,7 @@ def through(proxy: FaultProxy, room: str, folder: Path) -> KubernetesProvider:
     ],
     ids=["dropped", "reset after", "reset before", "dropped twice", "unavailable", "late"],
 )
-async def test_a_lost_answer_makes_one_sandbox(
+async def test_a_lost_answer_creates_one_sandbox(
     cluster: Cluster, room: str, proxy: FaultProxy, tmp_path: Path, faults: tuple[Fault, ...]
 ) -> None:
     provider = through(proxy, room, tmp_path)
@@ -110,7 +110,7 @@ async def test_a_lost_answer_makes_one_sandbox(
     assert sandboxes(cluster, room) == []
 
 
-async def test_silence_after_the_work_was_done_is_looked_into(
+async def test_silence_after_a_creation_is_resolved_by_a_lookup(
     cluster: Cluster, room: str, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     provider = through(proxy, room, tmp_path)
@@ -133,7 +133,7 @@ async def test_a_creation_that_is_cancelled_at_any_moment_leaves_nothing(
     wait_until(lambda: sandboxes(cluster, room) == [], "the end of what was cancelled")
 
 
-async def test_a_server_that_is_not_there_costs_no_sandbox(room: str, tmp_path: Path) -> None:
+async def test_a_missing_server_creates_no_sandbox(room: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         server = f"http://127.0.0.1:{free.getsockname()[1]}"
     config = tmp_path / "kubeconfig"

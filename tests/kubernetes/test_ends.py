@@ -104,7 +104,7 @@ def _registry(code: int, body: str) -> Iterator[str]:
         ("registry.invalid/no/such:1", "Always", "no such host"),
     ],
 )
-async def test_an_image_that_cannot_be_is_told_at_once(
+async def test_an_invalid_image_is_reported_at_once(
     cluster: Cluster, namespace: str, image: str, policy: str, words: str
 ) -> None:
     container = {"image": image, "imagePullPolicy": policy}
@@ -134,7 +134,7 @@ async def test_a_registry_that_fails_is_waited_for_and_no_fault_of_the_image(
     assert str(code) in str(error)
 
 
-async def test_a_registry_that_is_not_there_is_waited_for(cluster: Cluster, namespace: str) -> None:
+async def test_a_missing_registry_is_retried(cluster: Cluster, namespace: str) -> None:
     error = await _start_error(cluster, namespace, {"image": "127.0.0.1:1/a:1"}, seconds=4)
     assert type(error) is ProviderUnavailableError
     assert "connection refused" in str(error)
@@ -173,7 +173,7 @@ _KEY = {"name": "nosuch", "key": "x"}
         ),
     ],
 )
-async def test_a_container_that_cannot_be_started_is_told_at_once(
+async def test_a_container_that_cannot_start_is_reported_at_once(
     cluster: Cluster, namespace: str, container: dict[str, Any], words: str
 ) -> None:
     error = await _start_error(cluster, namespace, container)
@@ -193,7 +193,7 @@ async def test_a_container_that_cannot_be_started_is_told_at_once(
         ),
     ],
 )
-async def test_what_no_node_can_take_is_told_at_the_deadline(
+async def test_a_pod_without_a_node_is_reported_at_the_deadline(
     cluster: Cluster, namespace: str, spec: dict[str, Any], kind: type[SandboxError], words: str
 ) -> None:
     error = await _start_error(cluster, namespace, spec, seconds=3)
@@ -202,7 +202,7 @@ async def test_what_no_node_can_take_is_told_at_the_deadline(
     assert "within 3 s" in str(error)
 
 
-async def test_a_limit_below_what_a_container_needs_is_told(
+async def test_a_limit_below_the_minimum_of_a_container_is_reported(
     cluster: Cluster, namespace: str
 ) -> None:
     container = {"resources": {"limits": {"memory": "1Mi"}}}
@@ -212,7 +212,9 @@ async def test_a_limit_below_what_a_container_needs_is_told(
     assert words in str(error)
 
 
-async def test_a_pod_that_fits_no_node_is_no_lack_of_room(cluster: Cluster, namespace: str) -> None:
+async def test_a_pod_that_fits_no_node_is_not_a_capacity_error(
+    cluster: Cluster, namespace: str
+) -> None:
     error = await _start_error(cluster, namespace, nodeSelector={"no": "such"}, seconds=3)
     assert type(error) is SandboxStartError
     assert "0/1 nodes are available: 1 node(s) didn't match" in str(error)
@@ -286,11 +288,11 @@ def _outcome(error: SandboxError) -> Outcome:
     return verdict_of(error, Phase.GRADED).outcome
 
 
-async def test_what_uses_up_its_memory_is_out_of_memory(cluster: Cluster, namespace: str) -> None:
+async def test_a_pod_over_its_memory_is_out_of_memory(cluster: Cluster, namespace: str) -> None:
     container = {"command": ["sh", "-c", f"sleep 2; {_EAT}"], **_LIMIT}
     error = await _end(cluster, namespace, container)
     assert error.out_of_memory
-    assert "more memory than it has" in str(error)
+    assert "exceeded its memory limit" in str(error)
     assert _outcome(error) is Outcome.OOM
 
 
@@ -300,7 +302,7 @@ async def test_a_sandbox_whose_program_was_out_of_memory_may_end_for_another_rea
     script = f"sleep 2; ({_EAT}); sleep 1; exit 9"
     error = await _end(cluster, namespace, {"command": ["sh", "-c", script], **_LIMIT})
     # On cgroup v2 a kubelet may let the whole container die with it.
-    assert error.out_of_memory == ("more memory" in str(error))
+    assert error.out_of_memory == ("memory limit" in str(error))
     if not error.out_of_memory:
         assert "exit status 9" in str(error)
 
@@ -330,9 +332,7 @@ _DISK = {"command": ["sh", "-c", _FILL.format("/var")]}
 
 
 @pytest.mark.nightly
-async def test_what_uses_up_its_disk_has_used_more_than_it_has(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_pod_over_its_disk_limit_is_reported(cluster: Cluster, namespace: str) -> None:
     limit = {"resources": {"limits": {"ephemeral-storage": "10Mi"}}}
     volume = {
         "command": ["sh", "-c", _FILL.format("/v")],
@@ -344,12 +344,14 @@ async def test_what_uses_up_its_disk_has_used_more_than_it_has(
     )
     for error, words in zip(errors, ("total limit of containers", "EmptyDir"), strict=True):
         assert error.out_of_memory
-        assert "more disk than it has" in str(error)
+        assert "exceeded its disk limit" in str(error)
         assert words in str(error)
         assert _outcome(error) is Outcome.OOM
 
 
-async def test_the_end_of_the_longest_lifetime_is_told(cluster: Cluster, namespace: str) -> None:
+async def test_the_end_of_the_longest_lifetime_is_reported(
+    cluster: Cluster, namespace: str
+) -> None:
     error = await _end(cluster, namespace, {}, activeDeadlineSeconds=3)
     assert not error.out_of_memory
     assert "its longest lifetime is over" in str(error)
@@ -373,9 +375,7 @@ async def test_an_eviction_by_the_api_is_the_infrastructures(
     assert _outcome(error) is Outcome.INFRA_ERROR
 
 
-async def test_a_pod_that_makes_room_for_another_one_is_the_infrastructures(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_preemption_is_an_infrastructure_error(cluster: Cluster, namespace: str) -> None:
     name = f"{namespace}-high"
     kind = {"metadata": {"name": name}, "value": 1000}
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -394,9 +394,7 @@ async def test_a_pod_that_makes_room_for_another_one_is_the_infrastructures(
     assert _outcome(error) is Outcome.INFRA_ERROR
 
 
-async def test_a_node_that_is_not_heard_of_is_lost_until_it_comes_back(
-    own_cluster: Cluster, namespace: str
-) -> None:
+async def test_a_silent_node_is_lost_until_it_returns(own_cluster: Cluster, namespace: str) -> None:
     async with (
         connected(own_cluster, namespace) as (_, watch),
         running(own_cluster, namespace, watch) as pod,
@@ -407,7 +405,7 @@ async def test_a_node_that_is_not_heard_of_is_lost_until_it_comes_back(
         with own_cluster.frozen("kubelet"):
             seen = await watch.until(pod, _ends.is_lost, seconds=150)
             assert not _ends.has_ended(seen)
-            assert "its node is not heard of" in str(_ends.end_error(seen, sandbox_id=pod))
+            assert "its node does not report" in str(_ends.end_error(seen, sandbox_id=pod))
         await watch.until(pod, lambda seen: not _ends.is_lost(seen), seconds=60)
 
 
@@ -415,7 +413,7 @@ def _pod(**status: Any) -> Seen:
     return Seen({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
 
 
-def test_a_node_that_runs_short_is_no_fault_of_its_pods() -> None:
+def test_an_eviction_is_an_infrastructure_error() -> None:
     """As nodes under pressure leave a pod, under which this cluster's only node cannot be put."""
     killed = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
     message = "The node was low on resource: memory. Container sandbox was using 500Mi"
@@ -435,7 +433,7 @@ def test_what_the_agent_said_comes_first() -> None:
     assert "its agent was killed" in str(_ends.end_error(None, sandbox_id="pod"))
 
 
-async def test_the_namespaces_own_limits_are_told(cluster: Cluster, namespace: str) -> None:
+async def test_the_limits_of_the_namespace_are_reported(cluster: Cluster, namespace: str) -> None:
     def make(kind: str, name: str, spec: dict[str, Any]) -> str:
         path = f"/api/v1/namespaces/{namespace}/{kind}"
         cluster.request("POST", path, {"metadata": {"name": name}, "spec": spec})

@@ -71,9 +71,9 @@ async def test_the_end_of_a_program_is_the_end_of_its_stream(
             await stream.aclose()
             if argv[2] == script:
                 assert data == b"out\xff"
-                assert "xxlast; " in stream.said
-                assert "exit code 3" in stream.said
-                assert 1900 < len(stream.said.partition("; ")[0]) <= 2000
+                assert "xxlast; " in stream.diagnostics
+                assert "exit code 3" in stream.diagnostics
+                assert 1900 < len(stream.diagnostics.partition("; ")[0]) <= 2000
 
 
 async def test_a_program_that_cannot_be_started_says_so(cluster: Cluster, namespace: str) -> None:
@@ -82,7 +82,7 @@ async def test_a_program_that_cannot_be_started_says_so(cluster: Cluster, namesp
         with anyio.fail_after(60):
             data, end = await _rest(stream)
         assert (data, end) == (b"", anyio.BrokenResourceError)
-        assert "executable file not found" in stream.said
+        assert "executable file not found" in stream.diagnostics
         await stream.aclose()
 
 
@@ -166,9 +166,7 @@ async def test_two_tasks_cannot_receive_at_once(cluster: Cluster, namespace: str
             await stream.aclose()
 
 
-async def test_a_pod_that_is_not_there_or_does_not_run_is_no_sandbox(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (api, watch):
         with pytest.raises(SandboxNotFoundError):
             await api.exec("nosuch", "sandbox", ["true"], sandbox_id="nosuch")
@@ -231,7 +229,7 @@ async def test_a_stream_breaks_with_the_api_server(own_cluster: Cluster, namespa
         await again.aclose()
 
 
-async def test_a_frozen_server_holds_up_neither_opening_nor_closing(
+async def test_a_frozen_server_delays_neither_opening_nor_closing(
     own_cluster: Cluster, namespace: str
 ) -> None:
     async with _pod(own_cluster, namespace) as (api, pod):
@@ -248,7 +246,7 @@ async def test_a_frozen_server_holds_up_neither_opening_nor_closing(
                     await quick.aclose()
 
 
-async def test_a_dead_kubelet_is_no_end_of_a_sandbox(own_cluster: Cluster, namespace: str) -> None:
+async def test_a_dead_kubelet_does_not_end_a_sandbox(own_cluster: Cluster, namespace: str) -> None:
     async with _pod(own_cluster, namespace) as (api, pod):
         with own_cluster.without("kubelet"), pytest.raises(ProviderUnavailableError):
             await api.exec(pod, "sandbox", ["true"], sandbox_id=pod)
@@ -272,8 +270,8 @@ async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> No
             got.append(message.data)
             if message.data == b"\xff\x00":
                 break
-        for said in (b"\x01", b"", b"\x01out", b"\x02err", b"\xff\x01", b"\x09?", b"\x01put"):
-            await socket.send_bytes(said)
+        for output in (b"\x01", b"", b"\x01out", b"\x02err", b"\xff\x01", b"\x09?", b"\x01put"):
+            await socket.send_bytes(output)
         await socket.send_bytes(b'\x03{"metadata":{},"status":"Success"}')
         await socket.close()
         return socket
@@ -284,7 +282,7 @@ async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> No
         await stream.send_eof()
         with anyio.fail_after(30):
             assert await _rest(stream) == (b"output", anyio.EndOfStream)
-        assert stream.said == "err"
+        assert stream.diagnostics == "err"
         await stream.aclose()
     assert got.pop() == b"\xff\x00"
     assert all(each[0] == 0 and len(each) <= (128 << 10) + 1 for each in got)
@@ -324,9 +322,7 @@ async def test_only_the_servers_word_is_the_end_of_a_program(
 
 
 @pytest.mark.parametrize("how", ["silent", "full", "talking"])
-async def test_a_server_that_does_not_answer_a_close_holds_nobody_up(
-    tmp_path: Path, how: str
-) -> None:
+async def test_a_server_that_ignores_a_close_delays_no_call(tmp_path: Path, how: str) -> None:
     released = anyio.Event()
 
     async def deaf(request: web.Request) -> web.StreamResponse:
@@ -350,7 +346,7 @@ async def test_a_server_that_does_not_answer_a_close_holds_nobody_up(
         released.set()
 
 
-async def test_an_upgrade_that_is_none_is_no_stream(tmp_path: Path) -> None:
+async def test_a_refused_upgrade_is_not_a_stream(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>welcome</html>")
 

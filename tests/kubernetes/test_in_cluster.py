@@ -26,8 +26,8 @@ def test_the_reward_job_scores_in_pods_beside_its_own(cluster: Cluster, namespac
     cluster.request("POST", jobs, with_this_checkout(json.loads(shown)))
     try:
         wait_until(lambda: finished(cluster, f"{jobs}/reward"), "the job's end", seconds=120)
-        said = kubectl("logs", "--namespace", namespace, "job/reward")
-        assert said.splitlines() == [
+        output = kubectl("logs", "--namespace", namespace, "job/reward")
+        assert output.splitlines() == [
             "insertion sort: 1.0",
             "banned builtin: 0.0",
             "ends the process: 0.0",

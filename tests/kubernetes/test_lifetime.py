@@ -159,7 +159,7 @@ async def test_what_kubernetes_itself_would_end_cannot_be_renewed(
     await provider.aclose()
 
 
-async def test_what_has_finished_is_swept(cluster: Cluster, provider: KubernetesProvider) -> None:
+async def test_finished_sandboxes_are_swept(cluster: Cluster, provider: KubernetesProvider) -> None:
     alive = await provider.create(SandboxSpec())
     ended = await provider.create(SandboxSpec(lifetime=2))
     await until_stopped(provider, ended, _LATE)

@@ -112,7 +112,7 @@ def test_a_pod_gets_nothing_of_the_cluster() -> None:
     assert "serviceAccountName" not in spec
 
 
-def test_nothing_secret_is_in_the_manifest() -> None:
+def test_the_manifest_has_no_secret() -> None:
     spec = SandboxSpec(
         env={"PLAIN": "seen-nowhere"},
         secrets={"TOKEN": "s3cr3t-value"},
@@ -142,7 +142,7 @@ def test_limits_become_resources() -> None:
     }
 
 
-def test_what_is_not_limited_has_a_default() -> None:
+def test_missing_limits_have_defaults() -> None:
     assert container(made(SandboxSpec()))["resources"]["limits"] == {
         "memory": "1024Mi",
         "ephemeral-storage": "10240Mi",
@@ -176,7 +176,7 @@ def test_strict_divides_its_space_and_has_a_read_only_root() -> None:
     assert "--user=65534" in container(pod)["command"]
 
 
-def test_restricted_runs_agent_and_commands_as_one_user() -> None:
+def test_restricted_pods_run_the_agent_and_commands_as_one_user() -> None:
     for user, uid, gid in ((None, 65534, 65534), ("1000", 1000, 1000), ("1000:50", 1000, 50)):
         context = container(made(SandboxSpec(user=user), security="restricted"))["securityContext"]
         assert (context["runAsUser"], context["runAsGroup"]) == (uid, gid)
@@ -219,7 +219,7 @@ def test_tags_of_any_characters_become_labels_that_kubernetes_takes() -> None:
 
 
 @pytest.mark.parametrize("stored", ["", "[]", "{", "null", '{"a": 1}', "7"])
-def test_an_annotation_that_somebody_edited_is_no_tag(stored: str) -> None:
+def test_an_edited_annotation_is_not_a_tag(stored: str) -> None:
     assert _tags.tags_of({"annotations": {_tags.ANNOTATION: stored}}) == {}
 
 

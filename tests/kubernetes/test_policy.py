@@ -84,11 +84,13 @@ def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
             thread.join()
 
 
-async def test_a_policy_that_nobody_enforces_is_refused(own_cluster: Cluster, room: str) -> None:
+async def test_an_unenforced_network_policy_is_refused(own_cluster: Cluster, room: str) -> None:
     provider = KubernetesProvider(no_network="policy")
     with open_bridge():
-        for said in ("does not enforce network policies", "no_network='interfaces'"):
-            with pytest.raises(ConfigurationError, match=said):  # the second time it is remembered
+        for output in ("does not enforce network policies", "no_network='interfaces'"):
+            with pytest.raises(
+                ConfigurationError, match=output
+            ):  # the second time it is remembered
                 await provider.create(SandboxSpec())
         found = await provider.diagnose()
     assert not found.available
@@ -111,7 +113,7 @@ async def test_where_no_pod_reaches_another_nothing_is_proven(
     provider = KubernetesProvider(security="restricted")
     with (
         rule("-i", _BRIDGE, "-j", "DROP"),
-        pytest.raises(ConfigurationError, match="could not be proven"),
+        pytest.raises(ConfigurationError, match="could not be verified"),
     ):
         await provider.create(SandboxSpec())
     await provider.aclose()

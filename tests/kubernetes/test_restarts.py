@@ -97,7 +97,7 @@ async def test_a_killed_api_server_is_waited_for(own_cluster: Cluster, boxes: li
     await until_back(boxes[0])
 
 
-async def test_a_frozen_kubelet_hangs_nobody(
+async def test_a_frozen_kubelet_hangs_no_call(
     own_cluster: Cluster, provider: KubernetesProvider
 ) -> None:
     patient = Box(provider, await provider.create(SandboxSpec()))
@@ -134,6 +134,7 @@ async def test_a_frozen_kubelet_hangs_nobody(
     await provider.delete(patient.id)
 
 
+@pytest.mark.nightly
 async def test_a_pod_starts_while_the_api_server_is_restarted(
     own_cluster: Cluster, provider: KubernetesProvider
 ) -> None:

@@ -113,7 +113,7 @@ async def test_doctor_names_each_right_that_is_missing(
     await provider.aclose()
 
 
-async def test_a_missing_right_is_no_fault_of_the_program(
+async def test_a_missing_right_is_not_the_programs_fault(
     user: Cluster, room: str, grants: Grants
 ) -> None:
     provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
@@ -122,7 +122,9 @@ async def test_a_missing_right_is_no_fault_of_the_program(
     await provider.aclose()
 
 
-async def test_policies_take_one_right_more(user: Cluster, room: str, grants: Grants) -> None:
+async def test_network_policies_need_one_more_right(
+    user: Cluster, room: str, grants: Grants
+) -> None:
     grants.give(role("sandboxes"))
     provider = KubernetesProvider(kubeconfig=str(user.kubeconfig), no_network="policy")
     with anyio.fail_after(30):

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize(
-    ("spec", "error", "said"),
+    ("spec", "error", "expected"),
     [
         (SandboxSpec(image="No//SUCH"), ImageNotFoundError, "No//SUCH"),
         (SandboxSpec(user="nobody-here"), SandboxStartError, "nobody-here"),
@@ -36,9 +36,9 @@ async def test_what_can_never_start(
     room: str,
     spec: SandboxSpec,
     error: type[SandboxError],
-    said: str,
+    expected: str,
 ) -> None:
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(error, match=expected) as caught:
         await provider.create(spec)
     assert type(caught.value) is error
     assert sandboxes(cluster, room) == []

@@ -11,5 +11,5 @@ __all__ = ["room"]
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_trace_is_left_of_sandboxes_that_are_over(room: str) -> None:
+async def test_no_state_is_kept_of_ended_sandboxes(room: str) -> None:
     await assert_forgotten(KubernetesProvider, 16)

@@ -31,7 +31,7 @@ from tests.kubernetes.cluster import Cluster
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_pods_states_are_told_to_its_last_one(cluster: Cluster, namespace: str) -> None:
+async def test_all_states_of_a_pod_are_reported(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (_, watch):
         other, _ = await create(cluster, namespace)
         async with running(cluster, namespace, watch) as pod:
@@ -82,7 +82,7 @@ async def test_a_wait_ends_when_its_time_or_its_pod_does(cluster: Cluster, names
                 watch.forget(pod)
 
 
-async def test_whoever_may_not_watch_is_told_at_once(
+async def test_a_missing_right_to_watch_is_reported_at_once(
     cluster: Cluster, user: Cluster, namespace: str
 ) -> None:
     async with connected(user, namespace) as (_, watch):
@@ -166,7 +166,7 @@ async def _stream(request: web.Request) -> tuple[web.StreamResponse, Say]:
     return answer, say
 
 
-async def test_a_watch_that_is_cut_goes_on_from_the_last_bookmark(tmp_path: Path) -> None:
+async def test_a_broken_watch_resumes_at_the_last_bookmark(tmp_path: Path) -> None:
     watches = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -250,7 +250,7 @@ async def test_a_version_that_is_too_old_makes_it_list_again(
     assert answers.asked[-1]["resourceVersion"] == "50"
 
 
-async def test_the_end_of_a_pod_that_ended_as_it_was_listed_is_told(tmp_path: Path) -> None:
+async def test_the_end_of_a_pod_during_a_listing_is_reported(tmp_path: Path) -> None:
     evicted = _pod(52, reason="Evicted", message="The node was low on resource: memory.")
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -327,9 +327,7 @@ async def test_a_server_that_is_busy_is_asked_less_and_less(tmp_path: Path) -> N
         await watch.aclose()
 
 
-async def test_pods_that_nobody_follows_any_more_leave_nothing(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_unfollowed_pods_leave_nothing(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (_, watch):
         for _ in range(3):
             async with running(cluster, namespace, watch) as pod:
