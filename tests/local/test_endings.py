@@ -55,7 +55,7 @@ async def test_an_earlier_hog_is_not_counted_again(provider: LocalProvider) -> N
 
 
 @needs_memory
-async def test_a_second_client_is_told_the_same(provider: LocalProvider) -> None:
+async def test_a_second_client_gets_the_same_outcome(provider: LocalProvider) -> None:
     box = await make(provider, memory_mb=64)
     other = LocalProvider()
     try:

@@ -12,7 +12,7 @@ SECONDS = 60
 
 
 @pytest.mark.parametrize("what", ATTACKS)
-def test_other_sandboxes_have_all_of_it(what: str) -> None:
+def test_other_sandboxes_keep_their_full_budget(what: str) -> None:
     with Session("local") as session:
         attacker = session.sandbox()
         attack = attacker.exec(["python3", "-c", ATTACKS[what]]).result(SECONDS)

@@ -57,7 +57,7 @@ async def test_sandboxes_of_one_owner_and_of_two_have_different_host_uids(
         await other.aclose()
 
 
-async def test_uid_is_given_back_once_the_sandbox_has_ended(provider: LocalProvider) -> None:
+async def test_uid_is_released_when_the_sandbox_ends(provider: LocalProvider) -> None:
     box = await make(provider)
     uid = uid_of(provider, box.id)
     assert is_lent(uid)
@@ -113,7 +113,7 @@ def test_taken_uids_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lent = [_host_uid.lend() for _ in few[1:]]
     try:
         assert {each.uid for each in lent if each is not None} == set(few[1:])
-        with pytest.raises(CapacityError, match="no uid"):
+        with pytest.raises(CapacityError, match="no free uid"):
             _host_uid.lend()
     finally:
         for each in lent:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from sandboxkit import Dataset, Session
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._state import Maker
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Profile, SandboxSpec
 from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,19 @@ def oci_folder(path: Path, layers: list[bytes]) -> Path:
     return path
 
 
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+def test_a_dataset_is_mounted_in_an_image(tmp_path: Path, layer: bytes, profile: Profile) -> None:
+    image = str(oci_folder(tmp_path / "image", [layer]))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("content")
+    dataset = Dataset(tmp_path / "data")
+    mounts = {"/data": dataset, "/usr/share/data": dataset}
+    with Session("local", image=image, mounts=mounts, profile=profile) as session:
+        script = "cat /data/file /usr/share/data/file; rm -f /data/file || id -u"
+        result = session.run(["sh", "-c", script]).result(60)
+        assert result.stdout == "contentcontent1000\n", result.stderr
+
+
 @pytest.mark.parametrize("form", [docker_save, oci_archive, oci_folder])
 async def test_archive_is_the_root(
     provider: LocalProvider,
@@ -142,7 +156,20 @@ async def test_sandboxes_of_one_archive_have_different_host_uids_and_own_its_fil
         assert run.stdout.count(" 1000 1000 ") == 2, run.stderr
 
 
-async def test_what_is_written_over_an_image_is_bounded(
+async def test_a_sandbox_of_an_archive_that_is_reset_has_no_time_wait(
+    provider: LocalProvider, tmp_path: Path, layer: bytes
+) -> None:
+    image = str(docker_save(tmp_path / "image.tar", [layer]))
+    box = await make(provider, image=image, profile="strict", reuse="reset")
+    for _ in range(2):
+        await provider.reset(box.id)
+        run = await box.sh("cat /proc/sys/net/ipv4/tcp_max_tw_buckets; cat /proc/net/dev; id -u")
+        assert run.stdout.splitlines()[0] == "0", run.stderr
+        assert "lo:" in run.stdout
+        assert run.stdout.splitlines()[-1] == "1000"
+
+
+async def test_writes_over_an_image_are_bounded(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     image = docker_save(tmp_path / "image.tar", [layer])
@@ -169,7 +196,7 @@ async def test_root_folder_of_somebody_else(
 
 
 @pytest.mark.parametrize("name", ["../escaped", "etc/../../escaped", "a/b/../../../escaped"])
-async def test_names_that_lead_out_are_refused(
+async def test_names_outside_the_target_are_refused(
     provider: LocalProvider, tmp_path: Path, layer: bytes, name: str
 ) -> None:
     image = docker_save(tmp_path / "image.tar", [layer, _tar({name: b"x"})])
@@ -178,7 +205,7 @@ async def test_names_that_lead_out_are_refused(
     assert not list(tmp_path.rglob("escaped"))
 
 
-async def test_links_that_lead_out_stay_inside(
+async def test_links_resolve_inside_the_image(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     outside = tmp_path / "outside"
@@ -211,7 +238,7 @@ async def test_links_that_lead_out_stay_inside(
         await provider.create(SandboxSpec(image=str(image)))
 
 
-async def test_what_a_killed_process_extracted_halfway_goes_with_the_next_image(
+async def test_a_partial_extraction_of_a_killed_process_is_removed(
     provider: LocalProvider, layer: bytes, tmp_path: Path
 ) -> None:
     me = Maker.me()

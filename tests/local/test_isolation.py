@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local import LocalProvider, _bwrap
+from sandboxkit.providers.local._arguments import NO_TIME_WAIT
 from tests.local.conftest import Box, launched, make
 
 pytestmark = pytest.mark.anyio
@@ -252,9 +253,19 @@ async def test_another_user_of_a_command_is_refused(box: Box) -> None:
             await box.run("id", user=user)
 
 
-async def test_python_works_under_both_names(box: Box) -> None:
+async def test_python_and_python3_both_work(box: Box) -> None:
     for name in ("python", "python3"):
         run = await box.run(name, "-c", "import ssl, sqlite3, sys; print(sys.version_info[:2])")
         import sys
 
         assert run.stdout == f"{sys.version_info[:2]}\n", run.stderr
+
+
+async def test_a_read_only_proc_sys_does_not_stop_a_start() -> None:
+    """A container of Docker's has one, and a sandbox that is reset starts there all the same."""
+    namespaces = ("--unshare-user", "--unshare-net", "--dev-bind", "/", "/")
+    read_only = ("--ro-bind", "/proc/sys", "/proc/sys")
+    done = await anyio.run_process(
+        [str(_bwrap.find()), *namespaces, *read_only, "--", *NO_TIME_WAIT, "echo", "started"]
+    )
+    assert (done.stdout, done.stderr) == (b"started\n", b"")

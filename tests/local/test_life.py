@@ -250,17 +250,19 @@ await provider.aclose()
 
 async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, state: Path) -> None:
     other = client(
-        "print(await provider.create(SandboxSpec(detach=True, lifetime=1.0)), flush=True)\n"
+        "print(await provider.create(SandboxSpec(detach=True, lifetime=3.0)), flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     out, _ = await anyio.to_thread.run_sync(other.communicate)
     processes = processes_of(state / out.strip())
-    await until_gone(processes)
+    await until_gone(processes, within=10)
     assert [info async for info in provider.list({})] == []
     assert os.listdir(state) == []
 
 
-async def test_aclose_ends_what_is_not_detached(provider: LocalProvider, state: Path) -> None:
+async def test_aclose_ends_sandboxes_that_are_not_detached(
+    provider: LocalProvider, state: Path
+) -> None:
     temporary = LocalProvider()
     await temporary.create(SandboxSpec())
     kept = await temporary.create(SandboxSpec(detach=True, lifetime=60))
@@ -309,7 +311,7 @@ async def test_diagnosis_says_that_it_works(provider: LocalProvider) -> None:
     assert "namespaces" in found.isolation
 
 
-async def test_image_that_is_none_says_what_is_accepted(
+async def test_an_invalid_image_names_what_is_accepted(
     provider: LocalProvider, tmp_path: Path
 ) -> None:
     text = tmp_path / "text"

@@ -157,7 +157,7 @@ async def test_open_files_and_core_dumps_are_limited(provider: LocalProvider) ->
         SandboxSpec(detach=True, lifetime=None),
     ],
 )
-async def test_what_cannot_be_honoured_is_refused(spec: SandboxSpec) -> None:
+async def test_unsupported_limits_are_refused(spec: SandboxSpec) -> None:
     with pytest.raises(ConfigurationError):
         LocalProvider().check(spec)
 
@@ -190,7 +190,7 @@ async def test_every_sandbox_has_the_same_share_however_much_it_runs(
     assert used[20 * cpus] < 3 * used[cpus]
 
 
-async def test_groups_are_known_before_they_exist() -> None:
+async def test_groups_are_recorded_before_they_are_created() -> None:
     limits = _cgroup.CgroupLimits(memory_mb=64, pids=9, cpus=None)
     groups = _cgroup.plan("local-0123456789abcdef", limits, detached=False)
     assert not any(Path(group).exists() for group in groups)

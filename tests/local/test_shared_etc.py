@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("profile", ["standard", "strict"])
-def test_what_packages_have_below_etc_is_there_without_secrets(folder: Path, profile: str) -> None:
+def test_etc_has_the_files_of_packages_without_secrets(folder: Path, profile: str) -> None:
     with Session("local", profile="strict" if profile == "strict" else "standard") as session:
         box = session.sandbox()
         assert box.exec(["cat", f"{folder}/security.conf"]).result(60).stdout == "settings"
@@ -37,7 +37,7 @@ def test_what_packages_have_below_etc_is_there_without_secrets(folder: Path, pro
             assert box.exec(command).result(60).returncode != 0
 
 
-def test_what_says_something_of_the_host_is_not_there() -> None:
+def test_etc_has_no_information_about_the_host() -> None:
     with Session("local") as session:
         listed = session.run(["ls", "/etc", "/etc/ssl"]).result(60).stdout.split()
     assert not {"shadow", "hostname", "machine-id", "ssh", "private", "sudoers"} & set(listed)

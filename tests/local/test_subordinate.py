@@ -17,6 +17,7 @@ from sandboxkit.providers.local._host_uid import LentUid
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.test_unprivileged import (
     LIMITED,
+    RESETS_AFTER_TCP,
     WITHOUT_CONTROL_GROUPS,
     as_ordinary_user,
     ordinary_client,
@@ -138,7 +139,16 @@ async def test_limits_of_processes_hold_as_for_a_user_without_ids(
     assert await as_ordinary_user(WITHOUT_CONTROL_GROUPS, state, user) == LIMITED
 
 
-async def test_neighbours_have_what_one_sandbox_has_used_up(user: LentUid, state: Path) -> None:
+async def test_a_sandbox_whose_job_ended_tcp_connections_can_be_reset(
+    user: LentUid, state: Path
+) -> None:
+    assert await as_ordinary_user(RESETS_AFTER_TCP, state, user) == "0\n0\n"
+    assert running() == []
+
+
+async def test_a_sandbox_that_exhausts_its_limits_leaves_its_neighbours_theirs(
+    user: LentUid, state: Path
+) -> None:
     out = await as_ordinary_user(
         f"""
 from sandboxkit import Session
@@ -275,7 +285,7 @@ await provider.aclose()
     assert lines[8:] == ["private", "shown", "what is shown", "False"]
 
 
-async def test_what_a_dead_owner_had_begun_to_start_is_ended(user: LentUid, state: Path) -> None:
+async def test_a_start_of_a_dead_owner_is_ended(user: LentUid, state: Path) -> None:
     out = await as_ordinary_user(
         """
 import subprocess
@@ -308,7 +318,7 @@ await provider.aclose()
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        ('os.environ["PATH"] = "/nothing"', "newuidmap and newgidmap are not there"),
+        ('os.environ["PATH"] = "/nothing"', "newuidmap and newgidmap are missing"),
         (
             'import shutil; open(os.environ["SANDBOXKIT_STATE_DIR"] + "/newuidmap", "w").write('
             '"#!/bin/sh\\necho no luck >&2; exit 1\\n"); '
@@ -338,3 +348,28 @@ await provider.aclose()
     assert own == "True"
     assert "share what the kernel counts" in detail
     assert reason in detail
+
+
+async def test_a_sandbox_with_a_host_uid_of_its_own_mounts_a_dataset(
+    user: LentUid, state: Path
+) -> None:
+    out = await as_ordinary_user(
+        UIDS
+        + """
+from sandboxkit import Dataset
+folder = os.environ["SANDBOXKIT_STATE_DIR"] + "/data"
+os.mkdir(folder)
+open(folder + "/file", "w").write("content")
+os.chmod(folder + "/file", 0o600)
+mounts = {"/data": Dataset(folder).digest}
+for profile in ("standard", "strict"):
+    sandbox_id = await provider.create(SandboxSpec(mounts=mounts, profile=profile))
+    await provider.exec(sandbox_id, Command(("sh", "-c", "cat /data/file; rm -f /data/file")), output)
+    print(uid_of(sandbox_id) != os.getuid())
+print(texts["stdout"].decode(), texts["stderr"].count(b"Read-only file system"))
+await provider.aclose()
+""",
+        state,
+        user,
+    )
+    assert out.splitlines() == ["True", "True", "contentcontent 2"]

@@ -148,9 +148,7 @@ def dead_maker() -> _state.Maker:
     return _state.Maker(me.pid, me.started - 1, me.namespace)
 
 
-async def test_a_bubblewrap_that_waits_for_ever_is_ended(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider, state: Path) -> None:
     # As where there are no control groups: only its command line says whose it is.
     name = "local-0123456789abcdef"
     (_state.StateDir().path / f".starting-{dead_maker()}-{name}").mkdir()
@@ -172,9 +170,7 @@ async def test_a_bubblewrap_that_waits_for_ever_is_ended(
         os.close(write)
 
 
-async def test_sweeps_at_once_do_not_hinder_each_other(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_concurrent_sweeps_do_not_interfere(provider: LocalProvider, state: Path) -> None:
     await killed_client(8)
     states = _state.StateDir()
     for number in range(8):
@@ -216,7 +212,7 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
     assert not group.exists()
 
 
-async def test_what_cannot_be_swept_fails_no_create(provider: LocalProvider, state: Path) -> None:
+async def test_a_failed_sweep_fails_no_create(provider: LocalProvider, state: Path) -> None:
     states = _state.StateDir()
     broken = states.path / "local-0123456789abcdef"
     (broken / "meta.json").mkdir(parents=True)
@@ -227,9 +223,7 @@ async def test_what_cannot_be_swept_fails_no_create(provider: LocalProvider, sta
         broken.rmdir()
 
 
-async def test_a_description_of_which_only_half_was_written_is_swept(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_a_partial_description_is_swept(provider: LocalProvider, state: Path) -> None:
     folder = _state.StateDir().path / "local-0123456789abcdef"
     folder.mkdir()
     (folder / "meta.json").write_text('{"id": "local-01')

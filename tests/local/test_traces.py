@@ -9,6 +9,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.nightly)])
-async def test_no_trace_is_left_of_sandboxes_that_are_over(count: int) -> None:
+async def test_no_state_is_kept_of_ended_sandboxes(count: int) -> None:
     memory_mb = 64 if "memory" in _cgroup.available() else None
     await assert_forgotten(LocalProvider, count, memory_mb=memory_mb)

@@ -14,6 +14,7 @@ from sandboxkit.providers.local._host_uid import LentUid
 from sandboxkit.providers.local._host_user import HostUser
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.conftest import client
+from tests.reset.jobs import ENDS_CONNECTIONS
 
 pytestmark = [
     pytest.mark.anyio,
@@ -47,6 +48,15 @@ await provider.exec(sandbox_id, Command(("python3", "-c", bomb)), output)
 print(texts["stdout"].decode().strip(), b"MemoryError" in texts["stderr"], b"No space" in texts["stderr"])
 usage = await provider.usage(sandbox_id)
 print(usage.processor_seconds > 0, usage.starved_seconds)  # what nobody counts can be feigned
+await provider.delete(sandbox_id)
+await provider.aclose()
+"""
+RESETS_AFTER_TCP = f"""
+sandbox_id = await provider.create(SandboxSpec(profile="strict", reuse="reset"))
+await provider.reset(sandbox_id)
+for _ in range(2):
+    print((await provider.exec(sandbox_id, Command(("python3", "-c", {ENDS_CONNECTIONS!r})), output)).status)
+    await provider.reset(sandbox_id)
 await provider.delete(sandbox_id)
 await provider.aclose()
 """
@@ -103,6 +113,12 @@ await provider.aclose()
 
 async def test_ordinary_user_without_control_groups(state: Path) -> None:
     assert await as_ordinary_user(WITHOUT_CONTROL_GROUPS, state) == LIMITED
+
+
+async def test_ordinary_user_can_reset_a_sandbox_whose_job_ended_tcp_connections(
+    state: Path,
+) -> None:
+    assert await as_ordinary_user(RESETS_AFTER_TCP, state) == "0\n0\n"
 
 
 async def test_ordinary_user_whose_counts_are_shared_can_still_start_and_run_sandboxes(
