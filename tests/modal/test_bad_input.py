@@ -59,8 +59,8 @@ def test_a_name_of_a_variable_that_a_shell_cannot_take(
     emulator: ModalEmulator, session: Session
 ) -> None:
     sandbox = session.sandbox(env={"A.B": "spec"}).start().result(30)
-    said = sandbox.exec(["env"], env={"A-B": "command"}).result(30).stdout.splitlines()
-    assert {"A.B=spec", "A-B=command"} <= set(said)
+    output = sandbox.exec(["env"], env={"A-B": "command"}).result(30).stdout.splitlines()
+    assert {"A.B=spec", "A-B=command"} <= set(output)
 
 
 def test_a_user_that_the_sandbox_does_not_have(emulator: ModalEmulator, session: Session) -> None:

@@ -32,12 +32,12 @@ def written(emulator: ModalEmulator) -> int:
 # One more each, because a loaded machine may ask its agent whether it lives.
 
 
-def test_a_command_is_one_call(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_command_makes_one_request(emulator: ModalEmulator, sandbox: Sandbox) -> None:
     sandbox.exec(["echo", "hello"]).result(30)
     assert written(emulator) <= 2
 
 
-def test_a_file_that_is_written_or_read_is_one_call(
+def test_writing_or_reading_a_file_makes_one_request(
     emulator: ModalEmulator, sandbox: Sandbox
 ) -> None:
     sandbox.write_file("/workspace/file", b"content").result(30)
@@ -51,7 +51,7 @@ def test_much_input_is_few_calls(emulator: ModalEmulator, sandbox: Sandbox) -> N
     assert written(emulator) < 40
 
 
-def test_a_start_is_one_sandbox_and_one_program(
+def test_a_start_makes_one_sandbox_and_one_program(
     emulator: ModalEmulator, session: Session, sandbox: Sandbox
 ) -> None:
     session.sandbox().start().result(30)
@@ -88,10 +88,10 @@ def test_secrets_and_variables_are_in_no_argument_and_not_with_modal(
     sandbox = session.sandbox(secrets={"KEY": "s3cret"}, env={"OTHER": "0f-spec"})
     script = "cat /proc/1/environ /proc/[0-9]*/cmdline | tr '\\0' ' '; echo $KEY $OTHER $MORE"
     process = sandbox.exec(["sh", "-c", script], env={"MORE": "als0secret"})
-    said = process.result(30).stdout
-    assert said.endswith("s3cret 0f-spec als0secret\n")
+    output = process.result(30).stdout
+    assert output.endswith("s3cret 0f-spec als0secret\n")
     for word in ("s3cret", "0f-spec", "als0secret"):
-        assert said.count(word) == 1
+        assert output.count(word) == 1
 
 
 def test_arguments_beyond_what_modal_takes_arrive(sandbox: Sandbox) -> None:

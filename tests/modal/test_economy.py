@@ -7,7 +7,7 @@ from tests.emulators.modal.client import ModalEmulator
 from tests.hosted.throttled import JOBS, create_all
 
 
-def test_nothing_is_asked_sooner_than_modal_said(
+def test_no_request_comes_before_modals_retry_after(
     emulator: ModalEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODAL_MAX_THROTTLE_WAIT", "1")  # the SDK waits for each by itself, else

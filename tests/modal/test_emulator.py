@@ -27,7 +27,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_it_ends_with_its_input_whatever_is_under_way(
+def test_it_ends_when_its_input_ends(
     process: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulator = ModalEmulator(process)
@@ -51,7 +51,7 @@ def test_it_ends_with_its_input_whatever_is_under_way(
     Operation(provider.aclose()).exception(SECONDS)
 
 
-def test_it_ends_while_it_answers(process: "subprocess.Popen[str]") -> None:
+def test_the_emulator_can_be_stopped_during_an_answer(process: "subprocess.Popen[str]") -> None:
     emulator = ModalEmulator(process)
     print('["doze", {}]', file=process.stdin, flush=True)
     assert process.stdin is not None
@@ -60,7 +60,7 @@ def test_it_ends_while_it_answers(process: "subprocess.Popen[str]") -> None:
     assert process.wait(SECONDS) == 0
 
 
-def test_what_a_client_asked_for_and_did_not_wait_for_is_listed_and_can_be_ended(
+def test_an_unawaited_creation_is_listed_and_can_be_ended(
     emulator: ModalEmulator, provider: ModalProvider
 ) -> None:
     with Session(provider) as session:

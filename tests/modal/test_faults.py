@@ -14,11 +14,13 @@ from sandboxkit import (
     Sandbox,
     SandboxError,
     SandboxNotFoundError,
+    SandboxState,
     SandboxTerminatedError,
     Session,
 )
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators.modal.client import ModalEmulator
+from tests.faults import FaultProxy
 from tests.modal.conftest import TIMEOUT
 
 T = TypeVar("T")
@@ -180,7 +182,7 @@ def test_a_start_whose_every_answer_is_lost_is_found_by_its_name(
     assert emulator.running() == [sandbox.id]
 
 
-def test_a_start_whose_answer_never_comes_is_found_by_its_name(
+def test_a_start_without_an_answer_is_found_by_its_name(
     emulator: ModalEmulator, session: Session
 ) -> None:
     emulator.fault("SandboxCreateV2", "silent")
@@ -286,3 +288,20 @@ def test_pages_of_a_listing_are_all_read(emulator: ModalEmulator, session: Sessi
     emulator.ask("calls")
     assert {info.id for info in session.list().result(30)} == ids
     assert emulator.ask("calls")["SandboxListV2"] == 4
+
+
+def test_a_connection_that_falls_silent_is_replaced(
+    emulator: ModalEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy(emulator.url) as proxy:
+        monkeypatch.setenv("MODAL_SERVER_URL", proxy.url)
+        provider = ModalProvider(timeout=TIMEOUT, build_timeout=TIMEOUT)
+        with Session(provider) as session:
+            sandbox = session.sandbox().start().result(30)
+            proxy.abandon()
+            with pytest.raises(ProviderUnavailableError):
+                sandbox.status().result(30)
+            assert session.run(["echo", "there"]).result(30).stdout == "there\n"
+            assert sandbox.status().result(30).state is SandboxState.RUNNING
+        Operation(provider.aclose()).result(30)
+    assert emulator.running() == []

@@ -56,8 +56,8 @@ def test_commands_outlive_their_connections_and_run_once(
         emulator.ask(way)
     for process in processes:
         assert process.result(PATIENCE).stdout == NUMBERS * 8
-    told = sandbox.exec(["cat", *names]).result(PATIENCE).stdout
-    assert told == "ran\n" * len(names)
+    reply = sandbox.exec(["cat", *names]).result(PATIENCE).stdout
+    assert reply == "ran\n" * len(names)
 
 
 @pytest.mark.parametrize("way", ["cut", "forget"])
@@ -83,8 +83,44 @@ def test_a_fault_that_passes_is_not_seen(
     assert sandbox.exec(script).result(PATIENCE).stdout == "ran\n"
 
 
+def test_input_that_arrives_twice_is_read_once(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+    emulator.ask("repeat_writes")
+    data = bytes(range(256)) * (8 << 12)
+    for _ in range(5):
+        emulator.fault("TaskExecStdinWrite", "drop", times=1, skip=1)
+        script = ["sh", "-c", "echo ran >>ran; cat"]
+        assert sandbox.exec(script, stdin=data).result(PATIENCE).stdout_bytes == data
+    assert sandbox.exec(["cat", "ran"]).result(PATIENCE).stdout == "ran\n" * 5
+
+
+def test_a_start_whose_input_arrives_twice_is_a_start(
+    emulator: ModalEmulator, session: Session
+) -> None:
+    """The agent arrives as a program, without offsets: what follows it marks the copy."""
+    emulator.ask("repeat_writes")
+    emulator.fault("TaskExecStdinWrite", "drop", times=1)
+    sandbox = session.sandbox()
+    data = bytes(range(256)) * (8 << 12)
+    assert sandbox.exec(["cat"], stdin=data).result(PATIENCE).stdout_bytes == data
+    assert emulator.ask("calls")["SandboxCreateV2"] == 1
+
+
+def test_a_sandbox_that_leaves_the_listings_before_it_ends(
+    emulator: ModalEmulator, session: Session
+) -> None:
+    sandbox = session.sandbox(lifetime=3).start().result(PATIENCE)
+    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
+    emulator.ask("linger", seconds=2.0)
+    assert eventually(lambda: session.list().result(PATIENCE) == [])
+    late = sandbox.exec(["true"]).exception(PATIENCE)
+    assert late is None or isinstance(late, SandboxTerminatedError | SandboxNotFoundError), late
+    error = process.exception(PATIENCE)
+    assert isinstance(error, SandboxTerminatedError), repr(error)
+    assert not error.by_command
+
+
 @each_with({"TaskExecStdinWrite": [*FEW[2:], ("silent", {})]})
-def test_a_command_that_cannot_be_sent_for_good_runs_once_at_most(
+def test_a_command_that_cannot_be_sent_runs_at_most_once(
     emulator: ModalEmulator, sandbox: Sandbox, call: str, kind: str, rule: dict[str, object]
 ) -> None:
     emulator.fault(call, kind, **rule)
@@ -100,7 +136,7 @@ def test_a_command_that_cannot_be_sent_for_good_runs_once_at_most(
     assert sandbox.exec(["sh", "-c", "cat ran || :"]).result(PATIENCE).stdout in ("", "ran\n")
 
 
-def test_silence_under_a_command_is_nobodys_timeout(
+def test_silence_during_a_command_is_not_a_timeout(
     emulator: ModalEmulator, sandbox: Sandbox
 ) -> None:
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=SILENCE + 20))
@@ -113,7 +149,7 @@ def test_silence_under_a_command_is_nobodys_timeout(
 
 
 @pytest.mark.parametrize("end", ["timeout", "kill"])
-def test_a_kill_that_is_not_answered_is_no_end(
+def test_an_unanswered_kill_is_not_an_end(
     emulator: ModalEmulator, sandbox: Sandbox, end: str
 ) -> None:
     timeout = 1.0 if end == "timeout" else None
@@ -129,7 +165,7 @@ def test_a_kill_that_is_not_answered_is_no_end(
     assert eventually(lambda: "1000" not in running(sandbox))
 
 
-def test_a_silent_command_outlasts_what_an_answer_may_take(sandbox: Sandbox) -> None:
+def test_a_silent_command_outlives_the_answer_timeout(sandbox: Sandbox) -> None:
     assert sandbox.exec(["sleep", str(SILENCE + 3)]).result(PATIENCE).returncode == 0
 
 
@@ -162,11 +198,13 @@ def test_the_keeper_ignores_what_a_command_sends_it(sandbox: Sandbox) -> None:
     lives(sandbox)
 
 
-def test_a_first_process_that_ended_is_the_programs_doing(
-    emulator: ModalEmulator, sandbox: Sandbox
+@pytest.mark.parametrize("status", [1, 124, 137])
+def test_a_program_that_ends_the_first_process_is_scored(
+    emulator: ModalEmulator, sandbox: Sandbox, status: int
 ) -> None:
+    """A tracer can let it exit with any status, or have it killed: 137. The SDK uses 124 and 137 itself."""
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
-    emulator.ask("leave", sandbox_id=sandbox.id)
+    emulator.ask("leave", sandbox_id=sandbox.id, status=status)
     for each in (process, sandbox.exec(["true"])):
         error = each.exception(PATIENCE)
         assert isinstance(error, SandboxTerminatedError), repr(error)

@@ -60,7 +60,7 @@ async def echoed(stream: ProgramStream, size: int) -> bytes:
     return bytes(received)
 
 
-def test_every_byte_goes_both_ways_as_it_is(use: Use) -> None:
+def test_every_byte_value_passes_both_ways_unchanged(use: Use) -> None:
     async def action(stream: ProgramStream) -> bytes:
         await stream.send(ALL_BYTES)
         return await echoed(stream, len(ALL_BYTES))
@@ -68,7 +68,7 @@ def test_every_byte_goes_both_ways_as_it_is(use: Use) -> None:
     assert use(action, ("cat",)) == ALL_BYTES
 
 
-def test_much_goes_both_ways_at_once(use: Use) -> None:
+def test_large_transfers_pass_both_ways_at_once(use: Use) -> None:
     data = ALL_BYTES * (8 << 12)
 
     async def action(stream: ProgramStream) -> bytes:
@@ -81,31 +81,31 @@ def test_much_goes_both_ways_at_once(use: Use) -> None:
     assert use(action, ("cat",)) == data
 
 
-def test_no_more_is_received_than_asked_for(use: Use) -> None:
+def test_receive_returns_at_most_the_requested_bytes(use: Use) -> None:
     async def action(stream: ProgramStream) -> list[bytes]:
         return [await stream.receive(3) for _ in range(2)]
 
     assert use(action, ("sh", "-c", "printf abcdef; cat")) == [b"abc", b"def"]
 
 
-def test_the_end_of_a_program_is_the_end_and_what_it_said_is_kept(use: Use) -> None:
+def test_the_end_of_a_program_ends_the_stream_and_keeps_stderr(use: Use) -> None:
     async def action(stream: ProgramStream) -> tuple[bytes, bytes]:
-        return await everything(stream), stream.said
+        return await everything(stream), stream.diagnostics
 
     script = "echo out; seq 1000000 >&2; echo why >&2; exit 3"
-    output, said = use(action, ("sh", "-c", script))
+    output, text = use(action, ("sh", "-c", script))
     assert output == b"out\n"
-    assert said.endswith(b"\n1000000\nwhy\n")
-    assert len(said) == 2000
+    assert text.endswith(b"\n1000000\nwhy\n")
+    assert len(text) == 2000
 
 
-def test_a_program_that_is_missing_has_an_end_and_says_so(use: Use) -> None:
+def test_a_missing_program_ends_the_stream_and_says_so(use: Use) -> None:
     async def action(stream: ProgramStream) -> tuple[bytes, bytes]:
-        return await everything(stream), stream.said
+        return await everything(stream), stream.diagnostics
 
-    output, said = use(action, ("no-such-program",))
+    output, text = use(action, ("no-such-program",))
     assert output == b""
-    assert b"no-such-program" in said
+    assert b"no-such-program" in text
 
 
 def test_a_receive_that_is_cancelled_loses_nothing(use: Use) -> None:
@@ -122,7 +122,7 @@ def test_a_receive_that_is_cancelled_loses_nothing(use: Use) -> None:
     assert use(action, ("sh", "-c", script)) == expected
 
 
-def test_a_program_that_reads_nothing_holds_up_the_sender(use: Use) -> None:
+def test_a_program_that_reads_nothing_blocks_the_sender(use: Use) -> None:
     async def action(stream: ProgramStream) -> int:
         sent = 0
         with anyio.move_on_after(2):
@@ -134,7 +134,7 @@ def test_a_program_that_reads_nothing_holds_up_the_sender(use: Use) -> None:
     assert use(action, ("sleep", "1000")) < 8
 
 
-def test_output_that_nobody_takes_holds_up_the_program(use: Use, sandbox_id: str) -> None:
+def test_unread_output_blocks_the_program(use: Use, sandbox_id: str) -> None:
     script = """
 import os
 written = 0
@@ -149,8 +149,8 @@ while written < 512 << 20:
         written = -1
         while True:
             await anyio.sleep(1.5)
-            async with await another._run(sandbox_id, ("cat", "/tmp/written")) as told:
-                before, written = written, int(await everything(told) or 0)
+            async with await another._run(sandbox_id, ("cat", "/tmp/written")) as output:
+                before, written = written, int(await everything(output) or 0)
             if before == written > 0:
                 await another.aclose()
                 return written
@@ -180,7 +180,7 @@ def test_closing_ends_the_programs_input(
     assert eventually(use, "cat /tmp/ended") == b"ended\n"
 
 
-def test_closing_wakes_who_receives_and_who_sends(use: Use) -> None:
+def test_closing_wakes_receivers_and_senders(use: Use) -> None:
     woken: list[str] = []
 
     async def action(stream: ProgramStream) -> None:
@@ -222,7 +222,9 @@ def test_a_start_that_is_cancelled_leaves_no_program(
 
 
 @pytest.mark.parametrize("way", ["cut", "forget"])
-def test_a_break_is_bridged_exactly_or_told(emulator: ModalEmulator, use: Use, way: str) -> None:
+def test_a_break_is_bridged_exactly_or_reported(
+    emulator: ModalEmulator, use: Use, way: str
+) -> None:
     """The SDK carries on by offsets where the worker still knows the program; else the stream breaks."""
     data = ALL_BYTES * 40_000
 
@@ -257,19 +259,19 @@ def test_a_break_is_bridged_exactly_or_told(emulator: ModalEmulator, use: Use, w
 
 
 @pytest.mark.parametrize("call", ["TaskExecStdioRead", "TaskExecStdinWrite"])
-def test_what_modal_refuses_breaks_the_stream(emulator: ModalEmulator, use: Use, call: str) -> None:
+def test_a_refusal_by_modal_breaks_the_stream(emulator: ModalEmulator, use: Use, call: str) -> None:
     async def action(stream: ProgramStream) -> bytes:
         with pytest.raises(anyio.BrokenResourceError):
             await (stream.receive() if call == "TaskExecStdioRead" else stream.send(b"x"))
         with pytest.raises(anyio.BrokenResourceError):
             await stream.receive()
-        return stream.said
+        return stream.diagnostics
 
     emulator.fault(call, "status", status="RESOURCE_EXHAUSTED", message="too many requests")
     assert use(action, ("cat",)) == b"too many requests"
 
 
-def test_a_sandbox_that_ends_breaks_the_stream_and_has_no_other(
+def test_an_ended_sandbox_breaks_the_stream_for_good(
     emulator: ModalEmulator, provider: ModalProvider, sandbox_id: str, use: Use
 ) -> None:
     async def action(stream: ProgramStream) -> None:
@@ -284,7 +286,7 @@ def test_a_sandbox_that_ends_breaks_the_stream_and_has_no_other(
 
 
 @pytest.mark.parametrize("kind", ["status", "reset", "stall"])
-def test_a_program_that_cannot_be_started_may_be_tried_again(
+def test_a_failed_program_start_is_retryable(
     emulator: ModalEmulator, provider: ModalProvider, sandbox_id: str, kind: str
 ) -> None:
     rule = {"status": "UNAVAILABLE"} if kind == "status" else {}
@@ -304,7 +306,7 @@ def test_a_program_that_cannot_be_started_may_be_tried_again(
 def eventually(use: Use, script: str) -> object:
     """What a script says as soon as it says anything."""
     end = time.monotonic() + LATER
-    while not (said := use(everything, ("sh", "-c", script))):
+    while not (output := use(everything, ("sh", "-c", script))):
         assert time.monotonic() < end
         time.sleep(0.1)
-    return said
+    return output

@@ -15,7 +15,7 @@ VALUES = st.text(max_size=256) | st.text(alphabet="_x0Fa5-.", max_size=256)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_every_tag_comes_back_and_all_that_is_stored_is_within_the_rule(
+def test_every_tag_is_restored_and_stored_within_the_rules(
     tags: dict[str, str],
 ) -> None:
     stored = encode(tags)
@@ -28,7 +28,7 @@ def test_plain_tags_are_stored_as_they_are() -> None:
     assert encode(tags) == tags
 
 
-def test_a_long_value_goes_on_in_further_tags() -> None:
+def test_a_long_value_is_split_over_several_tags() -> None:
     assert encode({"k": "v" * 150}) == {"k": "v" * 63, "k_x-1": "v" * 63, "k_x-2": "v" * 24}
 
 
@@ -37,5 +37,5 @@ def test_a_key_that_cannot_be_stored_is_refused_by_name() -> None:
         encode({"a/" * 31 + "a": "1"})
 
 
-def test_tags_that_others_set_are_taken_as_they_are() -> None:
+def test_foreign_tags_are_returned_unchanged() -> None:
     assert decode({"theirs": "a_xFFb", "odd_x-7": "z"}) == {"theirs": "a_xFFb", "odd": "z"}

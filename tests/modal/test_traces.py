@@ -10,7 +10,5 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.nightly)])
-async def test_no_trace_is_left_of_sandboxes_that_are_over(
-    emulator: ModalEmulator, count: int
-) -> None:
+async def test_no_state_is_kept_of_ended_sandboxes(emulator: ModalEmulator, count: int) -> None:
     await assert_forgotten(ModalProvider, count)
