@@ -91,11 +91,11 @@ async def _attacked(
         groups = [group for _ in range(copies) for group in _sandboxes(attacks)]
         async with asyncio.TaskGroup() as tasks:
             begun = [tasks.create_task(_begin(session.sandbox(), group)) for group in groups]
-        said: dict[str, list[str]] = {}
+        output: dict[str, list[str]] = {}
         for task in begun:
             for name, words in task.result().items():
-                said.setdefault(name, []).append(words)
-        yield {name: ", ".join(dict.fromkeys(words)) for name, words in said.items()}
+                output.setdefault(name, []).append(words)
+        yield {name: ", ".join(dict.fromkeys(words)) for name, words in output.items()}
 
 
 async def _begin(sandbox: Sandbox, attacks: Sequence[Attack]) -> dict[str, str]:
@@ -103,7 +103,7 @@ async def _begin(sandbox: Sandbox, attacks: Sequence[Attack]) -> dict[str, str]:
     await sandbox.start()
     running = [sandbox.exec(["python3", "-c", attacker(attack)]) for attack in attacks]
     words = await asyncio.gather(*map(_grip, running))
-    return {attack.name: said for attack, said in zip(attacks, words, strict=True)}
+    return {attack.name: output for attack, output in zip(attacks, words, strict=True)}
 
 
 async def _grip(process: Process) -> str:

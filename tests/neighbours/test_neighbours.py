@@ -34,7 +34,7 @@ def place_named(name: str) -> Neighbourhood:
     return PLACES[name]
 
 
-def test_there_are_attacks_enough() -> None:
+def test_the_corpus_of_attacks_is_large_enough() -> None:
     assert len(ATTACKS) >= 50
 
 
