@@ -45,7 +45,7 @@ async def living(session: Session) -> list[str]:
     return [info.id for info in infos if info.tags.get("sandboxkit.session") == session.id]
 
 
-def said(result: ExecResult) -> tuple[int, str, str]:
+def outcome(result: ExecResult) -> tuple[int, str, str]:
     """Its status and its streams as text."""
     return result.exit_code, result.stdout.decode(), result.stderr.decode()
 

@@ -32,7 +32,7 @@ from sandboxkit.integrations.openai_agents import (
 )
 from tests.adapters_document import use
 from tests.docker_here import require_docker
-from tests.openai_agents.conftest import data, living, said
+from tests.openai_agents.conftest import data, living, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -165,6 +165,19 @@ async def test_a_cancelled_run_leaves_no_sandbox(session: Session) -> None:
         await run  # the fixture looks for what it left
 
 
+@pytest.mark.parametrize(
+    ("manifest", "directory"), [(None, "/tmp/a"), (Manifest(root="/tmp/b"), "/tmp/b")]
+)
+async def test_commands_start_in_the_manifests_root_else_in_the_workdir_of_the_options(
+    session: Session, manifest: Manifest | None, directory: str
+) -> None:
+    client = SandboxkitClient(session)
+    options = SandboxkitClientOptions(workdir="/tmp/a")
+    async with await client.create(manifest=manifest, options=options) as sandbox:
+        assert outcome(await sandbox.exec("pwd")) == (0, f"{directory}\n", "")
+    await client.delete(sandbox)
+
+
 async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Session) -> None:
     client = SandboxkitClient(session)
     with pytest.raises(WorkspaceStartError, match="/no/such/image") as caught:
@@ -193,7 +206,7 @@ async def test_what_no_sandbox_can_have_is_refused_before_one_is_made(session: S
 
 
 @pytest.mark.parametrize("provider", ["local", "docker"])
-async def test_a_workspace_goes_on_in_another_sandbox(provider: str, tmp_path: Path) -> None:
+async def test_a_workspace_continues_in_another_sandbox(provider: str, tmp_path: Path) -> None:
     if provider == "docker":
         require_docker()
     secret = Dir(children={"token": File(content=b"fresh")}, ephemeral=True)
@@ -206,7 +219,7 @@ async def test_a_workspace_goes_on_in_another_sandbox(provider: str, tmp_path: P
         async with first:
             await first.write(Path("sum.py"), data("print(6 * 7)"))
             script = "chmod 755 sum.py; ln sum.py hard; ln -s /usr/bin/env soft; echo old > a\\[b\\]/token"
-            assert said(await first.exec(script)) == (0, "", "")
+            assert outcome(await first.exec(script)) == (0, "", "")
         with tarfile.open(tmp_path / f"{first.state.snapshot.id}.tar") as archive:
             names = {"./a[b]", "./sum.py", "./a[b]/token"} & set(archive.getnames())
         assert names == {"./sum.py"}
@@ -216,7 +229,7 @@ async def test_a_workspace_goes_on_in_another_sandbox(provider: str, tmp_path: P
         client = SandboxkitClient(session)
         second = await client.resume(client.deserialize_session_state(stored))
         async with second:
-            status, found, _ = said(
+            status, found, _ = outcome(
                 await second.exec(
                     "pwd; stat -c %a sum.py; python3 hard; readlink soft; cat a*/token"
                 )
@@ -265,7 +278,7 @@ async def test_a_workspace_that_cannot_be_persisted_stays_until_it_is_deleted(
     with pytest.raises(WorkspaceArchiveReadError) as caught:
         await first.aclose()
     assert caught.value.context["reason"] == "archive_too_large"
-    assert said(await first.exec("stat -c %s large")) == (0, "200000\n", "")
+    assert outcome(await first.exec("stat -c %s large")) == (0, "200000\n", "")
     await client.delete(first)
     assert await living(session) == []
     assert list(tmp_path.iterdir()) == []

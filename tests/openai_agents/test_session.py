@@ -22,7 +22,7 @@ from agents.sandbox.types import User
 from sandboxkit import SandboxTerminatedError, Session
 from sandboxkit.integrations.openai_agents import SandboxkitClient, SandboxkitSession
 from tests.docker_here import require_docker
-from tests.openai_agents.conftest import data, said
+from tests.openai_agents.conftest import data, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +32,11 @@ async def test_commands_have_their_status_their_folder_and_their_variables(
 ) -> None:
     script = 'echo "$GIVEN, $FROM" && pwd && echo oops >&2 && exit 3'
     expected = (3, "by the manifest, the session\n/workspace\n", "oops\n")
-    assert said(await sandbox.exec(script)) == expected
-    assert said(await sandbox.exec("echo", "a b", shell=False)) == (0, "a b\n", "")
-    status, _, stderr = said(await sandbox.exec("no-such-program", shell=False))
+    assert outcome(await sandbox.exec(script)) == expected
+    assert outcome(await sandbox.exec("echo", "a b", shell=False)) == (0, "a b\n", "")
+    status, _, stderr = outcome(await sandbox.exec("no-such-program", shell=False))
     assert (status, "no-such-program" in stderr) == (127, True)
-    assert said(await sandbox.exec("a\0b"))[0] == 127
+    assert outcome(await sandbox.exec("a\0b"))[0] == 127
     with pytest.raises(ExecTimeoutError) as caught:
         await sandbox.exec("sleep 600", timeout=0.2)
     assert caught.value.timeout_s == 0.2
@@ -79,7 +79,7 @@ async def typed(sandbox: SandboxSession, number: int, chars: str, until: bytes) 
         output, chars = output + update.output, "\n"
 
 
-async def test_a_terminal_goes_on_between_calls(sandbox: SandboxSession) -> None:
+async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> None:
     update = await sandbox.pty_exec_start(
         "python3", "-i", "-q", shell=False, tty=True, yield_time_s=0
     )
@@ -121,7 +121,7 @@ async def test_a_command_without_a_terminal_takes_no_input_and_is_killed_with_th
     with pytest.raises(RuntimeError, match="stdin is not available for this process"):
         await sandbox.pty_write_stdin(session_id=number, chars="x")
     await sandbox.pty_terminate_all()
-    assert said(await sandbox.exec("pgrep", "-x", "sleep", shell=False))[0] == 1
+    assert outcome(await sandbox.exec("pgrep", "-x", "sleep", shell=False))[0] == 1
     missing = await sandbox.pty_exec_start("no-such-program", shell=False)
     assert (missing.exit_code, b"no-such-program" in missing.output) == (127, True)
 
@@ -155,9 +155,9 @@ async def test_another_user_has_commands_and_files_of_its_own() -> None:
         await SandboxkitClient(session).create() as sandbox,
     ):
         await sandbox.exec("chmod 777 .")
-        assert said(await sandbox.exec("whoami", user="nobody")) == (0, "nobody\n", "")
+        assert outcome(await sandbox.exec("whoami", user="nobody")) == (0, "nobody\n", "")
         await sandbox.write(Path("theirs"), data("x"), user=User(name="nobody"))
-        assert said(await sandbox.exec("stat -c %U theirs"))[1] == "nobody\n"
+        assert outcome(await sandbox.exec("stat -c %U theirs"))[1] == "nobody\n"
         await sandbox.exec("chmod 700 .")
         with pytest.raises(WorkspaceArchiveReadError):
             await sandbox.read(Path("theirs"), user="nobody")
