@@ -1,0 +1,199 @@
+"""An option is declared once: flags, fields, help texts, errors and documents come from the table."""
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError, SandboxSpec, Session, _spec
+from sandboxkit.cli import build_parser
+from sandboxkit.integrations.inspect import SandboxkitConfig
+from sandboxkit.options import ALL_OPTIONS, CONFIG_OPTIONS, ConfigOptions, Option, SpecOptions
+from tests.docker_here import require_docker
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = [option for option in ALL_OPTIONS if option.flag]
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def names(options: tuple[Option, ...]) -> list[str]:
+    return [option.name for option in options]
+
+
+def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:
+    assert names(ALL_OPTIONS) == list(SpecOptions.__annotations__)
+    # `network=Egress(...)` becomes network="none" and egress=Egress(...).
+    assert [*names(ALL_OPTIONS), "egress"] == [field.name for field in fields(SandboxSpec)]
+    assert names(CONFIG_OPTIONS) == list(ConfigOptions.__annotations__)
+    assert {option.name: option.default for option in ALL_OPTIONS} == {
+        name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)
+    }
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
+def test_the_default_and_each_example_of_an_option_pass_its_check(option: Option) -> None:
+    assert option.check(option.name, option.default) == option.default
+    assert option.examples
+    for example in option.examples:
+        option.check(option.name, example)
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
+def test_a_bad_value_is_an_error_that_names_the_option(option: Option) -> None:
+    with pytest.raises(ConfigurationError, match=option.name.removesuffix("s")):
+        _spec.build(SandboxSpec(), {option.name: object()})
+
+
+@pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.name)
+def test_a_flag_of_the_command_line_gives_the_option_and_says_what_it_means(option: Option) -> None:
+    (verbs,) = build_parser()._subparsers._group_actions  # type: ignore[union-attr]
+    assert isinstance(verbs.choices, dict)
+    (action,) = [each for each in verbs.choices["run"]._actions if each.dest == option.name]
+    assert re.findall(r"--?[a-z-]+", option.flag) == action.option_strings
+    first_words = option.meaning.partition(".")[0].lower()
+    assert action.help is not None
+    assert action.help.lower().startswith(first_words)
+
+
+@pytest.mark.parametrize("option", CONFIG_OPTIONS, ids=lambda option: option.name)
+def test_inspect_passes_each_option_of_plain_data_on(option: Option) -> None:
+    value = option.examples[0]
+    config = SandboxkitConfig.model_validate({option.name: value})
+    assert config.options() == {option.name: value}
+    assert SandboxkitConfig.model_validate_json(config.model_dump_json()) == config
+    assert SandboxkitConfig.model_fields[option.name].description == option.meaning
+
+
+@pytest.mark.parametrize("option", CONFIG_OPTIONS, ids=lambda option: option.name)
+def test_the_openai_agents_sdk_stores_each_option_of_plain_data(option: Option) -> None:
+    agents = pytest.importorskip("sandboxkit.integrations.openai_agents")
+    value = option.examples[0]
+    given = agents.SandboxkitClientOptions.model_validate({option.name: value})
+    assert given.options() == {option.name: value}
+    assert agents.SandboxkitClientOptions.parse(given.model_dump(mode="json")) == given
+
+
+def test_the_openai_agents_sdk_gets_no_secrets_and_no_misspelt_option() -> None:
+    agents = pytest.importorskip("sandboxkit.integrations.openai_agents")
+    for name in ("secrets", "memroy_mb"):
+        with pytest.raises(ValueError, match=name):
+            agents.SandboxkitClientOptions.model_validate({name: 1})
+
+
+def test_type_checkers_know_the_options_everywhere(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    use = tmp_path / "use.py"
+    use.write_text(
+        "from sandboxkit import Session\n"
+        "from sandboxkit.integrations.inspect import SandboxkitConfig\n"
+        'Session("local", memory_mb="x")\n'
+        'Session("local").run(["ls"], netwrok="none")\n'
+        'SandboxkitConfig(provider="local", network="some")\n'
+        "SandboxkitConfig(secrets={})\n"
+        'SandboxkitConfig(provider="local", network="internet", gpu=None)\n'
+    )
+    pyright = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(use)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        pyright, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170
+    )
+    assert re.findall(r":(\d+):\d+ - error", done.stdout) == ["3", "4", "5", "6"], done
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the option that CONTRIBUTING.md adds."""
+    copy = tmp_path_factory.mktemp("copy")
+    skipped = shutil.ignore_patterns("__pycache__", "tasks", "node_modules")
+    for name in ("sandboxkit", "providers", "integrations", "scripts", "docs"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=skipped)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (diff,) = re.findall(r"<!-- an option -->\n```diff\n(.*?)```", text, re.DOTALL)
+    # Below a repository git would apply the diff to that.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
+    apply = ["git", "apply", "--verbose", "-"]
+    done = subprocess.run(
+        apply, cwd=copy, env=environment, input=diff, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+@pytest.fixture
+def python(copy: Path) -> Python:
+    """Runs Python with the copy."""
+
+    def run(*args: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "200"}
+        return subprocess.run(
+            [sys.executable, *args], cwd=copy, env=environment, capture_output=True, text=True
+        )
+
+    return run
+
+
+def test_a_new_option_is_a_flag(python: Python) -> None:
+    words = " ".join(python("-m", "sandboxkit", "run", "--help").stdout.split())
+    assert "--hostname NAME name of the machine that commands see" in words
+    assert "hostname" in python("-m", "sandboxkit", "completion", "bash").stdout
+    done = python("-m", "sandboxkit", "run", "-p", "local", "--hostname", "box", "true")
+    assert done.returncode == 2
+    assert "'local' cannot honour hostname='box': every local sandbox is called" in done.stderr
+
+
+def test_a_new_option_is_a_field_of_the_adapters(python: Python) -> None:
+    code = (
+        "from sandboxkit.integrations.inspect import SandboxkitConfig\n"
+        "print(SandboxkitConfig(hostname='box').options())\n"
+    )
+    assert python("-c", code).stdout == "{'hostname': 'box'}\n"
+
+
+def test_a_new_option_is_in_signatures_help_and_errors(python: Python) -> None:
+    code = (
+        "import inspect\n"
+        "from sandboxkit import Session, ConfigurationError\n"
+        "print(inspect.signature(Session.sandbox).parameters['hostname'])\n"
+        "print([line for line in Session.__doc__.splitlines() if 'machine that commands' in line])\n"
+        "for options in ({'hostname': 1}, {'hostnam': 'box'}):\n"
+        "    try:\n"
+        "        Session('local', **options)\n"
+        "    except ConfigurationError as error:\n"
+        "        print(error)\n"
+    )
+    signature, meaning, bad, unknown = python("-c", code).stdout.splitlines()
+    assert signature == "hostname: str | None = <the session's>"
+    assert "Name of the machine that commands see." in meaning
+    assert "hostname=1 is not valid" in bad
+    assert "did you mean 'hostname'?" in unknown
+
+
+def test_a_new_option_is_in_the_document(copy: Path, python: Python) -> None:
+    done = python("scripts/options.py")
+    assert done.returncode == 0, done.stderr
+    page = (copy / "docs" / "options.md").read_text()
+    declared, honoured = re.findall(r"^\| `hostname` .*$", page, re.MULTILINE)
+    assert "Name of the machine that commands see." in declared
+    assert declared.endswith("| `--hostname NAME` | yes |")
+    assert honoured.startswith("| `hostname` | no: every local sandbox is called 'sandbox' | yes |")
+
+
+def test_docker_honours_the_new_option(python: Python) -> None:
+    image = require_docker()
+    done = python(
+        *("-m", "sandboxkit", "run", "-p", "docker", "--image", image, "--hostname", "box"),
+        *("--", "uname", "-n"),
+    )
+    assert (done.returncode, done.stdout) == (0, "box\n"), done.stderr
+
+
+def test_signatures_show_the_types_without_their_entries() -> None:
+    annotation = inspect.signature(Session).parameters["memory_mb"].annotation
+    assert inspect.formatannotation(annotation) == "int | None"
