@@ -64,8 +64,10 @@ def play(page: str) -> None:
         with redirect_stdout(out):
             exec(compile(tree, page, "exec"), module.__dict__)
         if each.printed is not None:
-            said = out.getvalue()
-            assert said == each.printed, f"{page}:{each.line} printed\n{said}not\n{each.printed}"
+            message = out.getvalue()
+            assert message == each.printed, (
+                f"{page}:{each.line} printed\n{message}not\n{each.printed}"
+            )
 
 
 if __name__ == "__main__":

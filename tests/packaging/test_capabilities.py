@@ -3,7 +3,6 @@
 import runpy
 from pathlib import Path
 
-from sandboxkit import SandboxSpec
 from sandboxkit.providers.daytona import _spec as daytona
 from sandboxkit.providers.e2b import _spec as e2b
 from sandboxkit.providers.modal import _spec as modal
@@ -40,9 +39,6 @@ def test_the_page_of_providers_has_the_table() -> None:
 
 def test_the_options_have_their_page() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "options.py"))
-    assert {name for probe in script["PROBES"].values() for name in probe} == set(
-        SandboxSpec.__dataclass_fields__
-    )
     assert (ROOT / "docs" / "options.md").read_text() == script["document"](), (
         "run python scripts/options.py"
     )

@@ -71,7 +71,7 @@ def test_the_name_in_the_messages_is_the_distributions() -> None:
     assert _distribution.install("e2b") == f"pip install '{NAME}[e2b]'"
 
 
-def test_no_text_tells_to_install_what_is_not_ours() -> None:
+def test_no_text_names_a_package_that_is_not_ours() -> None:
     known = declared()
     found = {str(path.relative_to(ROOT)): wrong(joined(path), known) for path in texts()}
     assert len(found) > 100
@@ -113,7 +113,7 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
         ("e2b", "e2b"),
         ("daytona", "daytona_api_client_async"),
         ("modal", "modal"),
-        ("kubernetes", "kubernetes_asyncio"),
+        ("kubernetes", "yaml"),
     ],
 )
 def test_a_provider_without_its_package_names_ours(name: str, package: str, tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_the_page_names_every_verb() -> None:
 
 def test_a_verb_has_the_options_that_the_page_names() -> None:
     rows = re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (.*) \|$", COMMANDS, re.MULTILINE)
-    named = [(verbs, option) for verbs, said in rows for option in re.findall(r"`(-[-a-z]+)", said)]
+    named = [
+        (verbs, option) for verbs, output in rows for option in re.findall(r"`(-[-a-z]+)", output)
+    ]
     assert ("`logs`", "-f") in named
     parser = build_parser()
     for verbs, option in named:
@@ -106,7 +108,7 @@ def test_the_page_has_the_exit_codes_of_the_help() -> None:
     )
     listed = done.stdout.partition("exit codes:\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", COMMANDS, re.MULTILINE)
-    assert [f"{code} {said.replace('`', '')}" for code, said in rows] == [
+    assert [f"{code} {output.replace('`', '')}" for code, output in rows] == [
         " ".join(line.split()) for line in listed.splitlines()
     ]
 
@@ -147,19 +149,19 @@ def tree() -> dict[str, str]:
     found: dict[str, str] = {}
     parent = ""
     for line in block.splitlines():
-        name, _, said = line.strip().partition(" ")
+        name, _, output = line.strip().partition(" ")
         if line.startswith(" "):
-            found[f"{parent}{name}"] = said.strip()
+            found[f"{parent}{name}"] = output.strip()
         else:
             parent = name
-            found[name] = said.strip()
+            found[name] = output.strip()
     return found
 
 
 def test_the_file_tree_is_there_and_annotated() -> None:
-    for name, said in tree().items():
+    for name, output in tree().items():
         assert (ROOT / name).exists(), name
-        assert said, name
+        assert output, name
 
 
 def test_the_file_tree_is_complete() -> None:

@@ -19,7 +19,15 @@ TESTING = sorted((ROOT / "sandboxkit" / "testing").rglob("*.py"))
 PROVIDERS = sorted((ROOT / "providers").rglob("*.py"))
 INTEGRATIONS = sorted((ROOT / "integrations").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-SHARED_TOOLS = ("_extras", "_outages", "_retries", "_service", "_tools", "_training")
+SHARED_TOOLS = (
+    "_extras",
+    "_option_fields",
+    "_outages",
+    "_retries",
+    "_service",
+    "_tools",
+    "_training",
+)
 SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 
@@ -78,7 +86,8 @@ def test_what_stands_on_the_core_adds_one_library_and_knows_no_provider(
 def test_a_provider_knows_the_contract_and_what_providers_share() -> None:
     def wrong(path: Path) -> set[str]:
         own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
-        shared = [f"sandboxkit.providers.{name}" for name in ("_agent", "_hosted", "_rules")]
+        names = ("_agent", "_error_rules", "_hosted", "_rules")
+        shared = [f"sandboxkit.providers.{name}" for name in names]
         known = {"sandboxkit.providers"}
         known |= {name for name in imports(path) if under(name, *SPI, *shared, own)}
         return {name for name in imports(path) if under(name, "sandboxkit")} - known
@@ -118,7 +127,10 @@ def test_all_offenders_are_named_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_trainers_share_knows_none_of_them_and_needs_no_library() -> None:
-    trainers = [f"sandboxkit.integrations.{name}" for name in ("art", "grpo", "trl", "verifiers")]
+    trainers = [
+        f"sandboxkit.integrations.{name}"
+        for name in ("art", "grpo", "trainers", "trl", "verifiers")
+    ]
     shared = sorted((ROOT / "integrations" / "_training").glob("*.py"))
     assert offenders(shared, third_party) == {}
     for path in (*shared, *(ROOT / "integrations" / "trl").glob("*.py")):

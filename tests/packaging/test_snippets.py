@@ -23,6 +23,7 @@ def play(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a page's blocks in a process of their own, with the local provider."""
     environment = {**os.environ, "SANDBOXKIT_PROVIDER": "local", "PYTEST_ADDOPTS": ""}
     environment["PYTHONPATH"] = str(ROOT)
+    environment["SANDBOXKIT_STATE_DIR"] = str(folder / "state")  # a page may store a dataset
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(
         folder / "inductor"
     )  # torch makes it as it is imported

@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC_MODULES = ["sandboxkit", "sandboxkit.errors", "sandboxkit.provider", "sandboxkit.types"]
+PUBLIC_MODULES = [
+    "sandboxkit",
+    "sandboxkit.errors",
+    "sandboxkit.options",
+    "sandboxkit.provider",
+    "sandboxkit.types",
+]
 LINES = 500
-CORE_CODE_LINES = 6802
+CORE_CODE_LINES = 7340
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -111,7 +117,7 @@ def code_lines(path: Path) -> int:
 
 
 def test_the_core_stays_small() -> None:
-    apart = {ROOT / "sandboxkit" / name for name in ("cli", "testing")}
+    apart = {ROOT / "sandboxkit" / name for name in ("cli", "datasets", "egress", "testing")}
     core = [path for path in tracked("sandboxkit/*.py") if apart.isdisjoint(path.parents)]
     assert len(core) > 50
     assert sum(map(code_lines, core)) < CORE_CODE_LINES

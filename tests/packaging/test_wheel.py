@@ -92,33 +92,29 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     out = folder / "dist"
     # Without isolation: the build's requirements are in the dev group.
     build = ["-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
-    said = run(sys.executable, *build, cwd=folder, merged=True, PYTHONDONTWRITEBYTECODE="")
+    output = run(sys.executable, *build, cwd=folder, merged=True, PYTHONDONTWRITEBYTECODE="")
     # What `make setup` does.
-    said += run(sys.executable, "-c", EDITABLE, folder, cwd=source, merged=True)
-    return Built(next(out.glob("*.tar.gz")), next(out.glob("*.whl")), said)
+    output += run(sys.executable, "-c", EDITABLE, folder, cwd=source, merged=True)
+    return Built(next(out.glob("*.tar.gz")), next(out.glob("*.whl")), output)
 
 
-@pytest.fixture(scope="module")
-def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment that holds the wheel and its extras."""
-    folder = tmp_path_factory.mktemp("fresh")
-    run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
-    interpreter = folder / "venv" / "bin" / "python"
-    wanted = f"sandboxkit-sdk[local,docker,kubernetes,daytona,e2b,modal,cli] @ {built[1].as_uri()}"
-    run(
-        interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted, cwd=folder
+@pytest.mark.nightly
+def test_every_entry_point_loads_from_the_installed_wheel(built: Built, tmp_path: Path) -> None:
+    """Install the wheel with pip and with the packages of every provider, and load each of them."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    wanted = (
+        f"sandboxkit-sdk[local,docker,kubernetes,daytona,e2b,modal,cli] @ {built.wheel.as_uri()}"
     )
-    return interpreter
-
-
-def test_every_entry_point_loads_from_the_installed_wheel(python: Path, tmp_path: Path) -> None:
-    said = json.loads(run(python, "-I", "-c", LOAD_EVERYTHING, cwd=tmp_path))
-    assert said["outside"] == []
-    assert all(name == declared for name, declared in said["names"].items())
-    assert {"daytona", "docker", "e2b", "kubernetes", "local", "modal"} <= set(said["names"])
-    assert said["typed"]
-    assert min(said["agents"]) > 500_000
-    assert said["version"] == said["package_version"]
+    pip = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
+    run(python, *pip, wanted, cwd=tmp_path)
+    reply = json.loads(run(python, "-I", "-c", LOAD_EVERYTHING, cwd=tmp_path))
+    assert reply["outside"] == []
+    assert all(name == declared for name, declared in reply["names"].items())
+    assert {"daytona", "docker", "e2b", "kubernetes", "local", "modal"} <= set(reply["names"])
+    assert reply["typed"]
+    assert min(reply["agents"]) > 500_000
+    assert reply["version"] == reply["package_version"]
 
 
 @pytest.mark.parametrize(
@@ -137,11 +133,20 @@ def test_each_python_installs_and_uses_it(built: Built, tmp_path: Path, minor: i
 
     def use() -> None:
         script = f"MINE = (3, {minor})\n{USE}"
-        mine, said, *there = run(made / "bin" / "python", "-I", "-c", script, cwd=tmp_path).split()
-        assert (mine, said) == ("True", "42")
+        mine, output, *there = run(
+            made / "bin" / "python", "-I", "-c", script, cwd=tmp_path
+        ).split()
+        assert (mine, output) == ("True", "42")
         assert set(there) - {"setuptools"} <= NEEDED
         version = run(made / "bin" / "sandboxkit", "--version", cwd=tmp_path)
         assert version.startswith("sandboxkit 0.")
+        assert "doctor" in run(made / "bin" / "sandboxkit", "--help", cwd=tmp_path)
+        printed = run(
+            *(made / "bin" / "python", "-I", ROOT / "examples" / "quickstart.py"),
+            cwd=tmp_path,
+            SANDBOXKIT_PROVIDER="local",
+        )
+        assert printed == (ROOT / "tests/examples/expected/quickstart.txt").read_text()
 
     uv("venv", "-q", "-p", found, made)
     into = ("pip", "install", "-q", "-p", made)
@@ -156,17 +161,6 @@ def test_building_prints_no_warning(built: Built) -> None:
     assert "editable" in built.said
     shown = [line for line in built.said.splitlines() if "warn" in line.lower() or "!!" in line]
     assert shown == []
-
-
-def test_the_installed_command_runs(python: Path, tmp_path: Path) -> None:
-    assert "doctor" in run(python.with_name("sandboxkit"), "--help", cwd=tmp_path)
-
-
-def test_the_quickstart_runs_on_the_installed_wheel(python: Path, tmp_path: Path) -> None:
-    printed = run(
-        python, "-I", ROOT / "examples" / "quickstart.py", cwd=tmp_path, SANDBOXKIT_PROVIDER="local"
-    )
-    assert printed == (ROOT / "tests/examples/expected/quickstart.txt").read_text()
 
 
 def test_the_wheel_holds_data_files_and_nothing_of_the_tests_or_examples(built: Built) -> None:

@@ -1,0 +1,64 @@
+"""A part of CI that takes minutes runs where a file of it has changed since it passed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import changed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_files_of_each_part_are_there_and_make_has_its_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target, paths in changed.PARTS.items():
+        assert changed.digest(paths)
+        assert f"\n{target}:" in makefile
+        assert f"tests.changed --record {target}" in makefile
+    assert changed.passed(changed.RECORD.read_text()).keys() <= changed.PARTS.keys()
+
+
+def test_the_digest_shows_another_content_another_name_and_a_new_file(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "a.py").write_text("1")
+    seen = [changed.digest(["part"], tmp_path)]
+    (folder / "__pycache__" / "a.pyc").write_text("compiled")
+    assert changed.digest(["part"], tmp_path) == seen[0]
+    (folder / "a.py").write_text("2")
+    seen.append(changed.digest(["part"], tmp_path))
+    (folder / "a.py").rename(folder / "b.py")
+    seen.append(changed.digest(["part"], tmp_path))
+    (folder / "c.py").write_text("")
+    seen.append(changed.digest(["part"], tmp_path))
+    assert len(set(seen)) == 4
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        changed.digest(["nothing"], tmp_path)
+
+
+def test_a_part_that_passed_is_the_same_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "passed.txt"
+    record.write_text("# a comment\nother 12\n")
+    monkeypatch.setattr(changed, "RECORD", record)
+    assert changed.main(["test-vllm"]) == 0
+    assert changed.main(["--record", "test-vllm"]) == 0
+    assert changed.main(["test-vllm"]) == changed.SAME == 3
+    assert changed.passed(record.read_text()).keys() == {"other", "test-vllm"}
+    record.write_text(re.sub("test-vllm .", "test-vllm x", record.read_text()))
+    assert changed.main(["test-vllm"]) == 0
+
+
+def test_ci_knows_the_exit_status_of_a_part_that_is_the_same() -> None:
+    assert f"((status == {changed.SAME}))" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_an_unknown_part_is_refused_with_the_parts_there_are() -> None:
+    command = [sys.executable, "-m", "tests.changed", "test-all"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "test-vllm|test-frameworks" in done.stderr
