@@ -16,7 +16,7 @@ from sandboxkit import (
 from tests.pool.providers import DEADLINE, Counting, Gated, settled, until
 
 
-def test_each_serves_one_start_and_another_takes_its_place() -> None:
+def test_each_pooled_sandbox_serves_one_start_and_is_replaced() -> None:
     provider = Counting()
     with Session(provider, pool=3) as session:
         until(session, lambda stats: stats.ready == 3)
@@ -38,7 +38,7 @@ def test_each_serves_one_start_and_another_takes_its_place() -> None:
     assert len(provider.created) < 10
 
 
-def test_other_options_get_their_own_once_they_are_asked_for_again() -> None:
+def test_a_second_start_with_other_options_is_pooled() -> None:
     provider = Counting()
     with Session(provider, pool=(1, 3)) as session:
         until(session, lambda stats: stats.ready == 3)
@@ -56,7 +56,7 @@ def test_other_options_get_their_own_once_they_are_asked_for_again() -> None:
         settled(session, provider)
 
 
-def test_idle_ones_are_given_up_for_whoever_waits_for_room() -> None:
+def test_idle_sandboxes_give_their_room_to_waiting_starts() -> None:
     provider = Counting()
     with Session(provider, pool=2, max_concurrency=2) as session:
         until(session, lambda stats: stats.ready == 2)
@@ -78,7 +78,7 @@ def test_idle_ones_are_given_up_for_whoever_waits_for_room() -> None:
         settled(session, provider)
 
 
-def test_a_start_takes_the_one_that_is_being_made() -> None:
+def test_a_start_takes_a_sandbox_that_is_being_created() -> None:
     provider = Gated()
     with Session(provider, pool=1) as session:
         assert provider.entered.acquire(timeout=DEADLINE)
@@ -90,7 +90,7 @@ def test_a_start_takes_the_one_that_is_being_made() -> None:
         settled(session, provider)
 
 
-def test_nobody_waits_for_one_that_is_made_for_others() -> None:
+def test_a_start_does_not_wait_for_a_sandbox_that_others_wait_for() -> None:
     provider = Gated()
     with Session(provider, pool=1, max_concurrency=1) as session:
         assert provider.entered.acquire(timeout=DEADLINE)
@@ -107,7 +107,7 @@ async def _set(event: asyncio.Event) -> None:
     event.set()
 
 
-def test_the_dead_are_not_handed_out() -> None:
+def test_dead_sandboxes_are_not_handed_out() -> None:
     provider = Counting()
     with Session(provider, pool=2) as session:
         until(session, lambda stats: stats.ready == 2)
@@ -133,7 +133,7 @@ def test_a_lifetime_counts_from_the_hand_out() -> None:
             assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
 
 
-def test_a_failure_in_the_background_leaves_each_start_its_own() -> None:
+def test_a_failed_background_creation_fails_no_start() -> None:
     wrong = CapacityError("full, says the first")
     provider = Counting(wrong, ProviderUnavailableError("down, says the second"))
     with Session(provider, pool=1) as session:
@@ -150,7 +150,7 @@ def test_a_failure_in_the_background_leaves_each_start_its_own() -> None:
         settled(session, provider)
 
 
-def test_all_creations_of_a_session_wait_where_the_backend_asks_for_it() -> None:
+def test_all_creations_wait_when_the_backend_asks_for_it() -> None:
     provider = Counting(ProviderUnavailableError("too many", retry_after=0.5))
     with Session(provider) as session:
         with pytest.raises(ProviderUnavailableError, match="too many"):
@@ -168,7 +168,7 @@ def test_all_creations_of_a_session_wait_where_the_backend_asks_for_it() -> None
         assert len(provider.attempts) == 7
 
 
-def test_closing_while_it_is_filled_leaves_nothing() -> None:
+def test_closing_a_session_while_its_pool_fills_leaves_nothing() -> None:
     provider = Gated()
     session = Session(provider, pool=8).__enter__()
     for _ in range(8):
@@ -228,6 +228,6 @@ def test_starts_cancelled_at_every_moment_leave_nothing(most: int) -> None:
     ],
     ids=str,
 )
-def test_a_pool_that_would_be_of_no_use_is_refused(options: dict[str, object]) -> None:
+def test_a_useless_pool_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="pool="):
         Session(Counting(), **options)  # type: ignore[arg-type]  # wrong on purpose

@@ -63,7 +63,7 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("own_places")
-def test_idle_ones_are_given_up_for_other_processes_and_sessions() -> None:
+def test_idle_sandboxes_give_their_room_to_other_processes_and_sessions() -> None:
     provider = Here()
     with Session(provider, pool=2, max_live=2) as session:
         until(session, lambda stats: stats.ready == 2)

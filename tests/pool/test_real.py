@@ -7,6 +7,7 @@ import pytest
 from sandboxkit import Interpreter, SandboxTerminatedError, Session
 from tests.docker_here import require_docker
 from tests.pool.providers import until
+from tests.reset.jobs import ENDS_CONNECTIONS
 
 DEADLINE = 60.0
 LEAVES = """
@@ -19,7 +20,7 @@ subprocess.Popen(["sleep", "1000"], start_new_session=True)
 
 
 @pytest.mark.parametrize("provider", ["local", "docker"])
-def test_jobs_follow_each_other_and_none_sees_another(provider: str) -> None:
+def test_successive_jobs_do_not_see_each_other(provider: str) -> None:
     if provider == "docker":
         require_docker()
     tag = f"jobs:{os.getpid()}"
@@ -55,3 +56,15 @@ def test_jobs_follow_each_other_and_none_sees_another(provider: str) -> None:
         assert stats.thrown_away == {}, stats.recent
         assert (stats.made, stats.misses) == (2, 0)
         assert {info.id for info in session.list(tag).result(DEADLINE)} == first
+
+
+@pytest.mark.parametrize("provider", ["local", "docker"])
+def test_a_job_that_ended_tcp_connections_leaves_its_sandbox_for_the_next(provider: str) -> None:
+    if provider == "docker":
+        require_docker()
+    with Session(provider, pool=1, max_concurrency=1, profile="strict", reuse="reset") as session:
+        for _ in range(3):
+            job = session.run(["python3", "-c", ENDS_CONNECTIONS])
+            assert job.result(DEADLINE).returncode == 0, job.stderr
+        stats = until(session, lambda stats: stats.ready == 1)
+        assert (stats.made, stats.reset, stats.thrown_away) == (1, 3, {}), stats.recent

@@ -20,7 +20,7 @@ def session_of(provider: Resetting, most: int = 1) -> Session:
     )
 
 
-def test_one_job_after_another_has_the_sandbox_as_it_was() -> None:
+def test_each_job_gets_the_sandbox_in_its_initial_state() -> None:
     provider = Resetting()
     with session_of(provider) as session:
         for number in range(5):
@@ -34,7 +34,7 @@ def test_one_job_after_another_has_the_sandbox_as_it_was() -> None:
     assert not provider._boxes
 
 
-def test_as_many_are_made_as_jobs_run_at_a_time() -> None:
+def test_the_pool_creates_as_many_sandboxes_as_jobs_run_at_a_time() -> None:
     provider = Resetting()
     with session_of(provider, 3) as session:
         jobs = [session.run(JOB, files={"/workspace/mine": str(each)}) for each in range(40)]
@@ -46,7 +46,7 @@ def test_as_many_are_made_as_jobs_run_at_a_time() -> None:
         settled(session, provider)
 
 
-def test_who_has_stopped_it_never_reaches_it_again() -> None:
+def test_a_stopped_sandbox_object_never_reaches_its_successor() -> None:
     provider = Resetting()
     with session_of(provider) as session:
         first = session.sandbox()
@@ -63,16 +63,16 @@ def test_who_has_stopped_it_never_reaches_it_again() -> None:
                 first.write_file("/workspace/x", b"")
             first.stop().result(DEADLINE)
             assert second.exec(["ls", "/workspace"]).result(DEADLINE).stdout == ""
-            with pytest.raises(ConfigurationError, match="stays with its own session"):
+            with pytest.raises(ConfigurationError, match="cannot move to another session"):
                 session.adopt(second)
 
 
 @pytest.mark.parametrize(
-    ("file", "reason", "said"),
+    ("file", "reason", "expected"),
     [("dirt", "not clean", "/workspace/dirt"), ("slow", "no reset", "TimeoutError")],
 )
-def test_what_is_not_proven_clean_is_replaced(
-    file: str, reason: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_sandbox_not_proven_clean_is_replaced(
+    file: str, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pool, "_RESET_SECONDS", 0.2)
     provider = Resetting()
@@ -81,11 +81,11 @@ def test_what_is_not_proven_clean_is_replaced(
         assert session.run(["ls"]).result(DEADLINE).stdout == ""
         stats = until(session, lambda stats: stats.ready == 1)
         assert stats.thrown_away == {reason: 1}
-        assert said in stats.recent[-1]
+        assert expected in stats.recent[-1]
         assert len(provider.created) == 2
 
 
-def test_who_waits_beyond_the_caps_for_a_reset_that_fails_gets_another(
+def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_pool, "_RESET_SECONDS", 1.0)
@@ -99,7 +99,7 @@ def test_who_waits_beyond_the_caps_for_a_reset_that_fails_gets_another(
             assert second.id != first.id
 
 
-def test_the_end_comes_after_so_many_jobs_and_after_its_users_own_lifetime(
+def test_a_sandbox_is_replaced_after_its_job_limit_and_its_lifetime(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_pool, "_JOBS", 3)
@@ -114,7 +114,7 @@ def test_the_end_comes_after_so_many_jobs_and_after_its_users_own_lifetime(
         assert stats.thrown_away == {"3 jobs": 1, "renewed by its user": 1}
 
 
-def test_python_comes_with_the_session_and_takes_one_sandbox() -> None:
+def test_the_session_interpreter_takes_one_sandbox() -> None:
     provider = Resetting()
     code = (
         "import sys, os; print(sys.argv, os.environ.get('A'), sys.stdin.read(), open('f').read())"
@@ -137,9 +137,9 @@ def test_python_comes_with_the_session_and_takes_one_sandbox() -> None:
         assert {each.program for each in provider.interpreters.values()} == {"python3"}
         with session.sandbox() as bare, pytest.raises(ConfigurationError, match="no interpreter"):
             bare.run_python("1")
-        with pytest.raises(ConfigurationError, match="interpreter= goes"):
+        with pytest.raises(ConfigurationError, match="interpreter= cannot"):
             session.run_python("1", python="python3", interpreter=Interpreter())
         with pytest.raises(ConfigurationError, match="surrogate"):
             session.run_python("'\ud800'")
-    with Session(Counting()) as session, pytest.raises(ConfigurationError, match="keeps no interp"):
+    with Session(Counting()) as session, pytest.raises(ConfigurationError, match="has no interp"):
         session.run_python("1").result(DEADLINE)
