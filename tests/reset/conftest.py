@@ -1,6 +1,7 @@
 """One sandbox of each provider for all attacks, as long as resets keep it clean."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +34,14 @@ def each_time(test: str, name: str, where: tuple[str, Mode]) -> bool:
     return where == turn or where in shows
 
 
+_ATTACKS_FILE = Path(__file__).with_name("test_attacks.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is tried at night alone."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.name == "test_attacks.py":
+        if isinstance(item, pytest.Function) and item.path == _ATTACKS_FILE:
             given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
             where = given.get("target") or given.get("commands")
             if where and not each_time(item.originalname, given["name"], where):

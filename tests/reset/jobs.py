@@ -16,7 +16,19 @@ from sandboxkit.types import Command, Interpreter, Reuse, SandboxSpec
 from tests.docker_here import TEST_IMAGE
 from tests.reset.attacks import ATTACKS, attacker, victim
 
-__all__ = ["DEADLINE", "Mode", "Outcome", "Target", "differences"]
+__all__ = ["DEADLINE", "ENDS_CONNECTIONS", "Mode", "Outcome", "Target", "differences"]
+
+ENDS_CONNECTIONS = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+for _ in range(20):
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
+    server.close()  # the side that closes first would keep the connection in TIME_WAIT
+    assert client.recv(1) == b""
+    client.close()
+"""
+"""A job that makes and ends TCP connections of its loopback."""
 
 DEADLINE = 60.0
 _PATIENCE = 45.0
@@ -179,8 +191,8 @@ class Target:
             return False
         if job.status != 0 and not attack.dies:
             self.give_up()
-            said = job.stderr.decode(errors="replace")
-            raise AssertionError(f"the attack itself failed ({job.status}): {said}")
+            output = job.stderr.decode(errors="replace")
+            raise AssertionError(f"the attack itself failed ({job.status}): {output}")
         return True
 
     def may_give_up(self, name: str) -> bool:

@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant("times", "times_of_places", felt=True),
     Mutant("objects", "shared_memory", felt=False),
     Mutant("objects+look at objects", "semaphores", felt=True),
-    Mutant("look at sockets", "a_port_that_waits", felt=True),
+    Mutant("look at sockets", "a_flow_label_that_lingers", felt=True),
     Mutant("look at the agent", "slower_agent", felt=True),
     Mutant("null", "an_open_file_that_all_have", felt=True),
     Mutant("user", "users", felt=True, provider="docker"),

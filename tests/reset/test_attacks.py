@@ -8,7 +8,7 @@ from tests.reset.jobs import Target
 pytestmark = pytest.mark.alone
 
 
-def test_there_are_attacks_enough() -> None:
+def test_the_corpus_of_attacks_is_large_enough() -> None:
     assert len(ATTACKS) >= 40
 
 
@@ -20,7 +20,7 @@ def test_nothing_reaches_the_next_job(target: Target, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_felt_where_nothing_is_reset(commands: Target, name: str) -> None:
+def test_an_attack_is_detected_without_a_reset(commands: Target, name: str) -> None:
     where = ATTACKS[name].felt
     if "maybe" not in where:
         assert bool(commands.felt_without_a_reset(name)) == (commands.name in where)

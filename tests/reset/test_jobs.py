@@ -22,19 +22,19 @@ def test_no_two_jobs_are_the_same_user(target: Target) -> None:
         assert not numbers & {65534}
 
 
-def test_a_terminal_is_new(commands: Target) -> None:
-    said = []
+def test_a_job_gets_a_new_terminal(commands: Target) -> None:
+    output = []
     for then in (_RAW, ""):
         job = Job()
         command = Command(("python3", "-c", _TERMINAL + then), pty=PtySize(24, 80))
         work = commands.provider.exec(commands.sandbox(), command, job.output)
         assert Operation(work).result(DEADLINE).status == 0, job.stdout
-        said.append(job.stdout)
+        output.append(job.stdout)
         assert commands.reset() == "clean"
-    assert said[0] == said[1]
+    assert output[0] == output[1]
 
 
-def test_files_from_outside_go_as_well(target: Target) -> None:
+def test_uploaded_files_are_removed(target: Target) -> None:
     provider = target.provider
     paths = ("/workspace/given", "/workspace/folder/given", "/tmp/given")
     for _ in range(2):
@@ -69,7 +69,7 @@ print(os.getcwd(), os.listdir("/dev/shm"))
 """
 
 
-def test_a_sandbox_that_was_not_made_for_it_is_never_clean() -> None:
+def test_a_sandbox_without_reuse_is_never_clean() -> None:
     """Settings of the kernel belong to the local sandbox's user, whose changes would last."""
     target = Target("local", "exec", reuse="never")
     try:
@@ -80,7 +80,7 @@ def test_a_sandbox_that_was_not_made_for_it_is_never_clean() -> None:
 
 
 @pytest.mark.parametrize("name", ["local", "docker"])
-def test_a_workdir_in_another_place_is_as_it_was(name: str) -> None:
+def test_a_workdir_elsewhere_is_restored(name: str) -> None:
     """On local nothing is mounted there, so that a job can take it away."""
     workdir = "/tmp/job/here"
     try:

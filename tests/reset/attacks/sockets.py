@@ -64,9 +64,9 @@ def _connected() -> tuple[socket.socket, socket.socket, socket.socket]:
     return listener, listener.accept()[0], client
 
 
-@attack("local", costs="local")
+@attack("")
 def a_port_that_waits() -> None:
-    """For a minute after the connection's end nobody may have it."""
+    """Its connection would be in TIME_WAIT for a minute, and nobody else could have the port."""
     listener, server, client = _connected()
     server.close()
     assert client.recv(1) == b""
