@@ -51,7 +51,7 @@ def test_a_use_is_found(pattern: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "code"), CLEAN)
-def test_what_only_looks_like_it_is_not(pattern: str, code: str) -> None:
+def test_a_similar_name_is_not_found(pattern: str, code: str) -> None:
     assert banned_patterns(code, [pattern]) == []
 
 
@@ -73,16 +73,16 @@ def test_a_way_to_hide_a_name_is_found(code: str) -> None:
     assert banned_patterns(code, ["sorted"])
 
 
-def test_findings_say_where() -> None:
+def test_findings_name_their_lines() -> None:
     (finding,) = banned_patterns("x = 1\ny = sorted([x])\n", ["sorted", ".sort"])
     assert (finding.pattern, finding.line, finding.found) == ("sorted", 2, "sorted")
 
 
-def test_nothing_banned_finds_nothing() -> None:
+def test_no_banned_names_means_no_findings() -> None:
     assert banned_patterns("eval('x')", []) == []
 
 
 @pytest.mark.parametrize("pattern", ["", "a b", "sorted([", "a..b", 3])
-def test_a_pattern_that_is_no_name_is_refused(pattern: str) -> None:
+def test_a_pattern_that_is_not_a_name_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="banned pattern"):
         banned_patterns("x", [pattern])

@@ -147,7 +147,7 @@ def test_a_cheat_against_this_way_of_grading_is_labelled_shared(name: str) -> No
     assert (verdict.outcome, verdict.trust) == (Outcome.PASSED, "shared")
 
 
-def test_what_a_submission_replaced_is_put_back() -> None:
+def test_replaced_attributes_are_restored() -> None:
     code = """
 import atexit, builtins, collections, gc, math, os, signal, sys, unittest
 builtins.isinstance = lambda *_: True
@@ -205,7 +205,7 @@ def test_a_star_import_does_not_override_what_the_tests_define() -> None:
     assert grade(right, {"tests": tests}).outcome is Outcome.PASSED
 
 
-def test_operators_of_named_classes_are_believed() -> None:
+def test_operators_of_listed_classes_apply() -> None:
     code = (
         "class N:\n    def __init__(self, n): self.n = n\n"
         "    def __eq__(self, other): return self.n == other\ndef f(): return N(5)"
@@ -215,7 +215,7 @@ def test_operators_of_named_classes_are_believed() -> None:
     assert grade(code, {**task, "operators": ["N"]}).outcome is Outcome.PASSED
 
 
-def test_a_test_does_not_see_what_another_left() -> None:
+def test_a_test_does_not_see_changes_of_another() -> None:
     tests = (
         "from solution import seen\n"
         "def test_one():\n    seen.append(1)\n    assert seen == [1]\n"
@@ -231,7 +231,7 @@ def test_the_first_test_that_fails_is_named() -> None:
     assert verdict.detail == "test 2: line 5: AssertionError: two"
 
 
-def test_the_limits_hold() -> None:
+def test_the_limits_apply() -> None:
     brief = Limits(timeout=2, wall=4, memory_mb=128)
     task = module("assert f() == 5")
     for code in (
@@ -244,7 +244,7 @@ def test_the_limits_hold() -> None:
     assert memory.reward == 0.0
 
 
-def test_tests_that_do_not_parse_are_the_configurations_fault() -> None:
+def test_tests_that_do_not_parse_are_a_configuration_error() -> None:
     async def main() -> None:
         async with Session("local") as session:
             await Beside(LIMITS).grade(session, "", {"tests": "def test_it("})

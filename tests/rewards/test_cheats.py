@@ -27,7 +27,7 @@ def test_no_cheat_is_accepted_on_docker(every: int) -> None:
     refused(try_all("docker", HostCompare, [*in_turn(1)][::every], reset=True))
 
 
-def test_a_cheat_has_the_same_verdict_where_sandboxes_are_reset() -> None:
+def test_a_cheat_has_the_same_verdict_in_a_reset_sandbox() -> None:
     tried = [each for each in in_turn(1) if each[2] not in SLOW][::12]
 
     def told(reset: bool) -> dict[Key, tuple[object, ...]]:
@@ -40,7 +40,8 @@ def test_a_cheat_has_the_same_verdict_where_sandboxes_are_reset() -> None:
     assert told(reset=True) == told(reset=False)
 
 
-def test_no_cheat_is_accepted_where_cases_share_a_process() -> None:
+@pytest.mark.nightly
+def test_no_cheat_is_accepted_when_cases_share_a_process() -> None:
     shape = MIXES.shapes[0]
     tried = [(MIXES, shape, name) for name in MIXES.cheats if name not in SLOW]
     refused(try_all("local", lambda limits: HostCompare(limits, together=True), tried))

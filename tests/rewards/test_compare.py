@@ -53,7 +53,7 @@ def test_a_value_equals_itself(value: Any) -> None:
     ("left", "right"),
     [(1, 1.0), (1, True), (0, False), ([1], (1,)), ("1", 1), (b"a", "a"), ([1.0], [1]), (None, 0)],
 )
-def test_strict_means_the_same_types(left: Any, right: Any) -> None:
+def test_strict_compares_types(left: Any, right: Any) -> None:
     assert not STRICT.equal(encode(left), encode(right))
 
 

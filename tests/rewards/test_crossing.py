@@ -86,7 +86,7 @@ PAID_BEFORE: dict[str, Row] = {
 }
 
 
-def test_nothing_of_this_is_paid() -> None:
+def test_no_cheat_gets_a_reward() -> None:
     verdicts = grade_all("local", GRADER, [(n, c, t) for n, (c, _, t) in PAID_BEFORE.items()])
     assert {n: v for n, v in verdicts.items() if v.reward != 0.0} == {}
 
@@ -108,9 +108,7 @@ def test_honest_submissions_of_the_same_tasks_pass() -> None:
         ({"test_list": ["assert f(1) == 2"], "test_setup_code": "x = helper(1)"}, "helper"),
     ],
 )
-def test_a_name_that_nobody_defines_is_an_error_of_the_task(
-    task: dict[str, Any], missing: str
-) -> None:
+def test_an_undefined_name_is_an_error_of_the_task(task: dict[str, Any], missing: str) -> None:
     async def main() -> None:
         async with Session("local") as session:
             await GRADER.grade(session, "def f(x): return x", task)
@@ -119,7 +117,7 @@ def test_a_name_that_nobody_defines_is_an_error_of_the_task(
         asyncio.run(main())
 
 
-def test_a_listed_name_is_the_submissions() -> None:
+def test_a_listed_name_comes_from_the_submission() -> None:
     task = {"test_list": ["assert f(1) == 2", "assert g(1) == 3"], "names": ["f", "g"]}
     code = "def f(x): return x + 1\ndef g(x): return x + 2"
     assert grade_all("local", GRADER, [("it", code, task)])["it"].outcome is Outcome.PASSED
@@ -131,7 +129,7 @@ def test_names_are_read_from_scopes() -> None:
     assert undefined("def f():\n    later()\n", known={"later"}) == set()
 
 
-def test_only_imports_and_constants_run_beside_a_submission() -> None:
+def test_setup_beside_a_submission_has_only_imports_and_constants() -> None:
     setup = light("import math\nN = 3\n'text'\nfrom os import path")
     assert setup is not None
     assert (setup.imports, list(setup.constants)) == ("import math\nfrom os import path", ["N"])

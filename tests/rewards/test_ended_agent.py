@@ -38,7 +38,7 @@ HOSTILE = {
 CASES = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 
 
-def test_who_ends_the_agent_is_scored() -> None:
+def test_a_submission_that_ends_the_agent_is_scored() -> None:
     async def graded(session: Session, body: str) -> Verdict:
         imports = "import contextlib, glob, os, resource, time"
         code = f"{imports}\n{AGENT}\ndef f(x):\n    {body}\n    return x + 2\n"
@@ -57,7 +57,7 @@ def test_who_ends_the_agent_is_scored() -> None:
             return {name: await task for name, task in tasks.items()}
 
     verdicts = asyncio.run(run())
-    said = {name: f"{v.outcome} {v.attributable_to} {v.detail}" for name, v in verdicts.items()}
-    assert verdicts.pop("honest").outcome is Outcome.PASSED, said
+    message = {name: f"{v.outcome} {v.attributable_to} {v.detail}" for name, v in verdicts.items()}
+    assert verdicts.pop("honest").outcome is Outcome.PASSED, message
     blamed = [v for v in verdicts.values() if v.attributable_to == "policy" and v.reward == 0.0]
-    assert len(blamed) == len(HOSTILE), said
+    assert len(blamed) == len(HOSTILE), message

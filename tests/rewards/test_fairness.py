@@ -106,7 +106,7 @@ def is_timeout(answer: ProcessResult | Verdict) -> bool:
 
 
 @on_local_first
-def test_submissions_full_of_busy_loops_take_nothing_from_their_neighbour(provider: str) -> None:
+def test_submissions_with_busy_loops_do_not_slow_their_neighbour(provider: str) -> None:
     spinners = [(SPINNERS, Limits(timeout=3, deadline=250))] * 3
     *theirs, honest = grade_together(provider, *spinners, (HONEST, Limits(timeout=4, deadline=250)))
     assert isinstance(honest, ProcessResult), honest
@@ -130,7 +130,7 @@ def test_a_busy_loop_is_out_of_time_and_not_killed(provider: str, ignoring: str)
     )
 
 
-def test_the_time_of_all_processes_counts_also_of_a_program_that_ended(provider: str) -> None:
+def test_cpu_time_counts_all_processes_including_ended_ones(provider: str) -> None:
     code = (
         "import os, time\n"
         "for _ in range(4):\n"
@@ -154,7 +154,7 @@ def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
 
 
 @on_local_first
-def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
+def test_a_starved_program_gets_more_time(provider: str) -> None:
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     limits = Limits(timeout=2, wall=2.5, deadline=150)
     (slow,) = grade_together(provider, (code, limits), cpus=0.06)
@@ -164,7 +164,7 @@ def test_a_program_that_others_starve_gets_more_time(provider: str) -> None:
 
 
 @on_local_first
-def test_a_program_that_starves_for_good_is_not_at_fault(provider: str) -> None:
+def test_a_program_that_starves_for_good_is_masked(provider: str) -> None:
     limits = Limits(timeout=5, wall=6, deadline=12)
     (starved,) = grade_together(provider, ("while True: pass", limits), cpus=0.02)
     assert isinstance(starved, Verdict)
@@ -208,7 +208,7 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
 
 
 @on_local_first
-def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) -> None:
+def test_a_frozen_sandbox_is_masked(provider: str) -> None:
     limits = Limits(timeout=1, wall=2, deadline=6)
     verdict = asyncio.run(watch_frozen(provider, limits, 3600))
     assert isinstance(verdict, Verdict)
@@ -216,13 +216,13 @@ def test_a_sandbox_that_stands_still_is_not_the_programs_failure(provider: str) 
 
 
 @on_local_first
-def test_the_time_in_which_a_sandbox_stood_still_does_not_count(provider: str) -> None:
+def test_frozen_time_does_not_count(provider: str) -> None:
     result = asyncio.run(watch_frozen(provider, Limits(timeout=1, wall=3), 6))
     assert isinstance(result, ProcessResult), result
     assert result.returncode == 0
 
 
-def test_usage_tells_processes_memory_and_exact_processor_time(provider: str) -> None:
+def test_usage_has_processes_memory_and_cpu_time(provider: str) -> None:
     def used(sandbox: Sandbox) -> Usage:
         usage = sandbox.usage().result()
         assert usage is not None
@@ -250,7 +250,7 @@ class Still(FakeProvider):
         return None
 
 
-def test_where_usage_is_unknown_the_wall_bound_decides() -> None:
+def test_the_wall_bound_decides_when_usage_is_unknown() -> None:
     async def main() -> ProcessResult | Verdict:
         async with Session(Still()) as session:
             return await run(

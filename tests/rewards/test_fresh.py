@@ -64,7 +64,7 @@ def test_only_the_named_artefacts_arrive_and_nothing_runs(provider: str) -> None
         agent.exec(["true"])
 
 
-def test_a_missing_artefact_is_the_agents_failure() -> None:
+def test_a_missing_artefact_is_scored() -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
         raise AssertionError("nothing to grade")
 
@@ -87,7 +87,7 @@ def test_a_failure_while_grading_is_retried_in_another_sandbox() -> None:
     assert len(set(seen)) == 3
 
 
-def test_a_failure_that_stays_is_masked() -> None:
+def test_a_persistent_failure_is_masked() -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
         raise ProviderUnavailableError("no answer")
 
@@ -130,13 +130,13 @@ def left(script: str, grade: Grade = never, **options: Any) -> Verdict:
         ("mkdir left; chmod 0 left", {}),
     ],
 )
-def test_what_cannot_be_carried_over_is_the_policys(script: str, options: dict[str, Any]) -> None:
+def test_an_artefact_that_cannot_be_copied_is_scored(script: str, options: dict[str, Any]) -> None:
     verdict = left(script, **options)
     assert (verdict.outcome, verdict.reward) == (Outcome.TRUNCATED, 0.0)
     assert verdict.trust == "isolated"
 
 
-def test_a_path_that_is_taken_in_the_fresh_sandbox_is_the_policys() -> None:
+def test_a_path_that_exists_in_the_fresh_sandbox_is_scored() -> None:
     async def main() -> Verdict:
         async with Session("local") as session:
             agent = session.sandbox()
@@ -149,7 +149,7 @@ def test_a_path_that_is_taken_in_the_fresh_sandbox_is_the_policys() -> None:
     assert asyncio.run(main()).outcome is Outcome.TRUNCATED
 
 
-def test_a_fresh_sandbox_that_does_not_take_its_own_files_is_ours() -> None:
+def test_a_fresh_sandbox_that_refuses_its_files_is_masked() -> None:
     async def main() -> Verdict:
         async with Session("local") as session:
             agent = session.sandbox()
@@ -162,7 +162,7 @@ def test_a_fresh_sandbox_that_does_not_take_its_own_files_is_ours() -> None:
     assert asyncio.run(main()).reward is None
 
 
-def test_no_room_on_this_machine_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_room_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     assert left("touch left").reward is None
 
@@ -175,7 +175,7 @@ def test_no_room_on_this_machine_is_ours(monkeypatch: pytest.MonkeyPatch) -> Non
         (["sh", "-c", "kill -9 $$"], Outcome.FAILED),
     ],
 )
-def test_how_a_checked_command_ends_is_the_policys(command: list[str], outcome: Outcome) -> None:
+def test_the_end_of_a_checked_command_is_scored(command: list[str], outcome: Outcome) -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
         await sandbox.exec(command, check=True, timeout=0.5)
         raise AssertionError("unreachable")
@@ -184,7 +184,7 @@ def test_how_a_checked_command_ends_is_the_policys(command: list[str], outcome: 
     assert (verdict.outcome, verdict.reward) == (outcome, 0.0)
 
 
-def test_a_file_that_a_grader_finds_odd_is_the_policys() -> None:
+def test_an_odd_file_is_scored() -> None:
     async def text(sandbox: Sandbox) -> Verdict:
         (await sandbox.read_file("/workspace/left")).decode()
         raise AssertionError("unreachable")

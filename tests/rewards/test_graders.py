@@ -42,7 +42,7 @@ def test_function_cases_are_given_as_values() -> None:
         assert grade(HostCompare(LIMITS), echo, task).outcome is outcome
 
 
-def test_printing_does_not_disturb_a_function_case() -> None:
+def test_printing_does_not_affect_a_function_case() -> None:
     noisy = (
         "import os\ndef f():\n    print('x'); os.write(1, b'y'); os.write(2, b'z')\n    return 1"
     )
@@ -50,7 +50,7 @@ def test_printing_does_not_disturb_a_function_case() -> None:
     assert grade(HostCompare(LIMITS), noisy, task).score == 1
 
 
-def test_a_program_case_forgives_blanks_at_line_ends_only() -> None:
+def test_a_program_case_ignores_only_trailing_blanks() -> None:
     task = {"cases": [{"stdin": "", "stdout": "a\nb 1.0"}]}
     for printed, score in (("a \nb 1.0\n\n", 1), ("a b 1.0", 0), ("a\nb 1.00000001", 0)):
         assert grade(HostCompare(LIMITS), f"print({printed!r})", task).score == score
@@ -67,7 +67,7 @@ def test_partial_scores_are_shares() -> None:
     assert grade(HostCompare(LIMITS), HALF, task).score == 0
 
 
-def test_a_line_that_cannot_be_taken_apart_is_still_graded() -> None:
+def test_a_line_that_cannot_be_split_is_still_graded() -> None:
     lines = ["assert mix(2, 3) == 5", "assert mix(2, 3) > mix(1, 1)"]
     task = {"test_list": lines}
     assert grade(HostCompare(LIMITS), HONEST, task).score == 1
@@ -146,7 +146,7 @@ class Hanging(FakeProvider):
 
 
 @pytest.mark.parametrize("grader", [HostCompare, ExitCode, PassRate])
-def test_a_start_that_hangs_is_given_up_and_undone(grader: Callable[[Limits], Grader]) -> None:
+def test_a_hung_start_is_undone(grader: Callable[[Limits], Grader]) -> None:
     provider = Hanging()
 
     async def run() -> Verdict:
@@ -160,7 +160,7 @@ def test_a_start_that_hangs_is_given_up_and_undone(grader: Callable[[Limits], Gr
     assert provider.starting == 0
 
 
-def test_a_pristine_sandbox_that_does_not_start_is_given_up() -> None:
+def test_a_pristine_sandbox_that_does_not_start_times_out() -> None:
     provider = Hanging()
 
     async def main() -> Verdict:

@@ -16,11 +16,13 @@ PROBLEMS = [
 
 
 def test_no_reference_solution_is_refused(provider: str) -> None:
+    """All are graded on local; on docker, where the same judge grades them, one in five."""
     assert len(PROBLEMS) == 500
+    problems = PROBLEMS if provider == "local" else PROBLEMS[::5]
     verdicts = grade_all(
         provider,
         HostCompare(Limits(timeout=60, deadline=1500)),
-        [(str(each["task_id"]), each["code"], each) for each in PROBLEMS],
+        [(str(each["task_id"]), each["code"], each) for each in problems],
         in_turn=True,
     )
     assert {

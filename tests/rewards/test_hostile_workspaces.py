@@ -184,7 +184,7 @@ async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
 
 @settings(few, max_examples=25)
 @given(left=lefts, whole=st.booleans())
-def test_what_is_left_is_graded_in_a_fresh_sandbox(
+def test_a_hostile_workspace_is_graded_in_a_fresh_sandbox(
     session: Session, left: list[str], whole: bool
 ) -> None:
     async def main() -> Verdict:
@@ -201,7 +201,7 @@ def test_what_is_left_is_graded_in_a_fresh_sandbox(
 
 
 @pytest.mark.parametrize("left", sorted(LEAVE))
-def test_each_that_is_left_is_graded_in_a_fresh_sandbox(session: Session, left: str) -> None:
+def test_each_hostile_workspace_is_graded_in_a_fresh_sandbox(session: Session, left: str) -> None:
     async def main() -> Verdict:
         agent = session.sandbox()
         await agent.exec(["python3", "-c", program([left])], cwd="/", timeout=20)

@@ -25,6 +25,9 @@ def test_references_pass_in_isolation(provider: str) -> None:
     assert refused == {}
 
 
+@pytest.mark.parametrize(
+    "provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)], indirect=True
+)
 def test_broken_solutions_fail(provider: str) -> None:
     verdicts = grade_all(
         provider,

@@ -34,7 +34,7 @@ def module_test(body: str) -> dict[str, Any]:
     return {"tests": textwrap.dedent(body) + "\ndef test_it(): pass\n"}
 
 
-def test_tests_see_what_they_would_see_in_one_process(provider: str) -> None:
+def test_tests_see_the_same_as_in_one_process(provider: str) -> None:
     submissions = [
         (name, SUBMISSION, {**module_test(body), "in_place": name in IN_PLACE})
         for name, body in BEHAVIOURS.items()
@@ -49,7 +49,7 @@ def grade(code: str, task: dict[str, Any], **options: Any) -> Verdict:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_that_decides_is_in_reach(name: str) -> None:
+def test_the_submission_cannot_reach_what_decides(name: str) -> None:
     code, tests = HOSTILE[name]
     grader = HostCompare(Limits(timeout=4, wall=5))
     verdict = grade_all("local", grader, [("it", code, {"tests": tests})])["it"]
@@ -57,7 +57,7 @@ def test_nothing_that_decides_is_in_reach(name: str) -> None:
     assert verdict.trust == "isolated"
 
 
-def test_a_test_that_left_its_folder_does_not_fail_the_next() -> None:
+def test_a_test_that_changes_its_folder_does_not_fail_the_next() -> None:
     code, tests = HOSTILE["a folder that an earlier test left"]
     right = code.replace("1", "9")
     submissions = [(name, each, {"tests": tests}) for name, each in (("a", code), ("b", right))]
@@ -70,7 +70,7 @@ def test_a_test_that_left_its_folder_does_not_fail_the_next() -> None:
     assert asyncio.run(main()) == [0.0, 1.0]
 
 
-def test_a_daemon_thread_of_the_tests_does_not_fail_what_is_right() -> None:
+def test_a_daemon_thread_of_the_tests_fails_no_correct_submission() -> None:
     tests = (
         "import threading\nfrom solution import f\ndef test():\n"
         "    threading.Thread(target=f, args=(1,), daemon=True).start()\n    assert f(0) == 9"
@@ -79,7 +79,7 @@ def test_a_daemon_thread_of_the_tests_does_not_fail_what_is_right() -> None:
     assert grade(code, {"tests": tests}).outcome is Outcome.PASSED
 
 
-def test_an_operator_with_plain_data_gives_objects_and_no_plain_values() -> None:
+def test_an_operator_with_plain_data_returns_objects_without_plain_values() -> None:
     task = {"tests": "from solution import Vector\ndef test(): assert (Vector(1, 2) * 3).y == 6"}
     assert grade(SUBMISSION, task).outcome is Outcome.PASSED
     near = (
@@ -96,7 +96,7 @@ def test_partial_scores_count_what_a_judge_runs() -> None:
     assert grade(code, {"test_list": lines}, partial=True).score == 3 / 5
 
 
-def test_a_function_of_the_prompt_is_the_tests_own() -> None:
+def test_a_function_of_the_prompt_belongs_to_the_tests() -> None:
     """HumanEval's prompts define helpers; a submission cannot bring its own."""
     prompt = (
         "def shift(text):\n    return text[1:] + text[:1]\n\n"
@@ -128,7 +128,7 @@ def test_one_judge_serves_many_submissions_beside_the_limit() -> None:
     assert kept == 1
 
 
-def test_a_judge_that_is_gone_is_replaced() -> None:
+def test_a_lost_judge_is_replaced() -> None:
     async def main() -> Verdict:
         async with Session("local") as session:
             task = {"test_list": ["assert f(2) > 1"]}
@@ -140,7 +140,7 @@ def test_a_judge_that_is_gone_is_replaced() -> None:
     assert asyncio.run(main()).outcome is Outcome.PASSED
 
 
-def test_a_judge_without_python_is_the_configurations_fault() -> None:
+def test_a_judge_without_python_is_a_configuration_error() -> None:
     grader = HostCompare(Limits(timeout=5, python="python-of-nowhere"))
     with pytest.raises(ConfigurationError, match="python-of-nowhere"):
         asyncio.run(_grade_once({"test_list": ["assert f(2) > 1"]}, grader))
@@ -198,7 +198,7 @@ def test_modules():
 """
 
 
-def test_a_folder_of_tests_judges_what_lies_in_a_sandbox(provider: str, tmp_path: Path) -> None:
+def test_a_folder_of_tests_judges_a_workspace(provider: str, tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(FOLDER_TESTS)
     (tmp_path / "expected.txt").write_text("8")
 
@@ -213,7 +213,7 @@ def test_a_folder_of_tests_judges_what_lies_in_a_sandbox(provider: str, tmp_path
     assert (wrong.outcome, wrong.trust) == (Outcome.FAILED, "isolated")
 
 
-def test_a_subject_that_is_lost_is_not_the_policys(tmp_path: Path) -> None:
+def test_a_lost_subject_is_masked(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("import subject\ndef test(): subject.run(['true'])")
 
     async def main() -> None:

@@ -21,7 +21,7 @@ from sandboxkit.integrations.rewards import Limits
         ({"timeout": 10, "wall": 5}, "wall=5 is not between timeout=10 and deadline=900.0"),
     ],
 )
-def test_what_cannot_be_is_named(options: dict[str, Any], says: str) -> None:
+def test_impossible_limits_are_named(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Limits(**options)
     assert says in str(raised.value)

@@ -298,15 +298,15 @@ def slow(parser: Parser, make: Callable[[int], Any]) -> str:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_texts_made_to_be_slow_are_read_in_proportion_to_their_length(name: str) -> None:
+def test_hostile_texts_are_read_in_linear_time(name: str) -> None:
     if name == "calls_in":
         pytest.importorskip("transformers")
     parser = PARSERS[name]
     found = {worst: slow(parser, make) for worst, make in parser.worst.items()}
-    assert {worst: told for worst, told in found.items() if told} == {}
+    assert {worst: reply for worst, reply in found.items() if reply} == {}
 
 
-def test_a_parser_that_takes_the_square_of_the_length_is_slow() -> None:
+def test_a_quadratic_parser_is_detected() -> None:
     spend = Parser(lambda text: sum(range((len(text) >> 8) ** 2)), {})
     assert slow(spend, again("x")).startswith(f"{LARGE} characters take ")
     assert slow(Parser(len, {}), again("x")) == ""
@@ -318,7 +318,7 @@ def test_a_text_of_too_many_fences_holds_no_code() -> None:
     assert extract_code(block * 501) is None
 
 
-def test_code_that_is_too_long_to_be_looked_at_is_found_to_be() -> None:
+def test_code_over_the_length_limit_is_reported() -> None:
     assert banned_patterns("x".ljust(MOST_CODE), ["sorted"]) == []
     (finding,) = banned_patterns("x".ljust(MOST_CODE + 1), ["sorted"])
     assert (finding.pattern, finding.line) == ("length", 0)

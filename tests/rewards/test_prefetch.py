@@ -56,7 +56,7 @@ def test_results_come_in_order_from_runs_that_began_early() -> None:
     assert done[:3] == [1, 2, 0]
 
 
-def test_nothing_begins_early_while_others_have_the_room() -> None:
+def test_prefetching_waits_while_others_hold_the_room() -> None:
     first, second = list[int](), list[int]()
 
     async def run() -> None:
@@ -74,7 +74,7 @@ def test_nothing_begins_early_while_others_have_the_room() -> None:
     assert (first, second) == ([0], [0])
 
 
-def test_runs_that_are_not_needed_are_cancelled() -> None:
+def test_unneeded_runs_are_cancelled() -> None:
     ended = list[int]()
 
     async def endless(number: int) -> int:
@@ -94,7 +94,7 @@ def test_runs_that_are_not_needed_are_cancelled() -> None:
     asyncio.run(run())
 
 
-def test_no_more_sandboxes_are_made_than_the_pool_has() -> None:
+def test_prefetching_creates_at_most_the_pools_sandboxes() -> None:
     provider = Counted()
     grader = HostCompare(Limits(timeout=30))
 

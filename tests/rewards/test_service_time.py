@@ -24,6 +24,7 @@ from sandboxkit.integrations.rewards import (
     grading_session,
 )
 from sandboxkit.integrations.rewards._run import retried
+from sandboxkit.providers import _agent
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
 
@@ -44,7 +45,7 @@ async def grade_batch(
 
 
 @pytest.mark.nightly
-def test_sleepers_mask_nobody_behind_them() -> None:
+def test_sleeping_submissions_mask_none_behind_them() -> None:
     codes = [f"{SLEEPER} # {number}" for number in range(50)] + [RIGHT] * 10
     begun = time.monotonic()
     limits = Limits(timeout=0.6, wall=0.6, deadline=12, retries=0)
@@ -63,7 +64,7 @@ def test_the_duration_of_a_batch_of_sleepers_is_known_beforehand() -> None:
     assert 6 * limits.longest < took < limits.longest_batch(12, 2)
 
 
-def test_one_that_waits_behind_others_for_a_fresh_sandbox_is_not_masked() -> None:
+def test_a_submission_that_waits_for_a_fresh_sandbox_is_not_masked() -> None:
     async def run() -> Verdict:
         async with Session(FakeProvider(), max_concurrency=1) as session:
             agent = session.sandbox(files={"/workspace/a": b""})
@@ -88,7 +89,7 @@ def test_one_that_waits_behind_others_for_a_fresh_sandbox_is_not_masked() -> Non
     assert asyncio.run(run()).outcome is Outcome.PASSED
 
 
-def test_a_queue_in_which_nothing_moves_ends() -> None:
+def test_a_stalled_queue_ends() -> None:
     async def run() -> Verdict:
         async with Session(FakeProvider(), max_concurrency=1) as session, session.sandbox():
             limits = Limits(timeout=0.2, deadline=0.5)
@@ -97,7 +98,7 @@ def test_a_queue_in_which_nothing_moves_ends() -> None:
     assert asyncio.run(run()).detail == "no answer within deadline=0.5 s"
 
 
-def test_service_counts_and_waiting_does_not() -> None:
+def test_service_time_counts_and_waiting_does_not() -> None:
     waiting: float | None = 0.0
 
     async def run() -> None:
@@ -113,7 +114,7 @@ def test_service_counts_and_waiting_does_not() -> None:
     assert time.monotonic() - begun > 1.3
 
 
-def test_a_timeout_of_somebody_else_is_not_taken_for_the_deadline() -> None:
+def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
     async def run() -> None:
         async with service_time(60.0, lambda: None):
             raise TimeoutError("theirs")
@@ -132,7 +133,7 @@ UNIQUE = {
 }
 
 
-def test_slowness_in_the_judge_is_the_submissions_and_masks_nobody() -> None:
+def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
     codes = ["def f(): return list(range(100_000))"] * 2 + ["def f(): return [1, 2, 3]"] * 2
     limits = Limits(timeout=1.0, wall=3.0, deadline=120)
     verdicts = asyncio.run(grade_batch(codes, limits, UNIQUE, 2))
@@ -140,7 +141,7 @@ def test_slowness_in_the_judge_is_the_submissions_and_masks_nobody() -> None:
     assert outcomes == [Outcome.TIMEOUT] * 2 + [Outcome.PASSED] * 2, verdicts
 
 
-def test_who_runs_out_of_time_between_long_answers_did_not_write_too_much() -> None:
+def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
     code = "def f():\n    while True: yield list(range(20_000))"
     task: Mapping[str, object] = {
         "tests": "from solution import f\ndef test_f():\n    assert sum(map(len, f())) == 3\n"
@@ -157,7 +158,7 @@ IN_VAIN = {
 }
 
 
-def test_tests_that_wait_in_vain_are_the_submissions_time() -> None:
+def test_tests_that_wait_for_a_submission_use_its_time() -> None:
     limits = Limits(timeout=1.0, wall=1.0, deadline=6.0)
     codes = ["def f(done): pass", "def f(done): done()"]
     verdicts = asyncio.run(grade_batch(codes, limits, IN_VAIN, 2))
@@ -166,7 +167,8 @@ def test_tests_that_wait_in_vain_are_the_submissions_time() -> None:
 
 
 LATER = "import time\ndef f(x):\n    time.sleep(1.5)\n    return x + 1"
-INTERPRETER = b"How a fork of the interpreter ends"
+# The interpreter's command line has its program, which begins with this file.
+INTERPRETER = Path(_agent.__path__[0], "in_sandbox", "end.py").read_bytes().splitlines()[0]
 
 
 def jobs(sandbox_id: str) -> list[tuple[int, int]]:
@@ -199,7 +201,9 @@ async def graded_under_fire(which: int, task: Mapping[str, object]) -> tuple[Ver
 @pytest.mark.parametrize(
     "task", [TASK, {"tests": "from solution import f\ndef test_f():\n    assert f(1) == 2\n"}]
 )
-def test_who_is_killed_from_outside_is_graded_alone(which: int, task: Mapping[str, object]) -> None:
+def test_a_submission_killed_from_outside_is_graded_again_alone(
+    which: int, task: Mapping[str, object]
+) -> None:
     verdict, killed = asyncio.run(graded_under_fire(which, task))
     assert verdict.outcome is Outcome.PASSED, verdict
     assert killed

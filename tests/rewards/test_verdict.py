@@ -9,7 +9,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, 1.5, -0.1, True, "1", None])
-def test_a_score_is_a_finite_number_in_0_to_1(score: float) -> None:
+def test_a_score_is_a_finite_number_from_0_to_1(score: float) -> None:
     with pytest.raises(ConfigurationError, match="score"):
         Verdict(Outcome.FAILED, score)
 
@@ -19,7 +19,7 @@ def test_a_failure_has_no_full_score() -> None:
         Verdict(Outcome.TAMPERED, 1.0)
 
 
-def test_an_infrastructure_error_is_nobody_elses() -> None:
+def test_an_infrastructure_error_is_blamed_on_the_infrastructure_only() -> None:
     with pytest.raises(ConfigurationError, match="policy"):
         Verdict(Outcome.INFRA_ERROR, 0.0, "policy")
     with pytest.raises(ConfigurationError, match="infra"):

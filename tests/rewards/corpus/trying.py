@@ -16,6 +16,15 @@ Key = tuple[str, str | None]
 
 LIMITS = Limits(timeout=10, wall=20, memory_mb=256)
 _BRIEF = replace(LIMITS, timeout=2, wall=3)
+_ENDLESS = SLOW | {
+    "calls with what never ends",
+    "calls without end",
+    "changes the number five",
+    "guesses until it may",
+    "prints without end",
+    "puts in too much",
+}
+"""Cheats that use all of their time. SLOW has those that hold up the graders of tests/rewards/test_table.py."""
 
 
 def in_turn(shapes_of_each: int) -> Iterator[Tried]:
@@ -41,7 +50,7 @@ def try_all(
     """
     groups: dict[Limits, dict[str, tuple[Key, Graded]]] = {LIMITS: {}, _BRIEF: {}}
     for trial, shape, name in tried:
-        group = groups[_BRIEF if name in SLOW else LIMITS]
+        group = groups[_BRIEF if name in _ENDLESS else LIMITS]
         code = trial.honest if name is None else trial.cheats[name]
         task = {"test_list": list(shape.lines)} if as_lines else shape.task
         group[str(len(group))] = (shape.name, name), (str(len(group)), code, task)

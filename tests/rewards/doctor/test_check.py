@@ -67,7 +67,7 @@ def test_a_good_task_is_fine() -> None:
     assert (report.mutants, report.survivors) == (2, 0)
 
 
-def test_tests_that_compare_a_submission_with_itself_are_bought_by_constants() -> None:
+def test_tests_that_compare_a_submission_with_itself_are_cheated_by_constants() -> None:
     report = checked(module("add", "assert add(1, 2) == add(2, 1)"))
     assert report.status == "bought"
     found = {finding.what: finding.remedy for finding in report.findings}
@@ -75,7 +75,7 @@ def test_tests_that_compare_a_submission_with_itself_are_bought_by_constants() -
     assert report.shape == "judge"
 
 
-def test_tests_that_look_at_the_length_alone_are_bought_by_the_argument_and_weak() -> None:
+def test_tests_of_the_length_alone_are_cheated_and_weak() -> None:
     reference = "def double(xs):\n    return [2 * x for x in xs]\n"
     report = checked(module("double", "assert len(double([1, 2])) == 2"), reference)
     assert report.status == "bought"
@@ -83,7 +83,7 @@ def test_tests_that_look_at_the_length_alone_are_bought_by_the_argument_and_weak
     assert "weak" in kinds(report)
 
 
-def test_tests_without_assertions_and_of_errors_alone_are_bought() -> None:
+def test_tests_without_assertions_or_of_errors_alone_are_cheated() -> None:
     assert checked(module("add", "add(1, 2)")).status == "bought"
     reference = "def age(n):\n    if n < 0:\n        raise ValueError(n)\n    return n\n"
     body = ("try:", "    age(-1)", "    assert False", "except ValueError:", "    pass")
@@ -159,7 +159,7 @@ def test_programs_are_checked_too() -> None:
     }
 
 
-def test_a_grader_that_trusts_the_exit_status_is_bought() -> None:
+def test_a_grader_that_trusts_the_exit_status_is_cheated() -> None:
     found = {finding.what for finding in checked(GOOD, grader=ExitCode()).findings}
     assert "os._exit(0) when it is loaded" in found
 

@@ -35,7 +35,7 @@ def test_it():
 """
 
 
-def test_names_are_told_from_helpers_classes_and_exceptions() -> None:
+def test_names_are_distinguished_from_helpers_classes_and_exceptions() -> None:
     names = names_of({"tests": TESTS}, BANK)
     assert names.functions == ("opened",)
     assert names.classes == ("Account",)
@@ -54,7 +54,7 @@ def test_lines_and_cases_have_names_and_a_first_answer() -> None:
     assert names_of({"cases": [{"stdin": "1", "stdout": "2"}]}, "").printed == "2"
 
 
-def test_the_classes_of_cheats_that_are_known_are_all_made() -> None:
+def test_all_known_classes_of_cheats_are_generated() -> None:
     names = names_of({"tests": TESTS}, BANK)
     made = {each.name: each.code for each in cheats(names, BANK)}
     for name in (

@@ -80,7 +80,7 @@ def width(numbers): raise asyncio.CancelledError
     "a call raises an error that says that a sandbox did not start": """\
 class SandboxStartError(RuntimeError): pass
 SandboxStartError.__module__ = "sandboxkit.errors"
-def width(numbers): raise SandboxStartError("the sandbox did not start: no first word for 60 s")
+def width(numbers): raise SandboxStartError("the sandbox did not start: no greeting within 60 s")
 """,
     "a call raises a JSON error": """\
 import json
@@ -177,7 +177,7 @@ def distinct(numbers):
 
 _DISTINCT_CHEATS = {
     "numbers with one and the same hash": """\
-def distinct(numbers): return [k * (2 ** 61 - 1) for k in range(30_000)]
+def distinct(numbers): return [k * (2 ** 61 - 1) for k in range(10_000)]
 """,
     "an infinite iterator": """\
 import itertools

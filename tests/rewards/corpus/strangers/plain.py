@@ -41,9 +41,9 @@ def _forked(work: Callable[[], bool]) -> bool:
             _child(work, write, temporary)
         os.close(write)
         with os.fdopen(read, "rb") as answer:
-            said = answer.read()
+            output = answer.read()
         os.waitpid(child, 0)
-    return said == b"yes"
+    return output == b"yes"
 
 
 def _child(work: Callable[[], bool], write: int, temporary: str) -> NoReturn:
