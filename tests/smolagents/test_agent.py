@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_step_and_the_next_has_the_tools_and_variables(session: 
         assert executor.sandbox.exec(["pgrep", "-c", "python3"]).result().stdout == "2\n"
 
 
-def test_what_cannot_be_sent_is_refused_by_name(session: Session) -> None:
+def test_a_value_that_cannot_be_sent_is_refused_by_name(session: Session) -> None:
     with SandboxkitExecutor(session) as executor:
         with pytest.raises(Exception, match=r"'handle' cannot be sent to a sandbox: .*object"):
             executor.send_variables({"fine": 1, "handle": object()})
@@ -144,17 +144,17 @@ def test_what_cannot_be_sent_is_refused_by_name(session: Session) -> None:
         SandboxkitExecutor(session, timeout=0)
 
 
-def test_a_start_that_fails_is_no_step_of_the_models(session: Session) -> None:
+def test_a_failed_start_is_not_a_step_of_the_model(session: Session) -> None:
     with Session("local", image="/no/such/image") as other:
         with pytest.raises(SandboxError, match="/no/such/image"), SandboxkitExecutor(other) as made:
             made("1")
         assert living(other) == []
-    for python, said in (
+    for python, output in (
         ("no-such-python", "no-such-python"),
         ("false", "cannot start with 'false'"),
     ):
         executor = SandboxkitExecutor(session, python=python)
-        with pytest.raises(SandboxError, match=said), executor:
+        with pytest.raises(SandboxError, match=output), executor:
             executor("1")
 
 

@@ -112,7 +112,7 @@ def test_arrays_and_pictures_leave_a_sandbox_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("import os; os._exit(3)", "ended with status 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
@@ -123,9 +123,9 @@ def test_arrays_and_pictures_leave_a_sandbox_too() -> None:
     ids=["exits", "killed", "SystemExit", "unprintable", "interrupted"],
 )
 def test_code_that_breaks_its_process_is_told_so_and_the_next_step_runs(
-    executor: SandboxkitExecutor, code: str, said: str
+    executor: SandboxkitExecutor, code: str, expected: str
 ) -> None:
-    with pytest.raises(InterpreterError, match=said):
+    with pytest.raises(InterpreterError, match=expected):
         executor(f"print('before')\n{code}")
     assert executor.state["_print_outputs"].startswith("before")
     assert executor("6 * 7").output == 42
