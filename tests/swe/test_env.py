@@ -1,13 +1,16 @@
 """Episodes: budgets, penalties, failures of the infrastructure, the pool and the plain loop."""
 
 import asyncio
+import dataclasses
+import http.server
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, SandboxSpec, Session
+from sandboxkit import ConfigurationError, Egress, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
 from sandboxkit.testing import FakeProvider
@@ -81,6 +84,63 @@ async def test_the_token_budget_ends_the_episode(session: Session, tasks: dict[s
         await env.reset("a")
         assert not (await env.step("bash", RIGHT, tokens=99)).done
         assert (await env.step("bash", RIGHT, tokens=1)).done
+
+
+FETCH = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1]).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+class Mirror(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a package")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+async def test_the_setup_reaches_what_it_may_and_the_agent_does_not(
+    session: Session, tasks: dict[str, Task]
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as mirror:
+        thread = threading.Thread(target=mirror.serve_forever)
+        thread.start()
+        fetch = f"python3 -c '{FETCH}' http://mirror.test:{mirror.server_port}/"
+        task = dataclasses.replace(
+            tasks["a"],
+            setup=f"{fetch} > installed",
+            setup_network=Egress(
+                allow=[f"mirror.test:{mirror.server_port}"],
+                hosts={"mirror.test": "127.0.0.1"},
+                private=["127.0.0.1"],
+            ),
+        )
+        try:
+            async with SweEnv(session, {"a": task}) as env:
+                await env.reset("a")
+                seen = await env.step("bash", {"command": f"cat installed; {fetch}"})
+        finally:
+            mirror.shutdown()
+            thread.join()
+    assert seen.observation.split()[:3] == ["a", "package", "403"]
+
+
+async def test_a_setup_network_is_read_from_the_task_and_checked(folder: Path) -> None:
+    settings = folder / "a" / "task.toml"
+    settings.write_text('[sandboxkit]\nsetup_allow = ["pypi.org"]\n')
+    task = load_tasks(folder)["a"]
+    assert task.setup_network == Egress(allow=["pypi.org"])
+    with pytest.raises(ConfigurationError, match="network='internet'"):
+        dataclasses.replace(task, network="internet")
+    settings.write_text('[sandboxkit]\nsetup_allow = ["https://pypi.org"]\n')
+    with pytest.raises(ConfigurationError, match=r"https://pypi\.org"):
+        load_tasks(folder)
 
 
 async def test_a_setup_that_fails_is_tried_again_and_then_masked(

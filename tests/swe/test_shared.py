@@ -149,7 +149,7 @@ async def test_the_exit_status_and_the_reward_agree(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_what_the_tests_leave_running_is_dead_before_the_reward_is_read(
+async def test_processes_of_the_tests_are_dead_before_the_reward_is_read(
     session: Session, tmp_path: Path
 ) -> None:
     """The forger waits for the shell's end, which a reward after the last process does not give."""

@@ -99,7 +99,7 @@ def test_an_archive_is_unpacked_once_and_stays_in_its_folder(tmp_path: Path, cac
     assert sorted(cache.rglob("*")) == before
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no folder or archive"):
         load_tasks(tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match=r"no folder with an instruction\.md"):

@@ -37,7 +37,7 @@ async def edit(tools: Toolbox, **arguments: object) -> str:
     return (await tools.call("str_replace_editor", arguments)).text
 
 
-def test_the_middle_goes_and_both_ends_stay() -> None:
+def test_output_over_the_limit_drops_its_middle() -> None:
     text = "".join(f"line {n}\n" for n in range(1000))
     cut = truncate_middle(text, 300)
     assert len(cut) <= 300
@@ -56,7 +56,7 @@ async def bash(tools: Toolbox, command: str, **arguments: object) -> str:
     return (await tools.call("bash", {"command": command, **arguments})).text
 
 
-async def test_what_a_script_leaves_in_the_shell_lasts(tools: Toolbox) -> None:
+async def test_changes_of_a_script_to_the_shell_persist(tools: Toolbox) -> None:
     script = "mkdir -p deep/er && cd deep/er\nCOLOUR='light blue'\nshow() { pwd; echo $COLOUR; }"
     assert await bash(tools, script) == "(no output)"
     result = await tools.call("bash", {"command": "show"})
@@ -89,13 +89,13 @@ async def test_a_shell_that_ends_is_replaced_and_that_is_said(tools: Toolbox) ->
     assert "status 137; the shell has ended" in await bash(tools, "kill -9 $$")
 
 
-async def test_a_syntax_error_is_seen_and_the_shell_goes_on(tools: Toolbox) -> None:
+async def test_a_syntax_error_is_shown_and_the_shell_continues(tools: Toolbox) -> None:
     result = await tools.call("bash", {"command": "if then"})
     assert "syntax error" in result.text
     assert (await tools.call("bash", {"command": "echo fine"})).text == "fine\n"
 
 
-async def test_a_script_past_its_time_goes_on_until_it_is_stopped(sandbox: Sandbox) -> None:
+async def test_a_script_past_its_time_runs_until_it_is_stopped(sandbox: Sandbox) -> None:
     tools = Toolbox(sandbox, timeout=1)
     result = await tools.call("bash", {"command": "cd /tmp; echo begun; sleep 61; echo never"})
     assert result.error
@@ -112,7 +112,9 @@ async def test_a_script_past_its_time_goes_on_until_it_is_stopped(sandbox: Sandb
     assert "no script runs" in await bash(tools, "yes", as_input=True)
 
 
-async def test_what_takes_no_interrupt_is_killed_and_then_its_shell(sandbox: Sandbox) -> None:
+async def test_a_program_that_ignores_the_interrupt_is_killed_and_then_its_shell(
+    sandbox: Sandbox,
+) -> None:
     tools = Toolbox(sandbox, timeout=0.3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_bash, "_INTERRUPT_SECONDS", 0.5)
@@ -124,7 +126,7 @@ async def test_what_takes_no_interrupt_is_killed_and_then_its_shell(sandbox: San
     assert await bash(tools, "echo [$x]") == "[]\n"
 
 
-async def test_a_program_is_answered(tools: Toolbox, sandbox: Sandbox) -> None:
+async def test_a_program_can_be_answered(tools: Toolbox, sandbox: Sandbox) -> None:
     quick = Toolbox(sandbox, timeout=0.3)
     assert "name? " in await bash(quick, "read -p 'name? ' name; echo hello $name; cat; echo over")
     answered = await bash(quick, "ann", as_input=True)
@@ -133,7 +135,7 @@ async def test_a_program_is_answered(tools: Toolbox, sandbox: Sandbox) -> None:
     assert await bash(quick, "C-d") == "over\n"
 
 
-async def test_a_connection_that_is_lost_is_not_the_scripts_doing() -> None:
+async def test_a_lost_connection_is_not_the_scripts_fault() -> None:
     async with Session(FakeProvider()) as session:
         box = session.sandbox()
         tools = Toolbox(box)
