@@ -37,7 +37,7 @@ def test_the_output_is_exactly_what_was_printed(terminal: Terminal) -> None:
     assert drawn.plain == "\ufffdred"
 
 
-def test_the_status_is_the_commands(terminal: Terminal) -> None:
+def test_the_status_is_that_of_the_command(terminal: Terminal) -> None:
     statuses = {
         "false || true": 0,
         "false && true": 1,
@@ -53,7 +53,7 @@ def test_the_status_is_the_commands(terminal: Terminal) -> None:
     assert ran(terminal, "echo $?; (exit $?)").output == "9\n"
 
 
-def test_what_a_command_leaves_in_the_shell_lasts(terminal: Terminal, box: Sandbox) -> None:
+def test_changes_of_the_shell_persist(terminal: Terminal, box: Sandbox) -> None:
     ran(terminal, "x='a  b'; e() { echo \"<$x>\"; }; shopt -s extglob; alias hey='echo hey'")
     ran(terminal, "mkdir -p /tmp/there; cd /tmp/there; umask 027; trap 'echo bye' USR1")
     kept = ran(terminal, "e; hey; pwd; umask; echo !(x); kill -USR1 $$; declare y=5")
@@ -65,7 +65,7 @@ def test_what_a_command_leaves_in_the_shell_lasts(terminal: Terminal, box: Sandb
     assert ran(terminal, "echo alive; cd /tmp").output == "alive\n"
 
 
-def test_a_virtual_environment_comes_and_goes(terminal: Terminal) -> None:
+def test_a_virtual_environment_can_be_entered_and_left(terminal: Terminal) -> None:
     before = ran(terminal, "cd /tmp; python3 -m venv --without-pip v; command -v python3").output
     ran(terminal, ". v/bin/activate")
     assert ran(terminal, "command -v python3; python3 -c 'print(1)'").output == (
@@ -74,7 +74,7 @@ def test_a_virtual_environment_comes_and_goes(terminal: Terminal) -> None:
     assert ran(terminal, "deactivate; command -v python3").output == before
 
 
-def test_what_bash_cannot_read_is_not_run(terminal: Terminal) -> None:
+def test_a_command_that_bash_cannot_parse_is_not_run(terminal: Terminal) -> None:
     for wrong in ("if then", "echo 'a", "(a", "echo $(", "x() {"):
         refused = ran(terminal, f"touch /tmp/was-run; {wrong}")
         assert refused.returncode == 2
@@ -82,7 +82,7 @@ def test_what_bash_cannot_read_is_not_run(terminal: Terminal) -> None:
     assert ran(terminal, "test -e /tmp/was-run").returncode == 1
 
 
-def test_errors_that_end_scripts_leave_the_shell(terminal: Terminal) -> None:
+def test_errors_that_end_scripts_keep_the_shell(terminal: Terminal) -> None:
     assert "unbound" in ran(terminal, "set -u; echo $nothing; echo on").output
     assert ran(terminal, "set +u; echo ${nothing:?bad}").output == "bash: nothing: bad\n"
     assert ran(terminal, "exec /no/such").returncode == 127
@@ -101,7 +101,7 @@ def test_commands_and_output_of_any_size(terminal: Terminal) -> None:
     assert ran(terminal, "echo next") == TerminalResult(b"next\n", 0)
 
 
-def test_jobs_go_on_between_commands(terminal: Terminal) -> None:
+def test_jobs_continue_between_commands(terminal: Terminal) -> None:
     assert ran(terminal, "sleep 71 & (sleep 72 &)").output.startswith("[1] ")
     assert "sleep 71" in ran(terminal, "jobs").output
     assert "Terminated" in ran(terminal, "kill %1; wait %1").output

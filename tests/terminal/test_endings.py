@@ -42,7 +42,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_closing_ends_all_that_was_started_and_the_sandbox_lives_on(box: Sandbox) -> None:
+def test_closing_ends_all_commands_and_keeps_the_sandbox(box: Sandbox) -> None:
     with box.terminal() as terminal:
         assert terminal.run(DAEMONS, timeout=SECONDS).result().returncode == 0
         until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"])
@@ -66,7 +66,7 @@ def test_closing_ends_all_that_was_started_and_the_sandbox_lives_on(box: Sandbox
         ("rm -rf /tmp/.sandboxkit-*; sleep 83", 137, ""),  # what it reports through
     ],
 )
-def test_a_shell_that_ends_says_so_and_takes_all_along(
+def test_a_shell_that_ends_says_so_and_ends_its_processes(
     box: Sandbox, command: str, status: int | None, says: str
 ) -> None:
     with box.terminal() as terminal:
@@ -103,14 +103,14 @@ def test_a_command_is_not_run_where_the_shell_ends_while_it_is_stored(
     assert raised.value.ended
 
 
-def test_reports_that_nobody_made_are_no_reports(box: Sandbox) -> None:
+def test_forged_reports_are_ignored(box: Sandbox) -> None:
     with box.terminal() as terminal:
         flood = "cd /tmp/.sandboxkit-*; for i in {1..200}; do printf '%0999d\\n' 1; done >status"
         assert terminal.run(f"{flood}; (exit 5)", timeout=SECONDS).result().returncode == 5
         assert terminal.run("cd /tmp; echo on", timeout=SECONDS).result().output == "on\n"
 
 
-def test_an_image_without_bash_is_told_what_is_missing() -> None:
+def test_an_image_without_bash_names_what_is_missing() -> None:
     with Session(FakeProvider(), env={"PATH": "/nothing"}) as session:
         with pytest.raises(CommandStartError, match="needs bash, stty and mkfifo") as lacking:
             session.sandbox().terminal().start().result(SECONDS)
@@ -128,7 +128,7 @@ def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(box: Sandbox) 
     box.remove("/tmp/later").result(SECONDS)
 
 
-def test_a_sandbox_that_ends_is_no_doing_of_the_commands() -> None:
+def test_a_sandbox_that_ends_is_not_the_commands_fault() -> None:
     with Session(FakeProvider()) as session:
         box = session.sandbox()
         terminal = box.terminal()
@@ -161,7 +161,7 @@ class Piecemeal(FakeProvider):
 
 
 @pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSTOP])
-def test_nor_where_the_shell_outlives_its_command(first: signal.Signals) -> None:
+def test_a_stop_during_a_command_is_not_the_commands_fault(first: signal.Signals) -> None:
     with Session(Piecemeal(first)) as session:
         box = session.sandbox()
         waiting = box.terminal().run("touch begun; sleep 84")

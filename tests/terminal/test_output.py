@@ -11,7 +11,7 @@ MARK = b"\x1b]m;"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_marks_are_no_output_however_they_are_cut(size: int) -> None:
+def test_split_markers_are_removed_from_output(size: int) -> None:
     text = b"a\x1b]m\x1b]m;12.3\ab\x1b]\x1b[1m" + MARK + b"x" * 80 + b"\x1b]m;12.4\ac\x1b]m;"
     unread = UnreadOutput(1000, MARK)
     for at in range(0, len(text), size):
@@ -25,7 +25,7 @@ def test_marks_are_no_output_however_they_are_cut(size: int) -> None:
     )
 
 
-def test_a_mark_counts_once() -> None:
+def test_a_marker_counts_once() -> None:
     unread = UnreadOutput(1000, MARK)
     unread.feed(MARK + b"12.1\a" + MARK + b"12.2\a")
     assert unread.marked(b"12.2")
@@ -35,7 +35,7 @@ def test_a_mark_counts_once() -> None:
     assert unread.marked(b"12.1")
 
 
-def test_the_middle_goes_and_both_ends_stay() -> None:
+def test_output_over_the_limit_drops_its_middle() -> None:
     unread = UnreadOutput(10, MARK)
     for number in range(1000):
         unread.feed(b"%d," % number)
@@ -56,19 +56,19 @@ def test_the_middle_goes_and_both_ends_stay() -> None:
         ("cut \x1b[31", "cut "),
     ],
 )
-def test_what_a_person_would_read(drawn: str, read: str) -> None:
+def test_control_sequences_are_rendered_as_text(drawn: str, read: str) -> None:
     assert plain(drawn) == read
 
 
 @pytest.mark.parametrize("part", ["\x1bP", "\x1b]", "\x1b[", "x\r", "\b", "\x1b]a\x1b"])
-def test_hostile_drawings_cost_time_in_proportion(part: str) -> None:
+def test_hostile_control_sequences_take_linear_time(part: str) -> None:
     begun = time.process_time()
     plain(part * 100_000)
     assert time.process_time() - begun < 10  # a quadratic one takes hours
 
 
 @pytest.mark.parametrize("part", [b"x", MARK, MARK + b"1.1\a", MARK[:-1]])
-def test_hostile_output_costs_time_in_proportion(part: bytes) -> None:
+def test_hostile_output_takes_linear_time(part: bytes) -> None:
     begun = time.process_time()
     unread = UnreadOutput(1 << 20, MARK)
     for _ in range(4):

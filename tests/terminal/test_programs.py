@@ -11,7 +11,7 @@ from sandboxkit.testing import FakeProvider
 SECONDS = 30.0
 
 
-def test_a_deadline_returns_what_there_is_and_the_command_goes_on(terminal: Terminal) -> None:
+def test_a_deadline_returns_partial_output_and_the_command_continues(terminal: Terminal) -> None:
     script = (
         "echo begun; until test -e /tmp/go; do sleep 0.05; done; rm /tmp/go; echo done; (exit 6)"
     )
@@ -33,7 +33,7 @@ def test_an_interrupt_ends_what_runs(terminal: Terminal, program: str) -> None:
     assert terminal.interrupt().result().returncode == 0  # nothing runs
 
 
-def test_what_takes_no_interrupt_is_killed(terminal: Terminal) -> None:
+def test_a_program_that_ignores_the_interrupt_is_killed(terminal: Terminal) -> None:
     raw = "import tty, time, sys; tty.setraw(0); print('raw', flush=True); time.sleep(76)"
     for program in ("(trap '' INT; sleep 77)", f'python3 -c "{raw}"'):
         assert terminal.run(f"x=kept; {program}", timeout=0.5).result().running
@@ -44,7 +44,7 @@ def test_what_takes_no_interrupt_is_killed(terminal: Terminal) -> None:
     ).result().output == ("kept\n icanon\n")
 
 
-def test_a_program_is_answered(terminal: Terminal) -> None:
+def test_a_program_can_be_answered(terminal: Terminal) -> None:
     running = terminal.run("read -p 'name? ' name; cat; echo \"<$name>\"", timeout=SECONDS)
     assert terminal.expect(r"name\? ", timeout=SECONDS).result().match
     terminal.send("ann\n").result()
@@ -52,7 +52,7 @@ def test_a_program_is_answered(terminal: Terminal) -> None:
     assert running.result().output == "more\n<ann>\n"
 
 
-def test_pythons_prompt(terminal: Terminal) -> None:
+def test_python_can_be_used_interactively(terminal: Terminal) -> None:
     terminal.send("python3 -q\n").result()
     assert terminal.expect(">>> ", timeout=SECONDS).result().match
     terminal.send("x = 6 * 7\nx\n").result()
@@ -67,7 +67,7 @@ def test_pythons_prompt(terminal: Terminal) -> None:
     assert terminal.run("echo back", timeout=SECONDS).result().output == "back\n"
 
 
-def test_what_came_in_between_is_read(terminal: Terminal) -> None:
+def test_output_that_arrived_between_calls_is_read(terminal: Terminal) -> None:
     terminal.send("printf 'x\\377y'; printf END\n").result()
     found = terminal.expect("x.y", timeout=SECONDS).result()
     assert found.output == "x\ufffdy"
