@@ -1,0 +1,192 @@
+"""Each trainer's own way from a response to a reward, through the adapter as the document uses it."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.adapters_document import use
+from tests.frameworks_here import framework
+from tests.trainers.published import slime
+
+Reward = Callable[[str, Any], float | None]
+"""Returns the reward of a response for a ground truth; None if the trainer leaves the sample out.
+Raises what stops the trainer."""
+
+PUBLISHED = Path(__file__).parent / "published"
+PROMPT = "Write add(a, b).\n"
+
+
+def file_of(trainer: str, folder: Path, changes: str = "", grader: str = "HostCompare()") -> Path:
+    """Write the document's lines for a trainer, with other options, to a file, as users have them."""
+    code = use(f"{trainer} ").replace('provider="docker"', f"provider=PROVIDER{changes}")
+    code = code.replace("HostCompare()", grader)
+    path = folder / "sandbox_reward.py"
+    path.write_text(f"from tests.trainers.options import *\n{code}")
+    return path
+
+
+class Letters:
+    """A tokenizer whose tokens are characters; "\\x00" is its only special token."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
+
+    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
+        text = "".join(chr(int(number)) for number in ids)
+        return text.rstrip("\x00") if skip_special_tokens else text.replace("\x00", "<|im_end|>")
+
+
+def verl(path: Path, manager: str = "naive") -> Reward:
+    """Load the file as verl does and let one of its reward managers call it."""
+    framework("verl")
+    import numpy as np
+    import torch
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    config = OmegaConf.create(
+        {"reward": {"custom_reward_function": {"path": str(path), "name": "compute_score"}}}
+    )
+    compute_score = get_custom_reward_fn(config)
+    assert inspect.iscoroutinefunction(compute_score)
+
+    async def run(text: str, truth: Any) -> float:
+        ids = torch.tensor([[ord(letter) for letter in f"{text}\x00"]])
+        data = DataProto.from_dict(
+            tensors={"responses": ids, "attention_mask": torch.ones_like(ids)},
+            non_tensors={
+                "data_source": np.array(["code"], dtype=object),
+                "reward_model": np.array([{"ground_truth": truth}], dtype=object),
+                "extra_info": np.array([{}], dtype=object),
+            },
+        )
+        made = get_reward_manager_cls(manager)(
+            config=config, tokenizer=Letters(), compute_score=compute_score
+        )
+        answer = await made.run_single(data)
+        if "error" not in answer["reward_extra_info"]:
+            assert answer["reward_extra_info"].keys() == {"score", "acc", "outcome", "detail"}
+        return float(answer["reward_score"])
+
+    return lambda text, truth: asyncio.run(run(text, truth))
+
+
+def openrlhf(path: Path) -> Reward:
+    """Let OpenRLHF's executor of single turns call the file; a reward that is missing stops it."""
+    agent = framework("openrlhf.utils.agent")
+    executor = agent.SingleTurnAgentExecutor(str(path))
+    return lambda text, truth: _episode(executor, text, truth)
+
+
+def openrlhf_agent(path: Path) -> Reward:
+    """Let OpenRLHF run an episode of the file's agent."""
+    framework("openrlhf.utils.agent")
+    text = path.read_text().replace("reward_function", "agent_executor")
+    made: dict[str, Any] = {}
+    exec(compile(text.replace("reward_func ", "AgentExecutor "), str(path), "exec"), made)
+    executor = made["AgentExecutor"]()
+    return lambda text, truth: _episode(executor, text, truth)
+
+
+def _episode(executor: Any, text: str, truth: Any) -> float | None:
+    async def generate(*_: Any, **__: Any) -> Any:
+        ids = [ord(letter) for letter in f"{text}\x00"]
+        shown = Letters().decode(ids, skip_special_tokens=False)
+        return SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=ids, text=shown, finish_reason="stop")]
+        )
+
+    answer = asyncio.run(
+        executor.execute(
+            PROMPT,
+            json.dumps(truth),
+            SimpleNamespace(max_tokens=500, logprobs=None),
+            4000,
+            Letters(),
+            SimpleNamespace(generate=generate),
+        )
+    )
+    if answer["reward"] is None:  # its trainer cannot make a batch of it
+        raise RuntimeError("OpenRLHF stops: no reward")
+    reward, score = float(answer["reward"]), float(answer["scores"])
+    assert math.isnan(reward) == math.isnan(score)
+    return None if math.isnan(reward) else reward
+
+
+def slime_single(path: Path) -> Reward:
+    """Await the file's function with a sample."""
+    custom_rm = _made(path)["custom_rm"]
+
+    def run(text: str, truth: Any) -> float | None:
+        group = [slime.Sample(prompt=PROMPT, response=text, label=json.dumps(truth))]
+        (sample,) = asyncio.run(slime.rewarded(custom_rm, group, group_rm=False))
+        return None if sample.remove_sample else sample.reward
+
+    return run
+
+
+def skyrl(path: Path) -> Reward:
+    """Register the file's environment and run one episode of it."""
+    gym = framework("skyrl_gym")
+    name = f"code-{path.parent.name}"
+    gym.register(name, entry_point=_made(path)["CodeEnv"])
+
+    def run(text: str, truth: Any) -> float:
+        env = gym.make(name, env_config={}, extras={"reward_spec": {"ground_truth": truth}})
+        prompt, _ = env.init([{"role": "user", "content": PROMPT}])
+        assert len(prompt) == 1
+        result = env.step(text)
+        env.close()
+        assert result["done"]
+        assert result["observations"] == []
+        return float(result["reward"])
+
+    return run
+
+
+def nemo_gym(path: Path) -> Reward:
+    """POST a row to the file's server."""
+    with published():
+        server = _made(path)["Server"]()
+
+    def run(text: str, truth: Any) -> float | None:
+        row = {
+            "responses_create_params": {"input": PROMPT},
+            "response": {"output_text": text},
+            "verifier_metadata": truth,
+        }
+        answer = asyncio.run(server.post(row))
+        marked = answer.get("mask_sample", False)
+        assert answer.get("instance_config", {}).get("mask_sample", False) is marked
+        assert ("_ng_failure_class" in answer) is marked
+        return None if marked else float(answer["reward"])
+
+    return run
+
+
+@contextlib.contextmanager
+def published() -> Iterator[None]:
+    """Let imports find the packages that are written down in `published`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PUBLISHED)
+        yield
+    assert sys.path[0] != str(PUBLISHED)
+
+
+def _made(path: Path) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), made)
+    return made

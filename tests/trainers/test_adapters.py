@@ -1,0 +1,217 @@
+"""Each trainer's reward of right and wrong responses, and none when the backend dies."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sandboxkit import ConfigurationError, ProviderUnavailableError
+from sandboxkit.integrations.trainers._scorer import SampleScorer
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec
+from tests.docker.tcp_bridge import TcpBridge
+from tests.docker_here import require_docker
+from tests.trainers import drivers, options
+from tests.trainers.published import slime
+
+pytestmark = [  # the frameworks' own, when they are imported
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+RIGHT = "```python\ndef add(a, b): return a + b\n```"
+WRONG = RIGHT.replace("+", "-")
+TASK = {"test_list": ["assert add(2, 3) == 5"]}
+
+DRIVERS: dict[str, tuple[str, Callable[[Path], drivers.Reward]]] = {
+    "verl": ("verl", drivers.verl),
+    "verl dapo": ("verl", lambda path: drivers.verl(path, "dapo")),
+    "openrlhf": ("OpenRLHF", drivers.openrlhf),
+    "openrlhf agent": ("OpenRLHF", drivers.openrlhf_agent),
+    "slime": ("slime", drivers.slime_single),
+    "skyrl": ("SkyRL", drivers.skyrl),
+    "nemo gym": ("NeMo Gym", drivers.nemo_gym),
+}
+each_trainer = pytest.mark.parametrize("name", DRIVERS)
+CAN_MASK = ("openrlhf", "openrlhf agent", "nemo gym")
+
+
+@pytest.fixture
+def use_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Set the provider of the adapter that is made next."""
+    return lambda provider: monkeypatch.setattr(options, "PROVIDER", provider)
+
+
+def reward_of(name: str, folder: Path, changes: str = "", **given: Any) -> drivers.Reward:
+    trainer, driver = DRIVERS[name]
+    return driver(drivers.file_of(trainer, folder, changes, **given))
+
+
+class Mortal(FakeProvider):
+    """Makes sandboxes until it is killed."""
+
+    dead = False
+
+    async def create(self, spec: SandboxSpec) -> str:
+        if self.dead:
+            raise ProviderUnavailableError("the daemon died")
+        return await super().create(spec)
+
+
+@each_trainer
+def test_the_documented_lines_give_right_and_wrong_responses_their_rewards(
+    name: str, tmp_path: Path
+) -> None:
+    reward = reward_of(name, tmp_path, ", pool=1")
+    assert reward(RIGHT, TASK) == 1.0
+    assert reward(WRONG, TASK) == 0.0
+    assert reward("no idea", TASK) == 0.0
+
+
+SOCKET = "/var/run/docker.sock"
+STOPS = (ProviderUnavailableError, RuntimeError)
+
+
+@each_trainer
+@pytest.mark.parametrize("policy", ["raise", "retry"])
+def test_no_sample_becomes_0_when_the_backend_dies(
+    name: str, policy: str, tmp_path: Path, use_provider: Callable[[Any], None]
+) -> None:
+    use_provider(provider := Mortal())
+    changes = f', extract=whole, on_infra="{policy}", retry_seconds=0.2'
+    reward = reward_of(name, tmp_path, changes, grader="Length()")
+    assert reward("ab", {}) == 1.0
+    assert reward("abc", {}) == 0.0
+    provider.dead = True
+    with pytest.raises(STOPS, match=r"died|no reward"):
+        reward("abcd", {})
+
+
+@pytest.mark.parametrize("name", CAN_MASK)
+def test_a_masked_sample_is_left_out_and_not_0(
+    name: str, tmp_path: Path, use_provider: Callable[[Any], None]
+) -> None:
+    use_provider(provider := Mortal())
+    reward = reward_of(name, tmp_path, ', extract=whole, on_infra="mask"', grader="Length()")
+    assert reward("ab", {}) == 1.0
+    provider.dead = True
+    assert reward("abcd", {}) is None
+    provider.dead = False
+    assert reward("abc", {}) == 0.0
+
+
+@pytest.mark.parametrize(("name", "trainer"), [("verl", "verl"), ("skyrl", "SkyRL")])
+def test_a_mask_is_refused_where_a_trainer_has_none(
+    name: str, trainer: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigurationError, RuntimeError)) as caught:
+        reward_of(name, tmp_path, ', on_infra="mask"')
+    message = str(caught.value.__cause__ or caught.value)
+    assert f"on_infra='mask': {trainer} cannot leave a sample out" in message
+
+
+def slime_group(folder: Path, policy: str, texts: list[str], *, group_rm: bool) -> list[Any]:
+    made: dict[str, Any] = {}
+    path = drivers.file_of("slime", folder, f', extract=whole, on_infra="{policy}"', "Length()")
+    exec(compile(path.read_text(), str(path), "exec"), made)
+    group = [slime.Sample(response=text, label="{}") for text in texts]
+    return asyncio.run(slime.rewarded(made["custom_rm"], group, group_rm=group_rm))
+
+
+class Chosen(FakeProvider):
+    """Makes all sandboxes but those whose numbers are given."""
+
+    def __init__(self, without: set[int]) -> None:
+        super().__init__()
+        self.without, self.made = without, 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.made += 1
+        if self.made - 1 in self.without:
+            raise ProviderUnavailableError("the daemon died")
+        return await super().create(spec)
+
+
+def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
+    tmp_path: Path, use_provider: Callable[[Any], None]
+) -> None:
+    use_provider(Chosen(without={1}))  # 0 is the sandbox of the check before the first batch
+    group = slime_group(tmp_path, "mask", ["ab", "cd", "abc"], group_rm=True)
+    lost = [sample.remove_sample for sample in group]
+    assert sum(lost) == 1
+    known = [s.reward for s in group if not s.remove_sample]
+    mean = sum(known) / len(known)
+    assert slime.advantages(group) == pytest.approx(
+        [0.0 if s.remove_sample else s.reward - mean for s in group]
+    )
+
+
+def test_slime_is_stopped_when_a_whole_group_failed(
+    tmp_path: Path, use_provider: Callable[[Any], None]
+) -> None:
+    use_provider(Chosen(without=set(range(1, 99))))
+    with pytest.raises(ProviderUnavailableError, match=r"all 2 samples .* the daemon died"):
+        slime_group(tmp_path, "mask", ["ab", "cd"], group_rm=True)
+
+
+def test_slime_without_groups_is_told_that_it_cannot_mask(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="add --group-rm, or give 'raise' or 'retry'"):
+        slime_group(tmp_path, "mask", ["ab"], group_rm=False)
+
+
+def test_verl_rewards_ground_truths_as_parquet_holds_them(tmp_path: Path) -> None:
+    reward = reward_of("verl", tmp_path, ", pool=1")
+    row = {"test_list": np.array(TASK["test_list"], dtype=object), "entry_point": None}
+    assert reward(RIGHT, row) == 1.0
+    assert reward(WRONG, json.dumps(TASK)) == 0.0
+
+
+def test_verls_rate_limited_manager_scores_an_error_0_as_the_document_warns(
+    tmp_path: Path, use_provider: Callable[[Any], None]
+) -> None:
+    use_provider(provider := Mortal())
+    path = drivers.file_of("verl", tmp_path, ", extract=whole", "Length()")
+    reward = drivers.verl(path, "rate_limited")
+    assert reward("ab", {}) == 1.0
+    provider.dead = True
+    assert reward("abcd", {}) == 0.0  # where this fails, the document can allow the manager
+
+
+def test_openrlhf_never_grades_code_of_the_prompt() -> None:
+    from sandboxkit.integrations.trainers.openrlhf import _response
+
+    assert _response(f"{RIGHT}\nfine<|im_end|>\n</s>", f"{RIGHT}\n") == "fine"
+    assert _response("p```\nx\n```<\uff5cend of sentence\uff5c>", "p") == "```\nx\n```"
+    with pytest.raises(ConfigurationError, match="does not start with its prompt"):
+        _response(f"{RIGHT[1:]}\nfine", f"{RIGHT}\n")
+
+
+@each_trainer
+def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
+    name: str,
+    tmp_path: Path,
+    use_provider: Callable[[Any], None],
+    scorers: list[SampleScorer],
+) -> None:
+    require_docker()
+    policy = "mask" if name in CAN_MASK else "raise"
+    with TcpBridge(SOCKET) as bridge:
+        use_provider(DockerProvider(base_url=bridge.url))
+        changes = f', pool=1, deadline=30, on_infra="{policy}"'
+        limits = "HostCompare(Limits(timeout=5, deadline=20))"
+        reward = reward_of(name, tmp_path, changes, grader=limits)
+        assert reward(RIGHT, TASK) == 1.0
+        assert reward(WRONG, TASK) == 0.0
+    if policy == "mask":
+        assert reward(WRONG.replace("add", "sub"), TASK) is None
+    else:
+        with pytest.raises(STOPS):
+            reward(WRONG.replace("add", "sub"), TASK)
+    with TcpBridge(SOCKET, port=bridge.port):  # the daemon is back
+        for scorer in scorers:
+            scorer.close()
