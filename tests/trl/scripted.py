@@ -30,8 +30,8 @@ def script(training: Any, *turns: str) -> list[float]:
 
 
 def call(name: str, **arguments: str) -> str:
-    said = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{said}\n</tool_call>"
+    answer = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{answer}\n</tool_call>"
 
 
 async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:

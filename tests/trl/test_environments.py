@@ -40,10 +40,10 @@ def test_environments_give_the_tools_and_the_reward(tmp_path: Path) -> None:
         script(training, *TURNS)
         training.train()
         assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
-        said = json.dumps(training._logs["completion"][0])
-        assert "wrote 2 bytes to /workspace/answer" in said
-        assert "edited /workspace/answer" in said
-        assert "42" in said
+        reply = json.dumps(training._logs["completion"][0])
+        assert "wrote 2 bytes to /workspace/answer" in reply
+        assert "edited /workspace/answer" in reply
+        assert "42" in reply
         listed = environments.session.list().result()
         mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
         assert len(mine) == 16, "one sandbox a rollout"
@@ -66,12 +66,14 @@ def test_pooled_environments_begin_each_rollout_afresh(tmp_path: Path) -> None:
         )
         script(training, call("bash", command="ls; echo 42 > answer"), "done")
         training.train()
-        observed = [said[1]["content"] for said in training._logs["completion"]]
+        observed = [output[1]["content"] for output in training._logs["completion"]]
         assert observed == ["(no output)"] * 16, "no rollout sees the answer of the one before"
         assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
 
 
-@pytest.mark.parametrize("mode", ["environment_factory", "rollout_func"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("environment_factory", marks=pytest.mark.nightly), "rollout_func"]
+)
 def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path, mode: str) -> None:
     provider = Dying()
     with SandboxEnvironments(judge, provider=provider) as environments:
@@ -218,13 +220,13 @@ def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
     with SandboxEnvironments(judge, provider="local") as environments:
         rollout = environments()
         rollout.reset(want="42")
-        for said in (
+        for output in (
             rollout.bash(odd),
             rollout.read_file(odd),
             rollout.write_file(odd, "x"),
             rollout.edit("/workspace/f", odd, odd),
         ):
-            assert said.startswith("error: ")
+            assert output.startswith("error: ")
         if not isinstance(odd, str):
             assert rollout.write_file("/workspace/f", odd).startswith("error: ")
         assert rollout.bash("printf '%s' fine") == "fine"
@@ -245,9 +247,9 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
         rollout.bash("mkdir deep; cd deep; secret=42; show() { echo $secret in $PWD; }")
         assert rollout.bash("show") == "42 in /workspace/deep\n"
         assert "command not found" in other.bash("show")
-        said = rollout.bash("echo so far; read -r line; echo got $line; sleep 600")
-        assert said.startswith("so far\n")
-        assert "still running" in said
+        output = rollout.bash("echo so far; read -r line; echo got $line; sleep 600")
+        assert output.startswith("so far\n")
+        assert "still running" in output
         assert rollout.bash("this", as_input=True).startswith("got this\n")
         assert "[exit status 130" in rollout.bash("C-c")
         rollout.bash("echo 42 > ../answer; while :; do echo 0 > ../answer; sleep 1; done & :")
@@ -277,10 +279,10 @@ def test_a_long_observation_loses_its_middle_and_a_long_command_goes_on() -> Non
     with environments:
         rollout = environments()
         rollout.reset()
-        said = rollout.bash("seq 1000; (exit 3)")
-        assert said.startswith("1\n2\n")
-        assert said.endswith("1000\n\n[exit status 3]")
-        assert "characters left out" in said
+        output = rollout.bash("seq 1000; (exit 3)")
+        assert output.startswith("1\n2\n")
+        assert output.endswith("1000\n\n[exit status 3]")
+        assert "characters left out" in output
         assert "[still running" in rollout.bash("echo so far; sleep 60")
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._training import records
-from sandboxkit.integrations.grpo import show
+from sandboxkit.integrations._training import records, show
 from sandboxkit.integrations.trl import (
     EnvironmentReward,
     SandboxEnvironments,
@@ -108,21 +107,19 @@ def test_by_hand_with_a_failure_and_on_another_rank(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     reward = SandboxReward(Broken(), provider=FakeProvider(), extract=whole, records=tmp_path)
-    said = ["good", "good", "bad"]
-    assert reward(["p"] * 3, said, word=["bad"] * 3, task_id=["t"] * 3) == [1.0, 1.0, None]
+    output = ["good", "good", "bad"]
+    assert reward(["p"] * 3, output, word=["bad"] * 3, task_id=["t"] * 3) == [1.0, 1.0, None]
     reward.close()
     rows = kept(tmp_path / "rank-1", 1)
     assert [row["remembered"] for row in rows] == [False, True, False]
     assert [row["reward"] for row in rows] == [1.0, 1.0, None]
-    assert [row["turns"][0]["text"] for row in rows] == said
+    assert [row["turns"][0]["text"] for row in rows] == output
     lines = list(show.rollouts(tmp_path / "rank-1", None, "infra_error", "best"))
     assert lines[0] == "step 1, rollout 0.2 (task t)"
     assert lines[1] == "reward none: infra_error, the infrastructure's failure, shared"
 
 
-def test_records_that_cannot_be_written_stop_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_records_stop_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(ConfigurationError, match=r"records='.*file' cannot be made"):

@@ -90,7 +90,7 @@ def test_what_happened_is_logged() -> None:
     assert columns["detail"][1] == "no capacity"
 
 
-def test_as_a_coroutine_it_is_the_same() -> None:
+def test_a_coroutine_gives_the_same_result() -> None:
     subject = reward(Length())
     try:
         assert asyncio.run(subject.score(["p"] * 2, ["ab", "abc"])) == [1.0, 0.0]
@@ -125,7 +125,7 @@ SLEEPS = "import time\ndef f(x): time.sleep(600)"
 @pytest.mark.timeout(200)
 def test_the_longest_time_of_a_batch_is_logged_before_it(caplog: pytest.LogCaptureFixture) -> None:
     limits = Limits(timeout=1, wall=4)
-    with caplog.at_level("INFO", logger="sandboxkit.integrations.trl"):
+    with caplog.at_level("INFO", logger="sandboxkit.integrations._training"):
         function = SandboxReward(HostCompare(limits), provider="local", pool=2)
         try:
             rewards = function(
@@ -138,7 +138,7 @@ def test_the_longest_time_of_a_batch_is_logged_before_it(caplog: pytest.LogCaptu
     assert [each.message for each in caplog.records if longest in each.message]
 
 
-def test_completions_that_sleep_mask_nobody_behind_them() -> None:
+def test_sleeping_completions_mask_none_behind_them() -> None:
     limits = Limits(timeout=0.6, wall=0.6)
     subject = SandboxReward(
         HostCompare(limits), provider="local", pool=2, extract=whole, deadline=9
@@ -174,7 +174,7 @@ def test_the_graders_runs_end_before_the_deadline_of_a_sample() -> None:
     assert grader.limits.deadline == 900.0
 
 
-def test_it_can_be_pickled_and_named() -> None:
+def test_the_reward_can_be_pickled_and_named() -> None:
     subject = SandboxReward(Length(), provider="local", extract=whole, name="mbpp")
     copy = pickle.loads(pickle.dumps(subject))
     assert copy.__name__ == "mbpp"
@@ -184,7 +184,7 @@ def test_it_can_be_pickled_and_named() -> None:
         copy.close()
 
 
-def test_what_cannot_be_pickled_is_named() -> None:
+def test_an_unpicklable_part_is_named() -> None:
     subject = SandboxReward(Length(), extract=lambda text: text)
     with pytest.raises(ConfigurationError, match="because of its extract <function"):
         pickle.dumps(subject)

@@ -34,9 +34,9 @@ def test_rollouts_give_the_tools_the_reward_and_a_sandbox_each(tmp_path: Path) -
         script(training, *TURNS)
         training.train()
         assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 8
-        said = str(training._logs["completion"][0])
-        assert "wrote 2 bytes to /workspace/answer" in said
-        assert "edited /workspace/answer" in said
+        output = str(training._logs["completion"][0])
+        assert "wrote 2 bytes to /workspace/answer" in output
+        assert "edited /workspace/answer" in output
         assert [each["infra_failed_rate"] for each in training.state.log_history[:2]] == [0.0] * 2
         listed = environments.session.list().result()
         mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
@@ -149,9 +149,11 @@ def test_a_tool_that_is_not_there_and_a_call_that_does_not_fit_are_answered(
         training = rolling(tmp_path, environments, CHAT)
         script(training, call("get_reward"), call("bash", cmd="ls"), "done")
         training.train()
-        said = training._logs["completion"][0][0]["content"]
-        assert "there is no tool 'get_reward'; there are bash, edit, read_file, write_file" in said
-        assert "unexpected keyword argument 'cmd'" in said
+        output = training._logs["completion"][0][0]["content"]
+        assert (
+            "there is no tool 'get_reward'; there are bash, edit, read_file, write_file" in output
+        )
+        assert "unexpected keyword argument 'cmd'" in output
 
 
 def test_what_a_tool_says_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_a_trainer_works_on_tasks(environments: SweEnvironments, tmp_path: Path,
     assert list(training._logs["rewards"]["environment_reward"]) == [0.75] * 16
     assert training.state.log_history[0]["infra_failed_rate"] == 0.0
     assert (environments.metrics.submitted, environments.metrics.passed) == (16, 16)
-    said = str(training._logs["completion"][0])
-    assert "created /workspace/answer" in said
-    assert "No such file" in said
+    output = str(training._logs["completion"][0])
+    assert "created /workspace/answer" in output
+    assert "No such file" in output
 
 
 def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None:
