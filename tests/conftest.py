@@ -75,6 +75,13 @@ def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
     return set()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that is marked `alone` in a file that `make test-alone` does not find by the mark's name."""
+    for path in {item.path for item in items if item.get_closest_marker("alone")}:
+        if "pytest.mark.alone" not in path.read_text():
+            raise pytest.UsageError(f"{path}: write pytest.mark.alone in the file of the test")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:  # Any: xdist's own
     """Whole files for each process; one for all of the cluster's, which wait for each other."""

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 VENDORS = ("e2b", "daytona", "modal")
 _FOLDERS = ("tests/conformance", "tests/reset", "tests/rewards/test_table.py")
-_FELT = "tests/reset/test_attacks.py::test_an_attack_is_felt_where_nothing_is_reset"
+_FELT = "tests/reset/test_attacks.py::test_an_attack_is_detected_without_a_reset"
 _AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
 
 
@@ -55,7 +55,7 @@ def table(tests: Collection[str]) -> str:
         count = sum(not places.get(check, set()).isdisjoint(VENDORS) for check in pairs)
         return f"{count} of {len(CASES)}"
 
-    step = "tests/reset/test_mutants.py::test_a_missing_step_shows"
+    step = "tests/reset/test_mutants.py::test_a_missing_step_is_detected"
     steps = [each for each in MUTANTS if f"{step}[{each.without.replace(' ', '-')}]" in tests]
     tried = [
         each
