@@ -56,8 +56,8 @@ def container_of_docker_py() -> Iterator[Callable[..., None]]:
 
     def run(**options: object) -> None:
         image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
-        said = client.containers.run(image, ["true"], remove=True, stderr=True, **options)
-        assert said == b""
+        output = client.containers.run(image, ["true"], remove=True, stderr=True, **options)
+        assert output == b""
 
     try:
         yield run

@@ -42,8 +42,8 @@ def execute(sandboxes: list[Sandbox], count: int) -> None:
 
     def finish() -> None:
         number, process = running.popleft()
-        said = process.result(300)
-        assert (said.returncode, said.stdout) == (0, f"{number}\n"), said
+        result = process.result(300)
+        assert (result.returncode, result.stdout) == (0, f"{number}\n"), result
 
     for number in range(count):
         if len(running) == IN_FLIGHT:

@@ -6,7 +6,7 @@ The model and task of `make grpo-demo`, in local sandboxes. Of the runs of a sub
 `rate` loses its sandbox, which is deleted under it, and of the sandboxes as many cannot be made: once
 with the retries that graders make by default, and once with none, where each costs a rollout its
 verdict. A rollout of one run is wrong where it has another reward than the same answer had elsewhere.
-The learning rate falls to 0, unlike the demo's: at a constant one a run sometimes undoes at its end
+The learning rate falls to 0, as in the demo: at a constant rate a run sometimes undoes at its end
 what it has learnt, failures or not. Needs the training group.
 """
 
@@ -22,8 +22,7 @@ from pathlib import Path
 from toys import compose
 
 from sandboxkit import ProviderUnavailableError
-from sandboxkit.integrations._training import records
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training import plot, records
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Limits

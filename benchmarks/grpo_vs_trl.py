@@ -27,7 +27,7 @@ from typing import Any
 from toys import compose
 
 from sandboxkit import Operation, Session
-from sandboxkit.integrations.grpo import plot
+from sandboxkit.integrations._training import plot
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.rewards import HostCompare
 

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.hosted_worker import FILES, MANY, MEGABYTE, MUCH, SMALL, serve
 
 LIFETIME = 600
+FILL = f"mkdir -p /tmp/many && cd /tmp/many && for n in $(seq {FILES}); do : >$n; done"
 
 
 class Bare(ABC):
@@ -23,6 +24,7 @@ class Bare(ABC):
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._wait(self._connect())
         self._sandbox = self._wait(self._create())
+        self._wait(self._fill(self._sandbox))
 
     @abstractmethod
     async def _connect(self) -> None: ...
@@ -36,13 +38,17 @@ class Bare(ABC):
     @abstractmethod
     async def _true(self, sandbox: Any) -> None: ...
 
+    @abstractmethod
     async def _file(self, sandbox: Any, data: bytes) -> None:
         """Write a file and read it."""
-        raise NotImplementedError("the emulator has none of the vendor's file calls")
 
+    @abstractmethod
+    async def _fill(self, sandbox: Any) -> None:
+        """Run FILL."""
+
+    @abstractmethod
     async def _many(self, sandbox: Any) -> int:
-        """How many files the folder _MANY has."""
-        raise NotImplementedError("the emulator has none of the vendor's file calls")
+        """List /tmp/many with its files' sizes and times; return how many there are."""
 
     @abstractmethod
     async def _output(self, sandbox: Any) -> int: ...
@@ -118,6 +124,16 @@ class E2B(Bare):
     async def _true(self, sandbox: Any) -> None:
         assert (await sandbox.commands.run("/bin/true")).exit_code == 0
 
+    async def _file(self, sandbox: Any, data: bytes) -> None:
+        await sandbox.files.write("/tmp/file", data)
+        assert bytes(await sandbox.files.read("/tmp/file", format="bytes")) == data
+
+    async def _fill(self, sandbox: Any) -> None:
+        await sandbox.commands.run(FILL)
+
+    async def _many(self, sandbox: Any) -> int:
+        return len(await sandbox.files.list("/tmp/many"))
+
     async def _output(self, sandbox: Any) -> int:
         done = await sandbox.commands.run(f"head -c {MUCH} /dev/zero", timeout=120)
         return len(done.stdout)
@@ -144,6 +160,16 @@ class Daytona(Bare):
 
     async def _true(self, sandbox: Any) -> None:
         assert (await sandbox.process.exec("/bin/true")).exit_code == 0
+
+    async def _file(self, sandbox: Any, data: bytes) -> None:
+        await sandbox.fs.upload_file(data, "/tmp/file")
+        assert await sandbox.fs.download_file("/tmp/file") == data
+
+    async def _fill(self, sandbox: Any) -> None:
+        await sandbox.process.exec(FILL)
+
+    async def _many(self, sandbox: Any) -> int:
+        return len(await sandbox.fs.list_files("/tmp/many"))
 
     async def _output(self, sandbox: Any) -> int:
         return len((await sandbox.process.exec(f"head -c {MUCH} /dev/zero", timeout=120)).result)
@@ -193,6 +219,13 @@ class Modal(Bare):
         await process.stdin.drain.aio()
         assert await process.wait.aio() == 0
         assert await self._run(sandbox, "cat", "/tmp/file") == data
+
+    async def _fill(self, sandbox: Any) -> None:
+        await self._run(sandbox, "sh", "-c", FILL)
+
+    async def _many(self, sandbox: Any) -> int:
+        argv = ("find", "/tmp/many", "-mindepth", "1", "-printf", "%f %s %y %T@\\n")
+        return len((await self._run(sandbox, *argv)).splitlines())
 
     async def _output(self, sandbox: Any) -> int:
         return len(await self._run(sandbox, "head", "-c", str(MUCH), "/dev/zero"))

@@ -82,10 +82,10 @@ class Api:
             params=query,
             headers={"Content-Type": content, "Accept": accept},
         ) as answer:
-            said = await answer.read()
+            text = await answer.read()
             if answer.status >= 300 and answer.status not in allowed:
-                raise RuntimeError(f"{method} {path}: {answer.status} {said[:500]!r}")
-            return answer.status, said
+                raise RuntimeError(f"{method} {path}: {answer.status} {text[:500]!r}")
+            return answer.status, text
 
     async def patch(self, path: str, body: Json, *, allowed: Iterable[int] = ()) -> int:
         """Merge `body` into an object; the status."""
@@ -94,8 +94,8 @@ class Api:
 
     async def use(self, path: str = "/metrics") -> Use:
         """What a program of Kubernetes says of itself, by default the API server."""
-        _, said = await self.call("GET", path, accept="*/*")
-        found = dict(line.rsplit(" ", 1) for line in said.decode().splitlines() if line[0] != "#")
+        _, body = await self.call("GET", path, accept="*/*")
+        found = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if line[0] != "#")
         return Use(
             float(found["process_cpu_seconds_total"]),
             float(found["process_resident_memory_bytes"]) / 1e6,

@@ -49,7 +49,7 @@ def main() -> int:
     async def run() -> None:
         async with Api.open(cluster) as api:
             accounts = api.pods.removesuffix("pods") + "serviceaccounts"
-            await heard(api, accounts, "default", lambda _: True)
+            await wait_until(api, accounts, "default", lambda _: True)
             await starts(api, args.pods)
             await streams(api, args.streams)
             await output(api)
@@ -65,7 +65,7 @@ async def starts(api: Api, count: int) -> None:
     async def start(number: int) -> None:
         name = f"pod-{number}"
         await api.call("POST", api.pods, {"metadata": {"name": name}, "spec": SPEC})
-        await heard(api, api.pods, name, lambda pod: pod["status"].get("phase") == "Running")
+        await wait_until(api, api.pods, name, lambda pod: pod["status"].get("phase") == "Running")
 
     async with timed(api, f"start {count} pods on one node, all at once", count):
         cpu = (await api.use(KUBELET)).cpu
@@ -144,7 +144,7 @@ async def output(api: Api) -> None:
     assert size == MEGABYTES << 20
 
 
-async def heard(api: Api, path: str, name: str, condition: Callable[[Json], bool]) -> None:
+async def wait_until(api: Api, path: str, name: str, condition: Callable[[Json], bool]) -> None:
     """Watch an object, there or to come, until the condition holds."""
     query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
     async with asyncio.timeout(60), api.session.get(path, params=query) as answer:

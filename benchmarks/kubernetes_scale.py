@@ -101,9 +101,9 @@ async def paged(api: Api, query: dict[str, str], accept: str) -> tuple[int, int]
     more = ""
     while True:
         asked = query | ({"continue": more} if more else {})
-        _, said = await api.call("GET", api.pods, query=asked, accept=accept)
-        page = json.loads(said)
-        items, size = items + len(page["items"]), size + len(said)
+        _, body = await api.call("GET", api.pods, query=asked, accept=accept)
+        page = json.loads(body)
+        items, size = items + len(page["items"]), size + len(body)
         more = page["metadata"].get("continue", "")
         if not more:
             return items, size
@@ -160,8 +160,8 @@ async def claims(api: Api, claimers: int, *, shuffled: bool) -> None:
     taken: list[list[str]] = [[] for _ in range(claimers)]
 
     async def claim(number: int) -> None:
-        _, said = await api.call("GET", api.pods, query=pool)
-        found = [item["metadata"] for item in json.loads(said)["items"]]
+        _, text = await api.call("GET", api.pods, query=pool)
+        found = [item["metadata"] for item in json.loads(text)["items"]]
         if shuffled:
             random.Random(number).shuffle(found)
         for metadata in found:
@@ -183,10 +183,10 @@ async def claims(api: Api, claimers: int, *, shuffled: bool) -> None:
     assert set(every.values()) == {1}, "a pod was claimed twice"
     assert len(every) == POOL, "a pod was left, or there are too few: --pods 1000 or more"
     query = {"labelSelector": f"{CLAIMED}={mark}"}
-    _, said = await api.call("GET", api.pods, query=query)
+    _, text = await api.call("GET", api.pods, query=query)
     owners = {
         item["metadata"]["name"]: int(item["metadata"]["labels"]["example.com/claimer"])
-        for item in json.loads(said)["items"]
+        for item in json.loads(text)["items"]
     }
     assert owners == {name: n for n, names in enumerate(taken) for name in names}
     refused = len(latencies) - len(every)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.hosted_table import HOSTED, section
 from benchmarks.report import environments, page, plot, rows
 from benchmarks.report.machine import MARKER, Snapshot, busy, snapshot
 from benchmarks.report.rounds import PATIENCE, Entry, Measured, Row, outcomes, play
@@ -109,10 +110,10 @@ def measure(
                 measured = play(row, sides, Watch(marker), limit=limit, deadline=deadline)
             measured.failures.update(failures)
         report.measured.append(measured)
-        print(_said(measured), flush=True)
+        print(_summary(measured), flush=True)
 
 
-def _said(measured: Measured) -> str:
+def _summary(measured: Measured) -> str:
     lines = [f"{measured.row.title}: {measured.quiet} rounds, {len(measured.busy)} skipped"]
     for entry in measured.row.entries:
         median = measured.median(entry.label)
@@ -159,8 +160,10 @@ def main() -> int:
     args = parser.parse_args()
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)
     chosen = [row for row in rows.rows() if not args.only or row.key in args.only]
-    if not chosen:
-        parser.error(f"no such row; there are {', '.join(row.key for row in rows.rows())}")
+    is_hosted = not args.only or HOSTED in args.only
+    if not (chosen or is_hosted):
+        keys = (*(row.key for row in rows.rows()), HOSTED)
+        parser.error(f"no such row; there are {', '.join(keys)}")
     if args.quick:
         chosen = [_quick(row) for row in chosen]
 
@@ -175,6 +178,9 @@ def main() -> int:
     try:
         seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
         measure(chosen, report, marker, seconds, args.busy)
+        if is_hosted:
+            report.hosted = section(quick=args.quick)
+            print(report.hosted, flush=True)
     finally:
         _remove_left(marker)
     if page_file := args.to or (None if args.only else DOCS):

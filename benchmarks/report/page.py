@@ -38,6 +38,8 @@ class Report:
     missing: dict[str, str] = field(default_factory=dict)
     """Peers that could not be installed, and why."""
     versions: dict[str, str] = field(default_factory=dict)
+    hosted: str = ""
+    """The section about the hosted providers; "" where they were not measured."""
 
     @property
     def wrong(self) -> list[str]:
@@ -71,6 +73,7 @@ class Report:
             "\n".join(_targets([each for row in self.measured for each in outcomes(row)])) + "\n",
             "![operations a second](benchmarks.svg)\n",
             *("\n".join(_section(each)) + "\n" for each in self.measured),
+            *([self.hosted] if self.hosted else []),
             "## What each isolates\n",
             "As measured here, by its code and its arguments in `benchmarks/sides`.\n",
             ISOLATION,

@@ -28,6 +28,7 @@ def rows() -> Iterator[Row]:
     yield mbpp()
     yield fresh_local()
     yield written()
+    yield ports()
     yield printed()
     yield from scaling()
 
@@ -236,6 +237,36 @@ def written() -> Row:
         ),
         rounds=4,
         targets=(Target("write 1 KB", OURS, DOCKER_PY, "at least", 50),),
+    )
+
+
+def ports() -> Row:
+    """HTTP requests to a server in a sandbox."""
+
+    def ours(provider: str) -> Entry:
+        return Entry(provider, "ours", "exposed", {"provider": provider}, 2000, in_flight=8)
+
+    return Row(
+        "ports",
+        "GET requests on 8 connections to a server in a sandbox, through `expose`",
+        "per second",
+        (
+            ours("local"),
+            ours("docker"),
+            Entry("loopback, no sandbox", "bare", "loopback", {}, 2000, in_flight=8),
+        ),
+        rounds=5,
+        targets=tuple(
+            Target(
+                f"requests/s through `expose`, {name}, to loopback",
+                name,
+                "loopback, no sandbox",
+                "at least",
+                0.3,
+            )
+            for name in ("local", "docker")
+        ),
+        notes="The sandboxes have no network. Client and server are the same programs on each side.",
     )
 
 

@@ -29,10 +29,10 @@ async def fresh(argv: list[str], stdout: str) -> AsyncIterator[Work]:
             container = await client.containers.run(_config(argv))
             try:
                 status = (await container.wait())["StatusCode"]
-                said = "".join(await container.log(stdout=True, stderr=True))
+                output = "".join(await container.log(stdout=True, stderr=True))
             finally:
                 await container.delete(force=True)
-            expect("status and output", (status, said), (0, stdout))
+            expect("status and output", (status, output), (0, stdout))
 
         yield Work(one)
 
@@ -46,16 +46,16 @@ async def living(argv: list[str], stdout: str) -> AsyncIterator[Work]:
 
             async def one(_: int) -> None:
                 command = await container.exec(argv)
-                said = b""
+                text = b""
                 async with command.start(detach=False) as stream:
                     while message := await stream.read_out():
-                        said += message.data
+                        text += message.data
                 status = None
                 for _unused in range(1000):  # the stream's end may come before the status does
                     if (status := (await command.inspect())["ExitCode"]) is not None:
                         break
                     await asyncio.sleep(0.001)
-                expect("status and output", (status, said.decode()), (0, stdout))
+                expect("status and output", (status, text.decode()), (0, stdout))
 
             yield Work(one)
         finally:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from benchmarks.sides.http_gets import SERVER, gets
 from benchmarks.sides.serve import Work, expect, mbpp_rows, serve
 
 PYTHON = str(getattr(sys, "_base_executable", sys.executable))
@@ -38,8 +39,26 @@ def mbpp(problems: str) -> Iterator[Work]:
     yield Work(one)
 
 
+@contextmanager
+def loopback() -> Iterator[Work]:
+    """GET requests to a server of this machine."""
+    with subprocess.Popen([PYTHON, "-c", SERVER], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            with gets(int(server.stdout.readline())) as get:
+                yield Work(get)
+        finally:
+            server.kill()
+
+
 if __name__ == "__main__":
     serve(
         platform.python_version(),
-        {"fresh": command, "living": command, "run_python": command, "mbpp": mbpp},
+        {
+            "fresh": command,
+            "living": command,
+            "run_python": command,
+            "mbpp": mbpp,
+            "loopback": loopback,
+        },
     )

@@ -23,10 +23,10 @@ def fresh(argv: list[str], stdout: str) -> Iterator[Work]:
     client = _client()
 
     def one(_: int) -> None:
-        said = client.containers.run(
+        output = client.containers.run(
             IMAGE, argv, network_mode="none", labels=[LABEL], remove=True, stderr=True
         )
-        expect("output", said.decode(), stdout)
+        expect("output", output.decode(), stdout)
 
     yield Work(one)
     client.close()

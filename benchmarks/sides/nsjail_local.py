@@ -30,8 +30,8 @@ def fresh(argv: list[str], stdout: str) -> Iterator[Work]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        said, _unused = process.communicate(timeout=30)
-        expect("status and output", (process.returncode, said.decode()), (0, stdout))
+        text, _unused = process.communicate(timeout=30)
+        expect("status and output", (process.returncode, text.decode()), (0, stdout))
 
     yield Work(one)
 

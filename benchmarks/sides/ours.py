@@ -1,4 +1,4 @@
-"""sandboxkit: fresh sandboxes, commands and files in one that lives, a warm pool, `run_python`."""
+"""sandboxkit: fresh sandboxes, commands, files and ports of one that lives, a warm pool, `run_python`."""
 
 import asyncio
 import hashlib
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.sides.http_gets import SERVER, gets
 from benchmarks.sides.memory import held, shims
 from benchmarks.sides.serve import LABEL, Work, expect, mbpp_rows, serve
 from sandboxkit import Interpreter, ProcessResult, Sandbox, Session
@@ -73,6 +74,20 @@ async def write(provider: str) -> AsyncIterator[Work]:
         yield Work(one)
         done = await sandbox.exec(["sha256sum", "/tmp/file"])
         expect("file", done.stdout.split()[0], hashlib.sha256(data).hexdigest())
+
+
+@asynccontextmanager
+async def exposed(provider: str) -> AsyncIterator[Work]:
+    """GET requests to a server in a sandbox without a network, through `sandbox.expose`."""
+    async with (
+        Session(provider, network="none", tags=TAGS) as session,
+        session.sandbox() as sandbox,
+    ):
+        server = sandbox.exec(["python3", "-c", SERVER])
+        port = int(await anext(aiter(server.stdout.lines())))
+        async with await sandbox.expose(port) as way:
+            with gets(way.port) as get:
+                yield Work(get)
 
 
 @asynccontextmanager
@@ -178,5 +193,16 @@ async def _awaited(operation: Awaitable[object]) -> None:
 
 
 if __name__ == "__main__":
-    measures = (fresh, living, floor_in_container, write, many, output, warm, run_python, mbpp)
+    measures = (
+        fresh,
+        living,
+        floor_in_container,
+        write,
+        exposed,
+        many,
+        output,
+        warm,
+        run_python,
+        mbpp,
+    )
     serve(version("sandboxkit-sdk"), {measure.__name__: measure for measure in measures})

@@ -68,13 +68,13 @@ class _Server:
         self._measures, self._answers = measures, answers
 
     async def run(self, version: str) -> None:
-        self._say({"version": version, "measures": sorted(self._measures)})
+        self._send({"version": version, "measures": sorted(self._measures)})
         requests = _lines()
         async for request in requests:
             if request["do"] == "open":
                 await self._opened(request, requests)
             else:
-                self._say({"error": "nothing is open"})
+                self._send({"error": "nothing is open"})
 
     async def _opened(self, request: dict[str, Any], requests: AsyncIterator[Any]) -> None:
         """Have a measure open until it is closed; a failure closes it."""
@@ -90,18 +90,18 @@ class _Server:
             cause: BaseException = error
             while isinstance(cause, BaseExceptionGroup):
                 cause = cause.exceptions[0]
-            self._say({"error": f"{type(cause).__name__}: {cause}"[:500]})
+            self._send({"error": f"{type(cause).__name__}: {cause}"[:500]})
         else:
-            self._say({"closed": True})
+            self._send({"closed": True})
 
     async def _turns(self, work: Work, requests: AsyncIterator[Any]) -> None:
-        self._say({"open": True})
+        self._send({"open": True})
         async for request in requests:
             if request["do"] != "turn":
                 return
-            self._say(await turn(work, request["times"], request["in_flight"]))
+            self._send(await turn(work, request["times"], request["in_flight"]))
 
-    def _say(self, answer: object) -> None:
+    def _send(self, answer: object) -> None:
         self._answers.write(json.dumps(answer) + "\n")
         self._answers.flush()
 

@@ -1,0 +1,203 @@
+"""The latency of `exec("true")` beside bulk transfers of its sandbox, compared with that alone.
+
+The cases take turns, round by round. In each turn the transfers start first, then commands run one after
+another, then the transfers run alone for a second, which gives their rate.
+A transfer is a file read, a file written, a command's output, or a connection whose bytes another process
+reads.
+
+    python -m benchmarks.fairness [--provider local docker] [--streams 1 8] [--rounds 5] [--json]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from sandboxkit import Sandbox, Session
+
+IMAGE = "sandboxkit/python:3.11"
+FILE_BYTES = 8 << 20
+PRINTED_BYTES = 32 << 20
+COMMANDS = 20
+"""Commands in one turn."""
+RATE_SECONDS = 1.0
+"""How long the transfers run alone after the commands, which gives their rate."""
+SENDER = """
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 8000))
+print("listening", flush=True)
+def send(to):
+    block = bytes(1 << 18)
+    try:
+        while True:
+            to.sendall(block)
+    except OSError:
+        to.close()
+while True:
+    threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
+"""
+READER = """
+import socket, sys
+into, total = bytearray(1 << 18), 0
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as source:
+    while count := source.recv_into(into):
+        total += count
+        if total >= 1 << 22:
+            print(total, flush=True)
+            total = 0
+"""
+
+
+@dataclass
+class Transfers:
+    """Bulk transfers of one kind: the bytes that have arrived since the start."""
+
+    arrived: int = 0
+    flowing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def count(self, size: int) -> None:
+        """Add bytes that arrived."""
+        self.arrived += size
+        self.flowing.set()
+
+
+Kind = Callable[[Sandbox, Transfers], Coroutine[object, object, None]]
+"""Transfers bytes until it is cancelled."""
+
+
+async def reads(sandbox: Sandbox, transfers: Transfers) -> None:
+    """Read a file again and again."""
+    while True:
+        transfers.count(len(await sandbox.read_file("/tmp/bulk")))
+
+
+async def writes(sandbox: Sandbox, transfers: Transfers) -> None:
+    """Replace a file again and again."""
+    data = bytes(FILE_BYTES)
+    name = f"/tmp/written-{id(asyncio.current_task())}"
+    try:
+        while True:
+            await sandbox.write_file(name, data)
+            transfers.count(len(data))
+    finally:
+        await sandbox.remove(name)
+
+
+async def prints(sandbox: Sandbox, transfers: Transfers) -> None:
+    """Run a command that prints a lot, again and again."""
+    while True:
+        done = await sandbox.exec(["head", "-c", str(PRINTED_BYTES), "/dev/zero"])
+        assert done.returncode == 0, done.stderr
+        transfers.count(PRINTED_BYTES)
+
+
+async def tunnels(sandbox: Sandbox, transfers: Transfers) -> None:
+    """Read from a server of the sandbox in a process of its own, through `expose`."""
+    async with await sandbox.expose(8000) as way:
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", READER, str(way.port), stdout=asyncio.subprocess.PIPE
+        )
+        assert reader.stdout is not None
+        try:
+            while line := await reader.stdout.readline():
+                transfers.count(int(line))
+        finally:
+            reader.kill()
+            await reader.wait()
+
+
+KINDS: dict[str, Kind] = {"read": reads, "write": writes, "output": prints, "tunnel": tunnels}
+
+
+@asynccontextmanager
+async def running(kind: Kind, count: int, sandbox: Sandbox) -> AsyncIterator[Transfers]:
+    """Run `count` transfers, once bytes flow; end them afterwards."""
+    transfers = Transfers()
+    tasks = [asyncio.create_task(kind(sandbox, transfers)) for _ in range(count)]
+    try:
+        await transfers.flowing.wait()
+        yield transfers
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def timed(sandbox: Sandbox) -> list[float]:
+    """Return the seconds of each of several commands, one after another."""
+    times = []
+    for _ in range(COMMANDS):
+        began = time.perf_counter()
+        done = await sandbox.exec(["true"])
+        times.append(time.perf_counter() - began)
+        assert done.returncode == 0, done.stderr
+    return times
+
+
+async def measured(
+    provider: str, kinds: list[str], streams: list[int], rounds: int
+) -> list[dict[str, object]]:
+    """Return a row for the command alone, and one for each kind and number of transfers."""
+    cases = [("alone", 0), *((kind, count) for kind in kinds for count in streams)]
+    times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    rates: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(Session(provider))
+        sandbox = await stack.enter_async_context(session.sandbox())
+        await sandbox.write_file("/tmp/bulk", bytes(FILE_BYTES))
+        server = sandbox.exec(["python3", "-c", SENDER])
+        await anext(aiter(server.stdout.lines()))
+        for number in range(rounds + 1):
+            for case in cases:
+                name, count = case
+                rate = 0.0
+                if not count:
+                    found = await timed(sandbox)
+                else:
+                    async with running(KINDS[name], count, sandbox) as transfers:
+                        found = await timed(sandbox)
+                        before, began = transfers.arrived, time.perf_counter()
+                        await asyncio.sleep(RATE_SECONDS)
+                        took = time.perf_counter() - began
+                        rate = (transfers.arrived - before) / took / 1e6
+                if number:
+                    times[case] += found
+                    if count:
+                        rates[case].append(rate)
+    alone = statistics.median(times[cases[0]])
+    return [
+        {
+            "provider": provider,
+            "beside": name,
+            "streams": count,
+            "median_ms": round(statistics.median(times[name, count]) * 1e3, 2),
+            "p90_ms": round(statistics.quantiles(times[name, count], n=10)[-1] * 1e3, 2),
+            "times_alone": round(statistics.median(times[name, count]) / alone, 2),
+            "mb_per_s": round(statistics.median(rates[name, count])) if count else 0,
+        }
+        for name, count in cases
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare commands beside bulk transfers.")
+    parser.add_argument("--provider", nargs="+", default=["local", "docker"])
+    parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print an object a line")
+    args = parser.parse_args()
+    os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)
+    for provider in args.provider:
+        for row in asyncio.run(measured(provider, args.kind, args.streams, args.rounds)):
+            print(json.dumps(row) if args.json else "  ".join(f"{v!s:>9}" for v in row.values()))
+
+
+if __name__ == "__main__":
+    main()
