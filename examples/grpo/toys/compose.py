@@ -89,9 +89,11 @@ def warm_model(right: float, steps: int = 180) -> Qwen3ForCausalLM:
 
     def example() -> tuple[list[int], list[bool]]:
         asked = numbers.choice(programs)
-        told = asked if numbers.random() < right else tuple(numbers.choice(STEPS) for _ in asked)
+        answered = (
+            asked if numbers.random() < right else tuple(numbers.choice(STEPS) for _ in asked)
+        )
         question = ids(prompt(asked))
-        answer = [*ids(body(told)), words.eos_token_id]
+        answer = [*ids(body(answered)), words.eos_token_id]
         return question + answer, [False] * len(question) + [True] * len(answer)
 
     return fit(words, example, steps)
