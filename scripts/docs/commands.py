@@ -66,12 +66,12 @@ def _row(action: argparse.Action) -> str:
     names = [
         f"`{name}`" if action.nargs == 0 else f"`{name} {value}`" for name in action.option_strings
     ]
-    said = _text(action.help or "")
-    told = "default" in said or action.default in (None, False, [], argparse.SUPPRESS)
-    if action.option_strings and action.nargs != 0 and not told:
-        said = f"{said} (default: `{action.default}`)".strip()
-    return f"| {', '.join(names) or f'`{value}`'} | {said} |\n"
+    text = _text(action.help or "")
+    shown = "default" in text or action.default in (None, False, [], argparse.SUPPRESS)
+    if action.option_strings and action.nargs != 0 and not shown:
+        text = f"{text} (default: `{action.default}`)".strip()
+    return f"| {', '.join(names) or f'`{value}`'} | {text} |\n"
 
 
-def _text(said: str) -> str:
-    return " ".join(said.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+def _text(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -60,7 +60,7 @@ def shown(path: str) -> str:
     if file.is_dir():
         names = sorted(each.name for each in file.iterdir() if each.is_file())
         lines = (
-            f"- [`{name}`]({file.name}/{name}){_said(file / name)}\n"
+            f"- [`{name}`]({file.name}/{name}){_summary(file / name)}\n"
             for name in names
             if name != "__init__.py"
         )
@@ -69,7 +69,7 @@ def shown(path: str) -> str:
     return f"# {path}\n\n````{language}\n{file.read_text()}````\n"
 
 
-def _said(file: Path) -> str:
+def _summary(file: Path) -> str:
     """Return the first line of a Python file's docstring, as a suffix; empty without one."""
     if file.suffix != ".py":
         return ""

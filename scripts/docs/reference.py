@@ -17,8 +17,12 @@ CORE = {
 }
 MODULES = {
     "terminal": ("Terminal", ["sandboxkit.terminal"]),
+    "ports": ("Ports", ["sandboxkit.tunnels"]),
+    "egress": ("Egress", ["sandboxkit.egress"]),
+    "datasets": ("Datasets", ["sandboxkit.datasets"]),
     "kernel": ("Kernel", ["sandboxkit.kernel"]),
     "provider": ("Provider contract", ["sandboxkit.provider"]),
+    "options": ("Table of options", ["sandboxkit.options"]),
     "testing": (
         "Testing",
         [
@@ -83,9 +87,9 @@ def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
     if name in ("session", "sandbox"):
         parts.append(OF_THE_OPTIONS)
     for module, names in modules.items():
-        said = _module(module if name != "errors" else "sandboxkit.errors")
+        docstring = _module(module if name != "errors" else "sandboxkit.errors")
         if module != "sandboxkit" or name == "errors":
-            parts.append(f"\n{said}\n")
+            parts.append(f"\n{docstring}\n")
         if module != "sandboxkit":
             parts.append(f"\nImport from `{module}`.\n")
         parts += [f"\n::: {module}.{each}\n{options}" for each in names]
@@ -134,8 +138,10 @@ def _fields(kind: ast.ClassDef) -> str:
     for node, after in zip(kind.body, [*kind.body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign):
             continue
-        said = after.value if isinstance(after, ast.Expr) else None
-        meaning = " ".join(str(ast.literal_eval(said)).split()) if said is not None else ""
+        docstring = after.value if isinstance(after, ast.Expr) else None
+        meaning = (
+            " ".join(str(ast.literal_eval(docstring)).split()) if docstring is not None else ""
+        )
         default = ast.unparse(node.value) if node.value is not None else ""
         if default.startswith("field("):
             default = "{}"

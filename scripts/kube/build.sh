@@ -2,9 +2,10 @@
 # Build Kubernetes 1.20.2 and everything it runs on from Debian's packages, into the given folder.
 #
 # Debian 12 has the source of Kubernetes but only the client's binary, so this script compiles the
-# servers with Debian's Go. It fetches Go, etcd, containerd, runc and the network plugins as packages
-# and unpacks them in a work folder: it installs nothing and changes no apt list of this machine. The
-# build takes about three minutes on two idle cores; the folder appears only when it is complete.
+# servers with Debian's Go. It fetches Go, kubectl, etcd, containerd, runc and the network plugins as
+# packages and unpacks them in a work folder: it installs nothing and changes no apt list of this
+# machine. The build takes about three minutes on two idle cores; the folder appears only when it is
+# complete.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -45,12 +46,13 @@ cd "$work/packages"
 export APT_CONFIG="$work/apt.conf"
 apt-get update -q
 apt-get source -q --download-only kubernetes
-apt-get download -q golang-1.19-go golang-1.19-src etcd-server containerd runc containernetworking-plugins
+apt-get download -q golang-1.19-go golang-1.19-src etcd-server containerd runc \
+  containernetworking-plugins kubernetes-client
 unset APT_CONFIG
 for package in *.deb; do
   dpkg -x "$package" "$work/root"
 done
-(cd "$work/root/usr/bin" && cp etcd containerd containerd-shim-runc-v2 ctr "$work/out/bin")
+(cd "$work/root/usr/bin" && cp etcd containerd containerd-shim-runc-v2 ctr kubectl "$work/out/bin")
 cp "$work/root/usr/sbin/runc" "$work/out/bin"
 (cd "$work/root/usr/lib/cni" && cp bridge host-local loopback "$work/out/cni")
 
@@ -85,7 +87,7 @@ done
 # command, because linking a program uses only one core.
 say "compiling"
 go build -tags providerless,dockerless -ldflags "$flags" -o "$work/out/bin/" \
-  ./cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubelet,kubectl}
+  ./cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubelet}
 
 say "making the image of pause"
 gcc -O2 -static -s -o "$work/out/bin/pause" "$here/pause.c"
