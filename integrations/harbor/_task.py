@@ -3,19 +3,18 @@
 import os
 import posixpath
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, Egress
 from sandboxkit.integrations.harbor._definition import image_and_workdir, loose_files
+from sandboxkit.integrations.harbor._network import NONE, PUBLIC, changeable, network_of
 from sandboxkit.integrations.swe import Task
 from sandboxkit.integrations.swe.folder import read_settings, read_table
 from sandboxkit.types import Network
 
 _WORKDIR = "/workspace"
 _SECONDS = 600.0
-_NETWORKS: Mapping[str, Network] = {"public": "internet", "no-network": "none"}
 _RESERVED = ("tests", "logs", "solution")
 _MB = {"K": 1 / 1024, "M": 1, "G": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
@@ -36,7 +35,7 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
     WORKDIR. `image` overrides it; "default" is the provider's own. Afterwards the working directory
     is copied to a pristine sandbox, where `tests/test.sh` runs; in the verifier mode "separate" the
     task's artifacts are copied instead. With `in_place` the tests run in the agent's sandbox, as in
-    Harbor's mode "shared".
+    Harbor's mode "shared"; the network then changes to the verifier's before they start.
 
     The reward is Harbor's: reward.json (its "reward", or its only number), else reward.txt, whatever
     the exit status of test.sh. Without a reward in [0, 1] the infrastructure failed, unless the tests
@@ -57,6 +56,9 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
     workdir = environment.get("workdir") or found or _WORKDIR
     try:
         base = _network(folder, environment, None)
+        network, test_network = (_network(folder, each, base) for each in (agent, verifier))
+        if in_place and network != test_network:
+            network, test_network = changeable(network), changeable(test_network)
         return Task(
             id=folder.name,
             instruction=instruction.read_text("utf-8"),
@@ -70,9 +72,9 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
             memory_mb=_memory_mb(environment),
             cpus=environment.get("cpus"),
             env=_variables(environment.get("env", {})),
-            network=_network(folder, agent, base),
+            network=network,
             test_env=_variables(verifier.get("env", {})),
-            test_network=_network(folder, verifier, base),
+            test_network=test_network,
             reward_decides=True,
         )
     except ConfigurationError:
@@ -96,18 +98,19 @@ def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, 
         raise ConfigurationError(f"{folder / 'task.toml'}: os={system!r} is not linux")
 
 
-def _network(folder: Path, table: dict[str, Any], base: Network | None) -> Network:
-    mode = table.get("network_mode")
-    if mode is None:
-        if base is not None:
-            return base
-        mode = "public" if table.get("allow_internet", True) else "no-network"
-    if mode not in _NETWORKS:
-        raise ConfigurationError(
-            f"{folder / 'task.toml'}: network_mode={mode!r} cannot be honoured; there are "
-            f"{', '.join(_NETWORKS)}"
-        )
-    return _NETWORKS[mode]
+def _network(
+    folder: Path, table: dict[str, Any], base: Network | Egress | None
+) -> Network | Egress:
+    """Return the network of a table; `base` is that of the environment, None for the environment itself."""
+    mode, hosts = table.get("network_mode"), table.get("allowed_hosts")
+    if mode is None and base is not None and hosts is None:
+        return base
+    if mode is None and base is None:
+        mode = PUBLIC if table.get("allow_internet", True) else NONE
+    try:
+        return network_of(mode, hosts)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
 def _artefacts(settings: dict[str, Any], verifier: dict[str, Any], workdir: str) -> tuple[str, ...]:

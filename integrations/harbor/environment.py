@@ -10,6 +10,7 @@ from sandboxkit import (
     CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
+    Egress,
     Sandbox,
     SandboxStartError,
     Session,
@@ -17,6 +18,7 @@ from sandboxkit import (
 from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.harbor._definition import image_and_workdir
+from sandboxkit.integrations.harbor._network import changeable, network_of
 from sandboxkit.types import Network, Profile
 
 with needs("harbor"):
@@ -25,6 +27,7 @@ with needs("harbor"):
         EnvironmentCapabilities,
         EnvironmentResourceCapabilities,
     )
+    from harbor.models.task.config import NetworkMode, NetworkPolicy
     from harbor.models.trial.config import ResourceMode
 
 _ROOT = ("root", "0")
@@ -41,6 +44,10 @@ class SandboxkitEnvironment(BaseEnvironment):
     `provider`, `image` (overrides the task's; "default" is the provider's own), `workdir`, `user`,
     `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. The folder's Dockerfile is not
     built: see `load_task`.
+
+    The network is as Harbor's phases say: an "allowlist" is an `Egress`. If a phase is restricted, the
+    sandbox never has a network of its own, and a "public" phase reaches every public name on ports 80 and
+    443, by HTTP and TLS.
 
     A command that times out has the status 124 and its output so far; one that cannot be started has
     127. Other errors are raised as sandboxkit's; Harbor records them as the trial's exception,
@@ -79,7 +86,13 @@ class SandboxkitEnvironment(BaseEnvironment):
     @property
     @override
     def capabilities(self) -> EnvironmentCapabilities:
-        return EnvironmentCapabilities(disable_internet=True)
+        return EnvironmentCapabilities(
+            disable_internet=True,
+            network_allowlist=True,
+            network_allowlist_hostnames=True,
+            network_allowlist_wildcard_hostnames=True,
+            dynamic_network_policy=True,
+        )
 
     @classmethod
     @override
@@ -88,8 +101,10 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     def _validate_definition(self) -> None:
-        """Raise ConfigurationError for images that need a build, and for mounts of host folders."""
+        """Raise ConfigurationError for images that need a build, mounts of host folders and bad hosts."""
         settings = self.task_env_config
+        for policy in self._policies():
+            self._network_of(policy)
         self._image, found = image_and_workdir(
             self.environment_dir, settings.docker_image, self._image
         )
@@ -102,7 +117,6 @@ class SandboxkitEnvironment(BaseEnvironment):
     async def start(self, force_build: bool) -> None:
         """Start the sandbox. If that fails or is cancelled, the sandbox is deleted."""
         await self.stop(True)
-        network: Network = "none" if self._network_disabled else "internet"
         self._session = Session(
             self._provider,
             tags={"harbor": self.session_id[:60]},
@@ -115,7 +129,7 @@ class SandboxkitEnvironment(BaseEnvironment):
             start_timeout=self._start_timeout,
             cpus=self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT),
             memory_mb=self._resource_limit_value("memory", auto_mode=ResourceMode.LIMIT),
-            network=network,
+            network=self._network_of(self._network_policy),
             env=self._startup_env(),
         )
         try:
@@ -139,6 +153,18 @@ class SandboxkitEnvironment(BaseEnvironment):
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    @override
+    async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
+        await self._running().set_network(self._network_of(network_policy))
+
+    def _policies(self) -> list[NetworkPolicy]:
+        return [self._network_policy, *self._phase_network_policies]
+
+    def _network_of(self, policy: NetworkPolicy) -> Network | Egress:
+        network = network_of(policy.network_mode.value, policy.allowed_hosts)
+        always_public = all(each.network_mode is NetworkMode.PUBLIC for each in self._policies())
+        return network if always_public else changeable(network)
 
     @override
     async def exec(

@@ -107,9 +107,16 @@ async def _tested(
             if (wrong := await _without_submission(session, task, detail)) is not None:
                 return wrong
             before.append(missing)
-            if sandbox.spec.network == "internet" or sandbox.spec.egress is not None:
+            if _has_network(sandbox, task):
                 raise ProviderUnavailableError(detail) from None
         return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
+
+
+def _has_network(sandbox: Sandbox, task: Task) -> bool:
+    """Return whether tests in this sandbox could reach a server."""
+    if task.changes_network:
+        return task.test_network != "none"
+    return sandbox.spec.network == "internet" or sandbox.spec.egress is not None
 
 
 async def _without_submission(session: Session, task: Task, detail: str) -> Verdict | None:
@@ -150,6 +157,8 @@ async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
 async def _in_place(session: Session, agent: Sandbox, task: Task) -> Verdict:
     try:
         await kill_all(agent)
+        if task.changes_network and task.test_network is not None:
+            await agent.set_network(task.test_network)
         if task.judged:
             return await _judged(session, agent, task)
         try:

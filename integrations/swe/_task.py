@@ -46,7 +46,7 @@ class Task:
     test_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Additional environment variables for `test.sh`."""
     test_network: Network | Egress | None = None
-    """Network of the tests' sandbox, unless `in_place`; None: the session's setting."""
+    """Network of the tests' sandbox; None: the session's setting or, with `in_place`, the agent's."""
     reward_decides: bool = False
     """Whether `test.sh` follows Harbor: the reward that it writes counts whatever its exit status.
     Without a reward the sample is masked, unless the submission prevented the reward."""
@@ -64,12 +64,22 @@ class Task:
                 f"task {self.id!r}: setup_network does not go with network='internet', which cannot be "
                 "cut off later; leave one out"
             )
+        if self.changes_network and "internet" in (self.network or "internet", self.test_network):
+            raise ConfigurationError(
+                f"task {self.id!r}: in_place runs the tests in the agent's sandbox, whose network "
+                f"{self.network!r} cannot become {self.test_network!r}; give 'none' or an Egress for both"
+            )
         for path in () if self.in_place else self.artefacts:
             if not path.startswith("/") or posixpath.normpath(path) in ("/", "//"):
                 raise ConfigurationError(
                     f"task {self.id!r}: artefact {path!r} is not the absolute path of a file or "
                     "folder; give a working directory other than '/', or grade with in_place"
                 )
+
+    @property
+    def changes_network(self) -> bool:
+        """Whether the agent's sandbox gets another network before the tests run in it."""
+        return self.in_place and self.test_network not in (None, self.network)
 
 
 def load_task(folder: Path) -> Task:
@@ -83,7 +93,8 @@ def load_task(folder: Path) -> Task:
     /logs/verifier/reward.txt. A score above 0 with another exit status counts as tampering.
 
     `task.toml` may have a table `[sandboxkit]` with `in_place`, `artefacts`, `setup_timeout` and
-    `setup_allow`, the names of the servers that `setup.sh` may reach, and Harbor's keys `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
+    `setup_allow`, the names of the servers that `setup.sh` may reach, and Harbor's keys
+    `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
     `environment/Dockerfile` is not built: the image must exist, as `docker_image` or as the FROM of
     a Dockerfile that adds at most a WORKDIR.
     """

@@ -48,3 +48,20 @@ def write(
     if dockerfile is not None:
         (folder / "environment" / "Dockerfile").write_text(dockerfile)
     return folder
+
+
+STATUS = """\
+import os, urllib.error, urllib.request
+proxy = urllib.request.ProxyHandler({"http": os.environ.get("http_proxy", "")})
+try:
+    urllib.request.build_opener(proxy).open("http://some.invalid/", timeout=30)
+except urllib.error.HTTPError as error:
+    print(error.code)
+except OSError:
+    print("none")
+"""
+"""A program that prints 502 where `some.invalid` is allowed, 403 where the proxy refuses it, else none."""
+PHASES = SETTINGS.replace("[agent]", '[agent]\nnetwork_mode = "no-network"').replace(
+    '"no-network"\nworkdir', '"allowlist"\nallowed_hosts = ["some.invalid"]\nworkdir'
+)
+"""The environment and the tests may reach one name, the agent none."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import ConfigurationError, Session
+from sandboxkit import ConfigurationError, Egress, Session
 from sandboxkit.integrations.harbor import load_task
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import SweEnv, Task, grade
 from tests.docker_here import require_docker
-from tests.harbor.tasks import SETTINGS, SOLUTION, write
+from tests.harbor.tasks import PHASES, SETTINGS, SOLUTION, STATUS, write
 
 pytestmark = pytest.mark.anyio
 OUT = "/logs/verifier"
@@ -127,6 +127,34 @@ def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert "hush" not in repr(task)
 
 
+def test_each_phase_has_its_own_network(tmp_path: Path) -> None:
+    some = Egress(allow=["some.invalid"])
+    task = load_task(write(tmp_path / "a", settings=PHASES))
+    assert (task.network, task.test_network) == ("none", some)
+    empty = PHASES.replace('["some.invalid"]', "[]")
+    assert load_task(write(tmp_path / "b", settings=empty)).test_network == "none"
+    public = write(
+        tmp_path / "c", settings=PHASES.replace('"allowlist"\nallowed_hosts', '"public"\n#')
+    )
+    assert load_task(public).test_network == "internet"
+    assert load_task(public, in_place=True).test_network == Egress(allow=["*"])
+
+
+async def test_in_place_the_network_changes_to_that_of_the_tests(tmp_path: Path) -> None:
+    test = f"python3 -c '{STATUS}'\necho 1 >{OUT}/reward.txt"
+    task = load_task(
+        write(tmp_path / "a", test=test, settings=PHASES), image="default", in_place=True
+    )
+    async with Session("local") as session, SweEnv(session, {"a": task}) as env:
+        await env.reset("a")
+        seen = await env.step("bash", {"command": f"python3 -c '{STATUS}'"})
+        assert seen.observation.strip() == "none"
+        done = await env.finish()
+    assert done.reward == 1.0
+    assert done.verdict is not None
+    assert "502" in done.verdict.detail, "the name was allowed, and cannot be resolved"
+
+
 def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
     settings = SETTINGS.replace("docker_image", "#").replace("workdir", "#")
     lines = "FROM debian AS one\nWORKDIR /x\nFROM --platform=linux/amd64 debian:12\nWORKDIR /srv\nWORKDIR app\n"
@@ -139,7 +167,18 @@ def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
     [
         ("workdir", 'os = "windows"\nworkdir', "windows"),
         ("workdir", "gpus = 1\nworkdir", "gpus"),
-        ("no-network", "allowlist", "allowlist"),
+        ("no-network", "some", "network_mode='some' cannot be honoured"),
+        (
+            '"no-network"',
+            '"no-network"\nallowed_hosts = ["pypi.org"]',
+            "needs network_mode='allowlist'",
+        ),
+        ("[agent]", "[agent]\nallowed_hosts = ['pypi.org']", "needs network_mode='allowlist'"),
+        (
+            '"no-network"',
+            '"allowlist"\nallowed_hosts = ["10.0.0.1"]',
+            r"task\.toml: .*'10\.0\.0\.1'",
+        ),
         ("docker_image", "#", "names no image"),
         ('"forty-two"', '"${NO_SUCH_VARIABLE}"', "NO_SUCH_VARIABLE"),
         ("[agent]", "[agent]\nuser = 'somebody'", "user"),

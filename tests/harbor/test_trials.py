@@ -17,10 +17,11 @@ from sandboxkit.providers.local import LocalProvider
 from tests.adapters_document import use
 from tests.docker_here import require_docker
 from tests.frameworks_here import framework
-from tests.harbor.tasks import SETTINGS, write
+from tests.harbor.tasks import PHASES, SETTINGS, STATUS, write
 
 framework("harbor")
 
+from harbor.agents.nop import NopAgent  # noqa: E402
 from harbor.environments.factory import EnvironmentFactory  # noqa: E402
 from harbor.models.task.task import Task  # noqa: E402
 from harbor.models.trial.config import (  # noqa: E402
@@ -52,12 +53,14 @@ async def there(provider: str) -> set[str]:
     return {info.id for info in found if "harbor" in info.tags}
 
 
-async def trial(folder: Path, task: Path, provider: str, agent: str) -> Trial:
+async def trial(
+    folder: Path, task: Path, provider: str, agent: str | None, import_path: str | None = None
+) -> Trial:
     environment = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON[provider])
     config = TrialConfig(
         task=TaskConfig(path=task),
         trials_dir=folder / "trials",
-        agent=AgentConfig(name=agent),
+        agent=AgentConfig(name=agent, import_path=import_path),
         environment=environment,
     )
     return await Trial.create(config)
@@ -87,6 +90,40 @@ async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: s
         assert result.exception_info is None
         assert result.verifier_result.rewards == {"reward": reward}
     assert await there(provider) == set()
+
+
+class Looking(NopAgent):  # type: ignore[misc]  # untyped here
+    """An agent that looks at the network when it is installed, and when it works."""
+
+    async def setup(self, environment: Any) -> None:  # Any: untyped here, as below
+        await environment.exec(f"python3 -c '{STATUS}' >/job/installed")
+
+    async def run(self, instruction: str, environment: Any, context: Any) -> None:
+        await environment.exec(f"python3 -c '{STATUS}' >/job/solved")
+
+
+@pytest.mark.parametrize("mode", ["allowlist", "public"])
+async def test_each_phase_of_a_trial_has_its_own_network(tmp_path: Path, mode: str) -> None:
+    test = (
+        f"#!/bin/bash\ncd /job\npython3 -c '{STATUS}' >tested\n"
+        'test "$(echo $(cat installed solved tested))" = "502 403 502"\n'
+        "echo $((! $?)) >/logs/verifier/reward.txt\n"
+    )
+    settings = PHASES
+    if mode == "public":
+        settings = settings.replace('"allowlist"\nallowed_hosts', '"public"\n#')
+    task = write(tmp_path / "answer", test=test, settings=settings)
+    made = await trial(tmp_path, task, "local", None, f"{__name__}:{Looking.__name__}")
+    result = await made.run()
+    assert result.exception_info is None
+    assert result.verifier_result.rewards == {"reward": 1}
+    assert await there("local") == set()
+
+
+async def test_a_task_that_is_public_throughout_has_the_internet(tmp_path: Path) -> None:
+    public = SETTINGS.replace("no-network", "public")
+    made = await trial(tmp_path, write(tmp_path / "answer", settings=public), "local", "oracle")
+    assert made.agent_environment._network_of(made.agent_environment.network_policy) == "internet"
 
 
 def test_the_documents_command_runs_a_job(tmp_path: Path) -> None:
@@ -219,7 +256,7 @@ async def test_files_go_both_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"settings": SETTINGS.replace("no-network", "allowlist")}, "allowlist"),
+        ({"settings": PHASES.replace("some.invalid", "10.0.0.1")}, "Egress.allow='10.0.0.1'"),
         (
             {"settings": SETTINGS.replace("docker_image", "#"), "dockerfile": "FROM a\nRUN b\n"},
             "RUN",

@@ -1,0 +1,36 @@
+"""The network of a Harbor task's phases, as a sandbox of ours has it."""
+
+from collections.abc import Sequence
+
+from sandboxkit import ConfigurationError, Egress
+from sandboxkit.types import Network
+
+PUBLIC, NONE, ALLOWLIST = "public", "no-network", "allowlist"
+
+
+def network_of(mode: object, hosts: Sequence[str] | None = None) -> Network | Egress:
+    """Return the network of a `network_mode` and its `allowed_hosts`.
+
+    Raises ConfigurationError for an unknown mode, for hosts without the mode "allowlist", and for a host
+    that is no name, such as an IP address.
+    """
+    if mode != ALLOWLIST and hosts:
+        raise ConfigurationError(
+            f"allowed_hosts={hosts!r} needs network_mode={ALLOWLIST!r}, not {mode!r}"
+        )
+    if mode not in (PUBLIC, NONE, ALLOWLIST):
+        raise ConfigurationError(
+            f"network_mode={mode!r} cannot be honoured; there are {PUBLIC}, {NONE} and {ALLOWLIST}"
+        )
+    if mode == ALLOWLIST:
+        return Egress(allow=hosts) if hosts else "none"
+    return "internet" if mode == PUBLIC else "none"
+
+
+def changeable(network: Network | Egress) -> Network | Egress:
+    """Return the network of a phase whose sandbox has other phases with another one.
+
+    A sandbox with a network of its own could not be cut off later. In place of "internet" it reaches every
+    public name on ports 80 and 443, by HTTP and TLS.
+    """
+    return Egress(allow=["*"]) if network == "internet" else network
