@@ -1,16 +1,24 @@
 """A pydantic model that has a field for each option of a sandbox that plain data can hold."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from sandboxkit.options import CONFIG_OPTIONS
 
 
 class OptionValues(BaseModel):
-    """Options of a sandbox, each None where it is not given. Unknown ones are refused."""
+    """Options of a sandbox, each None where it is not given. Unknown options and bad values are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        given = self.options()
+        for option in CONFIG_OPTIONS:
+            if option.name in given:
+                option.check(option.name, given[option.name])
+        return self
 
     # Any: the keywords of Session and Session.sandbox, which check them.
     def options(self) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def _digest(name: str, value: Any) -> str:
 def _network(name: str, value: Any) -> str | Egress:
     if isinstance(value, Egress):
         return value
+    if isinstance(value, list):
+        return Egress(allow=value)
     if not isinstance(value, str):
         _arguments.refuse(name, value, "'none', 'internet', or Egress(allow=['pypi.org'])")
     return _arguments.one_of(name, value, get_args(Network))
@@ -68,7 +70,7 @@ _positive = _arguments.optional(_arguments.positive)
 _whole = _arguments.optional(_arguments.integer)
 _python = _arguments.optional(_interpreter)
 _MOUNTS = Option(_mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"},))
-_NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"])))
+_NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"]), ["pypi.org"]))
 
 
 class _PlainOptions(TypedDict, total=False):
@@ -109,16 +111,17 @@ class ConfigOptions(_PlainOptions, total=False):
     They are the fields of `SandboxkitConfig` (Inspect) and `SandboxkitClientOptions` (OpenAI Agents).
     """
 
-    network: Annotated[Network, _NETWORK]  # an Egress can hold functions and secrets
+    network: Annotated[Network | list[str], _NETWORK]  # an Egress can hold secrets
     mounts: Annotated[Mapping[str, str], _MOUNTS]  # digests of stored datasets
 
 
 class SpecOptions(_PlainOptions, total=False):
     """The fields of `SandboxSpec` as keywords, in the looser types that callers may use."""
 
-    network: Annotated[Network | Egress, _NETWORK]
+    network: Annotated[Network | Egress | list[str], _NETWORK]
     """'internet' lets it connect to anywhere, 'none' to nothing but itself. Egress(allow=['pypi.org'])
-    lets it reach these names alone, through this process. Default: 'none'."""
+    lets it reach these names alone, through this process; so does a list of rules, ['pypi.org'].
+    Default: 'none'."""
     command: Annotated[Sequence[str] | None, Option(_argv, "", (["sleep", "60"],))]
     """A main command to start with the sandbox: `logs()` shows it, `wait()` waits for it. Default: None."""
     tags: Annotated[_tags.Tags, Option(_tag_option, "--tag TAG", ("run:1",))]

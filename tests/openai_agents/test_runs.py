@@ -185,8 +185,10 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Sessio
     with pytest.raises(Exception, match=r"start_timeout=0\.001 s"):
         await client.create(options=SandboxkitClientOptions(start_timeout=0.001))
     assert (caught.value.retryable, caught.value.context["provider"]) == (False, "local")
-    with pytest.raises(ConfigurationError, match="cpus"):
-        await client.create(options=SandboxkitClientOptions(cpus=-1))
+    with pytest.raises(ConfigurationError, match="gpu"):
+        await client.create(options=SandboxkitClientOptions(gpu="1"))
+    with pytest.raises(ValueError, match="cpus"):
+        SandboxkitClientOptions(cpus=-1)
     task = asyncio.create_task(client.create())
     await asyncio.sleep(0)
     task.cancel()
