@@ -9,6 +9,7 @@ from sandboxkit.datasets import check_mounts
 from sandboxkit.egress import Egress
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.options import ALL_OPTIONS
+from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec
 
 _MODULES = """
@@ -40,7 +41,12 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
             changes[name] = {**getattr(base, name), **changes[name]}
     if "network" in changes:
         egress = changes["network"] if isinstance(changes["network"], Egress) else None
-        changes |= {"network": "none" if egress else changes["network"], "egress": egress}
+        rules = egress.native_rules if egress else None
+        changes |= {
+            "network": "none" if egress else changes["network"],
+            "egress": None if rules else egress,
+            "native_rules": rules,
+        }
     spec = dataclasses.replace(base, **changes)
     if spec.detach and spec.lifetime is None:
         raise ConfigurationError("detach=True needs a lifetime; nothing else would end the sandbox")
@@ -58,3 +64,14 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
         raise ConfigurationError("reuse='reset' cannot be combined with detach=True or a command")
     check_mounts(spec.mounts, spec.workdir)
     return spec
+
+
+def check(provider: Provider, spec: SandboxSpec) -> None:
+    """Raise ConfigurationError for a spec that the provider cannot honour."""
+    if spec.native_rules is not None and not provider.native_egress:
+        raise ConfigurationError(
+            f"provider {provider.name!r} has no list of allowed servers of its own: leave native=True out, and "
+            "this process decides",
+            provider=provider.name,
+        )
+    provider.check(spec)

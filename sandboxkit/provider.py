@@ -85,6 +85,10 @@ class Provider(ABC):
     """Whether sandboxes use this machine's CPUs and memory. If so, `max_live` applies, and the first
     start of each session sweeps orphaned sandboxes."""
 
+    native_egress: ClassVar[bool] = False
+    """Whether `create` honours `spec.native_rules` by the backend's own means: the sandbox reaches these names
+    and networks and nothing else, although `spec.network` is "none". Others are never given any."""
+
     def check(self, spec: SandboxSpec) -> None:
         """Refuse a spec that this backend cannot honour, before any I/O.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from sandboxkit.display import Shown
 
 if TYPE_CHECKING:
-    from sandboxkit.egress import Egress
+    from sandboxkit.egress import Egress, NativeRules
 
 __all__ = [
     "Command",
@@ -101,6 +101,8 @@ class SandboxSpec:
     """Maps folders in the sandbox to digests of datasets; see `sandboxkit.datasets`."""
     egress: "Egress | None" = None
     """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
+    native_rules: "NativeRules | None" = None
+    """What `network=Egress(native=True)` allows; `network` is "none" then. See `Provider.native_egress`."""
 
 
 @dataclass(frozen=True, slots=True)

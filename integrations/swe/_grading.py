@@ -116,7 +116,8 @@ def _has_network(sandbox: Sandbox, task: Task) -> bool:
     """Return whether tests in this sandbox could reach a server."""
     if task.changes_network:
         return task.test_network != "none"
-    return sandbox.spec.network == "internet" or sandbox.spec.egress is not None
+    spec = sandbox.spec
+    return spec.network == "internet" or bool(spec.egress or spec.native_rules)
 
 
 async def _without_submission(session: Session, task: Task, detail: str) -> Verdict | None:

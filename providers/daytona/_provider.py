@@ -75,6 +75,7 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
     """
 
     name: ClassVar[str] = NAME
+    native_egress: ClassVar[bool] = True
     _root_is_ours: ClassVar[bool] = True
 
     def __init__(
@@ -111,6 +112,8 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
     async def _make(self, spec: SandboxSpec) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
+            if spec.native_rules is not None:
+                _spec.check_network(spec, await self._detail(sandbox_id))
             await self._begin(sandbox_id, spec)
             await self._instance(sandbox_id).set_timer(
                 keep_renewed(lambda seconds: self._set_ttl(sandbox_id, seconds))

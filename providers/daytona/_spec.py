@@ -2,8 +2,9 @@
 
 import math
 
-from daytona_api_client_async import CreateBuildInfo, CreateSandbox
+from daytona_api_client_async import CreateBuildInfo, CreateSandbox, Sandbox
 
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
@@ -16,6 +17,7 @@ __all__ = [
     "SNAPSHOT",
     "UNSUPPORTED",
     "check",
+    "check_network",
     "fits_snapshot",
     "minutes",
     "request",
@@ -73,6 +75,11 @@ RULES = (
         lambda spec: any(c.isspace() or not c.isprintable() for c in spec.image or ""),
     ),
     at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
+    Rule(
+        "native_rules",
+        "Daytona's list has names or networks, not both; give one kind, or leave native=True out",
+        lambda spec: spec.native_rules is not None and all(spec.native_rules),
+    ),
     *UNICODE,
 )
 
@@ -91,6 +98,7 @@ def fits_snapshot(spec: SandboxSpec) -> bool:
 def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
     """Return the creation request; `name` is the attempt's key, which Daytona gives to one sandbox."""
     image = spec.image or ""
+    names, networks = spec.native_rules or ((), ())
     snapshot = image.removeprefix(SNAPSHOT) if image.startswith(SNAPSHOT) else None
     return CreateSandbox(
         name=name,
@@ -99,7 +107,9 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
         if _is_built(spec)
         else None,
         labels={**spec.tags, MARKER: "1"},
-        network_block_all=spec.network == "none",
+        network_block_all=spec.network == "none" and not names and not networks,
+        domain_allow_list=",".join(names) or None,
+        network_allow_list=",".join(networks) or None,
         target=target,
         cpu=None if spec.cpus is None else int(spec.cpus),
         memory=None if spec.memory_mb is None else spec.memory_mb // 1024,
@@ -110,6 +120,19 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
         auto_delete_interval=-1,
         ttl_minutes=minutes(spec.lifetime),
     )
+
+
+def check_network(spec: SandboxSpec, found: Sandbox) -> None:
+    """Raise ConfigurationError if Daytona did not store the list: it would then let everything out."""
+    names, networks = spec.native_rules or ((), ())
+    stored = (found.domain_allow_list or found.network_allow_list or "").split(",")
+    if (names or networks) and not set(stored) <= {*names, *networks}:
+        raise ConfigurationError(
+            "daytona did not store the list of Egress(native=True), which this server may be too old for: "
+            "leave native=True out",
+            provider=NAME,
+            sandbox_id=found.id,
+        )
 
 
 def minutes(lifetime: float | None) -> int:

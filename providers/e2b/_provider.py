@@ -73,6 +73,7 @@ class E2BProvider(BakingProvider[E2BInstance]):
     """Sandboxes of the account that E2B_API_KEY belongs to; an image is a template's name or id."""
 
     name: ClassVar[str] = NAME
+    native_egress: ClassVar[bool] = True
     _root_is_ours: ClassVar[bool] = True
 
     def __init__(self, *, api_key: str | None = None, timeout: float = 60.0) -> None:
@@ -106,6 +107,9 @@ class E2BProvider(BakingProvider[E2BInstance]):
     async def _make(self, spec: SandboxSpec) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
+            if _spec.network(spec):
+                detail = await self._detail(sandbox_id)
+                _spec.check_network(spec, detail.network, sandbox_id)
             await self._begin(sandbox_id, spec, user=_USER)
             if spec.lifetime is None:
                 await self._instance(sandbox_id).set_timer(
@@ -139,11 +143,12 @@ class E2BProvider(BakingProvider[E2BInstance]):
     async def _post(
         self, spec: SandboxSpec, key: str, route: Any, kind: Any, idempotency_key: str | None = None
     ) -> Any:
-        template = self._image_of(spec)
+        template, network = self._image_of(spec), _spec.network(spec)
         body = kind(
             template_id=template,
             timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
-            allow_internet_access=spec.network == "internet",
+            allow_internet_access=spec.network == "internet" or bool(network),
+            network=network,
             metadata=_spec.metadata(spec, key),
         )
         options: dict[str, Any] = {}

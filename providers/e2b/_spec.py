@@ -1,6 +1,10 @@
 """Checks which SandboxSpecs E2B can honour, and makes the metadata stored with a sandbox."""
 
 import re
+from typing import Any
+
+from e2b.api.client.models import SandboxNetworkConfig
+from e2b.api.client.types import UNSET, Unset
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _rules
@@ -14,8 +18,10 @@ __all__ = [
     "MAX_LIFETIME",
     "UNSUPPORTED",
     "check",
+    "check_network",
     "check_version",
     "metadata",
+    "network",
 ]
 
 MAX_LIFETIME = 24 * 3600
@@ -33,6 +39,7 @@ UNSUPPORTED = {
 """The fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)
 """The first version of the daemon that can close a command's stdin."""
+_EVERYTHING = "0.0.0.0/0"
 
 
 RULES = (
@@ -66,3 +73,28 @@ def check_version(version: str, sandbox_id: str) -> None:
 def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
     """Return the sandbox's metadata: its tags, the marker that it is ours, and the creation key."""
     return {**spec.tags, MARKER: "1", KEY_TAG: key}
+
+
+def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:
+    """Return E2B's list of allowed servers for a spec with `Egress(native=True)`."""
+    rules = spec.native_rules
+    if rules is None:
+        return UNSET
+    return SandboxNetworkConfig(allow_out=[*rules.names, *rules.networks], deny_out=[_EVERYTHING])
+
+
+# Any: the SDK's class, or UNSET.
+def check_network(spec: SandboxSpec, stored: Any, sandbox_id: str) -> None:
+    """Raise ConfigurationError if the server did not store the list: it would then let everything out."""
+    asked = network(spec)
+    if isinstance(asked, Unset):
+        return
+    denied = getattr(stored, "deny_out", UNSET) or []
+    allowed = getattr(stored, "allow_out", UNSET) or []
+    if _EVERYTHING not in denied or not set(allowed) <= set(asked.allow_out or []):
+        raise ConfigurationError(
+            "the server at E2B_API_URL did not store the list of Egress(native=True), which it may be too old "
+            "for: leave native=True out",
+            provider=NAME,
+            sandbox_id=sandbox_id,
+        )

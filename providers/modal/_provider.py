@@ -93,6 +93,7 @@ class ModalProvider(BakingProvider[ModalInstance]):
     """
 
     name: ClassVar[str] = "modal"
+    native_egress: ClassVar[bool] = True
     _root_is_ours: ClassVar[bool] = True
 
     def __init__(

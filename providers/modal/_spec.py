@@ -31,6 +31,8 @@ class CreateOptions(TypedDict):
     cpu: tuple[float, float] | None
     gpu: str | None
     memory: tuple[int, int]
+    outbound_cidr_allowlist: list[str] | None
+    outbound_domain_allowlist: list[str] | None
     tags: dict[str, str]
     timeout: int
 
@@ -55,11 +57,14 @@ def check(spec: SandboxSpec) -> None:
 
 def create_options(spec: SandboxSpec) -> CreateOptions:
     """Return the arguments for a spec that `check` has accepted."""
+    rules = spec.native_rules
     return {
-        "block_network": spec.network == "none",
+        "block_network": spec.network == "none" and rules is None,
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
         "gpu": spec.gpu,
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
+        "outbound_cidr_allowlist": None if rules is None else list(rules.networks),
+        "outbound_domain_allowlist": None if rules is None else list(rules.names),
         "tags": _tags.encode({**spec.tags, CREATED: f"{time.time():.0f}"}),
         "timeout": whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME),
     }

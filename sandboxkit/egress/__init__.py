@@ -1,6 +1,7 @@
 """Egress by name: which servers a sandbox without a network may reach, through this side."""
 
 from sandboxkit.egress._audit import EgressRecord
+from sandboxkit.egress._native import NativeRules
 from sandboxkit.egress._rules import Credential, Egress
 
-__all__ = ["Credential", "Egress", "EgressRecord"]
+__all__ = ["Credential", "Egress", "EgressRecord", "NativeRules"]

@@ -5,12 +5,13 @@ import os
 import ssl
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from sandboxkit import _arguments
 from sandboxkit.egress import _names
 from sandboxkit.egress._audit import EgressRecord
+from sandboxkit.egress._native import NativeRules, check_alone, native_rules
 from sandboxkit.errors import ConfigurationError
 
 WEB_PORTS = (80, 443)
@@ -102,10 +103,18 @@ class Egress:
     """How long (s) a connection may carry nothing."""
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     """What trusts the hosts of credentials. None: the certificate authorities of this machine."""
+    native: bool = False
+    """Use the vendor's own list of allowed servers in place of the proxy, where it has one. `allow` then
+    takes names without a port and IPv4 networks, and every other field keeps its default."""
 
     def __post_init__(self) -> None:
         """Check the fields and freeze them. Raises ConfigurationError."""
         allow, private = _texts("allow", self.allow), _texts("private", self.private)
+        if _arguments.flag("Egress.native", self.native):
+            check_alone([name for name in self._given() if name not in ("allow", "native")])
+            native_rules(allow)
+            _freeze(self, allow=allow)
+            return
         for rule in allow:
             _rule(rule)
         for text in private:
@@ -132,6 +141,21 @@ class Egress:
         for name in ("header_seconds", "idle_seconds"):
             _arguments.positive(f"Egress.{name}", getattr(self, name), unit="seconds")
         _freeze(self, allow=allow, private=private, hosts=hosts, credentials=tuple(credentials))
+
+    @property
+    def native_rules(self) -> NativeRules | None:
+        """The rules for the vendor's list; None without `native`."""
+        return native_rules(self.allow) if self.native else None
+
+    def _given(self) -> list[str]:
+        """Return the names of the fields that have another value than their default."""
+        found: list[str] = []
+        for each in fields(self):
+            make = each.default_factory
+            default = each.default if make is MISSING else make()
+            if getattr(self, each.name) != default:
+                found.append(each.name)
+        return found
 
     def allows(self, name: str, port: int) -> bool:
         """Return whether a rule allows a name, in lower case, and a port."""

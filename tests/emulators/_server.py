@@ -103,6 +103,12 @@ class Server:
         return found
 
     @property
+    def networks(self) -> list[Any]:
+        """The lists of allowed servers that the living sandboxes were made with."""
+        found: list[Any] = self._ask("state")["networks"]
+        return found
+
+    @property
     def requests(self) -> list[str]:
         """What was asked since `clear`, each as "METHOD /path"."""
         found: list[str] = self._ask("state")["requests"]

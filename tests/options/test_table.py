@@ -29,8 +29,10 @@ def names(options: tuple[Option, ...]) -> list[str]:
 
 def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:
     assert names(ALL_OPTIONS) == list(SpecOptions.__annotations__)
-    # `network=Egress(...)` becomes network="none" and egress=Egress(...).
-    assert [*names(ALL_OPTIONS), "egress"] == [field.name for field in fields(SandboxSpec)]
+    # `network=Egress(...)` becomes network="none" with egress=Egress(...) or native_rules=....
+    assert [*names(ALL_OPTIONS), "egress", "native_rules"] == [
+        field.name for field in fields(SandboxSpec)
+    ]
     assert names(CONFIG_OPTIONS) == list(ConfigOptions.__annotations__)
     assert {option.name: option.default for option in ALL_OPTIONS} == {
         name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)

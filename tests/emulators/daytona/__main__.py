@@ -112,6 +112,10 @@ class Emulator:
                     "violations": self.violations,
                     "alive": list(self.boxes.alive),
                     "requests": self._faults.requests,
+                    "networks": [
+                        [box.asked.domain_allow_list, box.asked.network_allow_list]
+                        for box in self.boxes.alive.values()
+                    ],
                     "terminals": sum(len(box.ptys) for box in self.boxes.alive.values()),
                 }
             case "/_emulator/kill":

@@ -190,7 +190,9 @@ class Boxes:
             box.state = SandboxState.BUILD_FAILED
             box.error = "failed to pull image: manifest unknown"
             return False
-        network = "none" if box.asked.network_block_all else "internet"
+        asked = box.asked
+        restricted = asked.network_block_all or asked.domain_allow_list or asked.network_allow_list
+        network = "none" if restricted else "internet"
         env = box.asked.env or {}
         try:
             machine = await Machine.start(

@@ -1,6 +1,7 @@
 """Daytona's control API, each request and answer checked with its clients' own models."""
 
 import datetime
+import ipaddress
 import json
 import urllib.parse
 from typing import Any
@@ -144,6 +145,7 @@ class Control:
             raise RefusedError(400, "labels must be shorter")
         if not 0 <= (asked.ttl_minutes or 0) <= MAX_MINUTES:
             raise RefusedError(400, f"ttlMinutes must not be greater than {MAX_MINUTES}")
+        self._check_network(asked)
         taken = sum(box.asked.cpu or 1 for box in self._boxes.alive.values())
         if self._boxes.cpus is not None and taken + (asked.cpu or 1) > self._boxes.cpus:
             raise RefusedError(
@@ -152,6 +154,18 @@ class Control:
                 "To increase concurrency limits, upgrade your organization's Tier",
             )
         return 200, _sandbox(await self._boxes.create(asked), proxy).to_dict()
+
+    def _check_network(self, asked: CreateSandbox) -> None:
+        names, networks = asked.domain_allow_list, asked.network_allow_list
+        if asked.network_block_all and (names or networks):
+            self._violation("a list of allowed servers with networkBlockAll, which hides it")
+        if names and networks:
+            raise RefusedError(400, "domainAllowList and networkAllowList cannot be combined")
+        for network in (networks or "").split(",") if networks else []:
+            try:
+                ipaddress.IPv4Network(network)
+            except ValueError:
+                raise RefusedError(400, f"Invalid network {network}") from None
 
     def _list(self, query: dict[str, str], proxy: str) -> Answer:
         if unknown := query.keys() - {"labels", "limit", "cursor"}:
@@ -178,6 +192,8 @@ def _facts(box: Box, proxy: str) -> dict[str, Any]:
         "error_reason": box.error,
         "public": False,
         "network_block_all": bool(asked.network_block_all),
+        "network_allow_list": asked.network_allow_list,
+        "domain_allow_list": asked.domain_allow_list,
         "cpu": asked.cpu or 1,
         "gpu": 0,
         "memory": asked.memory or 1,

@@ -89,6 +89,7 @@ class Emulator:
                     "violations": self.violations,
                     "alive": list(self.boxes.alive),
                     "requests": self._faults.requests,
+                    "networks": [box.network.to_dict() for box in self.boxes.alive.values()],
                     "kept_alive": self.boxes.kept_alive,
                     "programs": [
                         " ".join([running.config.cmd, *running.config.args])

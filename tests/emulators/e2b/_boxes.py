@@ -6,6 +6,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2b.api.client.models import SandboxNetworkConfig
+
 from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
 from tests.emulators._engine import Machine, Process
@@ -57,6 +59,7 @@ class Box:
     metadata: dict[str, str]
     env: dict[str, str]
     internet: bool
+    network: SandboxNetworkConfig
     machine: Machine
     token: str
     started: datetime.datetime
@@ -87,8 +90,16 @@ class Boxes:
         self.unforkable = ""
         """Why no process can be started now, as the kernel says it."""
 
-    async def create(self, template: str, metadata: Any, env: Any, internet: bool, ttl: int) -> Box:
-        network = "internet" if internet else "none"
+    async def create(
+        self,
+        template: str,
+        metadata: Any,
+        env: Any,
+        internet: bool,
+        rules: SandboxNetworkConfig,
+        ttl: int,
+    ) -> Box:
+        network = "internet" if internet and not rules.deny_out else "none"
         self.starting += 1
         try:
             machine = await Machine.start(
@@ -108,6 +119,7 @@ class Boxes:
             metadata=metadata,
             env=env,
             internet=internet,
+            network=rules,
             machine=machine,
             token=secrets.token_hex(16),
             started=now,

@@ -1,5 +1,6 @@
 """E2B's control API, each request and answer checked with the SDK's own models."""
 
+import ipaddress
 import json
 import secrets
 import urllib.parse
@@ -13,6 +14,7 @@ from e2b.api.client.models import (
     NewSandboxV2,
     Sandbox,
     SandboxDetail,
+    SandboxNetworkConfig,
     SandboxSnapshotRequest,
     SandboxState,
     SandboxTimeoutRequest,
@@ -156,7 +158,8 @@ class Control:
         if box is None:
             self._check_quota()
             internet = asked.allow_internet_access is not False
-            box = await self._boxes.create(asked.template_id, metadata, env, internet, ttl)
+            rules = self._network(asked.network)
+            box = await self._boxes.create(asked.template_id, metadata, env, internet, rules, ttl)
             if key:
                 self._boxes.keys[key] = box.id
         made = Sandbox(
@@ -168,6 +171,27 @@ class Control:
             domain=None,
         )
         return 201, made.to_dict(), {}
+
+    def _network(self, asked: Any) -> SandboxNetworkConfig:
+        """Check a list of allowed servers. A server of one's own is too old to have any."""
+        if not asked or self._first_version:
+            return SandboxNetworkConfig(allow_out=[], deny_out=[])
+        if asked.additional_properties:
+            self._violation(f"a network has no {sorted(asked.additional_properties)}")
+        allowed, denied = asked.allow_out or [], asked.deny_out or []
+        for entry in denied:
+            if not _is_network(entry):
+                raise RefusedError(400, f"invalid denied CIDR {entry}")
+        names = [entry for entry in allowed if not _is_network(entry)]
+        if names and "0.0.0.0/0" not in denied:
+            raise RefusedError(
+                400,
+                "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out to "
+                "block all other traffic.",
+            )
+        if wrong := [name for name in names if ":" in name or "/" in name]:
+            raise RefusedError(400, f"invalid domain {wrong[0]}")
+        return SandboxNetworkConfig(allow_out=allowed, deny_out=denied)
 
     def _check_quota(self) -> None:
         limit = self._boxes.limit
@@ -193,6 +217,14 @@ class Control:
         size = min(PAGE, int(query.get("limit", "100")))
         extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}
         return 200, [_listed(box).to_dict() for box in found[start : start + size]], extra
+
+
+def _is_network(entry: str) -> bool:
+    try:
+        ipaddress.ip_network(entry)
+    except ValueError:
+        return False
+    return True
 
 
 def _snapshot(name: str) -> dict[str, Any]:
@@ -234,5 +266,8 @@ def _listed(box: Box) -> ListedSandbox:
 
 def _detail(box: Box) -> SandboxDetail:
     return SandboxDetail(
-        **_facts(box), envd_access_token=box.token, allow_internet_access=box.internet
+        **_facts(box),
+        envd_access_token=box.token,
+        allow_internet_access=box.internet,
+        network=box.network,
     )

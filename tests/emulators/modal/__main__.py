@@ -64,6 +64,11 @@ class Emulator:
         """The ids of the sandboxes that have not ended."""
         return [box.id for box in self._boxes.running()]
 
+    async def networks(self) -> list[list[list[str]]]:
+        """The names and networks that the living sandboxes may reach, of each."""
+        found = [box.definition.network_access for box in self._boxes.running()]
+        return [[list(each.allowed_domains), list(each.allowed_cidrs)] for each in found]
+
     async def timeout(self, sandbox_id: str) -> int:
         """The lifetime that a sandbox was given, in seconds."""
         return self._boxes.find(sandbox_id).timeout

@@ -1,6 +1,7 @@
 """Modal's sandboxes: what was asked for, the machine underneath, and how each ended."""
 
 import asyncio
+import ipaddress
 import re
 import secrets
 import time
@@ -110,6 +111,11 @@ class Boxes:
                 raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid region: {region!r}")
         if definition.resources.memory_mb > _MAX_MEMORY_MB:
             raise GRPCError(Status.INVALID_ARGUMENT, f"memory must be at most {_MAX_MEMORY_MB} MiB")
+        for network in definition.network_access.allowed_cidrs:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
         gpu = definition.resources.gpu_config.gpu_type
         if gpu and gpu not in _GPUS:
             raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid GPU type: {gpu!r}")
@@ -132,12 +138,12 @@ class Boxes:
 
     async def _make(self, box: Box, env: dict[str, str]) -> None:
         resources, access = box.definition.resources, box.definition.network_access
-        blocked = access.network_access_type == api_pb2.NetworkAccess.BLOCKED
+        is_open = access.network_access_type == api_pb2.NetworkAccess.OPEN
         try:
             machine = await Machine.start(
                 self._session,
                 env=env,
-                network="none" if blocked else "internet",
+                network="internet" if is_open else "none",
                 memory_mb=resources.memory_mb_max or None,
                 disk=self.disks.get(box.definition.image_id, b""),
                 pids=4096,

@@ -1,0 +1,49 @@
+"""Rules of `Egress(native=True)`, which a vendor's own list of allowed servers applies."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sandboxkit import _arguments
+from sandboxkit.egress import _names
+from sandboxkit.errors import ConfigurationError
+
+_EXAMPLES = (
+    "names and IPv4 addresses without a port, such as 'pypi.org', '*.github.com' or '10.1.0.0/16'"
+)
+
+
+class NativeRules(NamedTuple):
+    """The rules of a vendor's list, by their kind."""
+
+    names: tuple[str, ...]
+    """Host names in lower case; "*.x" stands for the names below x."""
+    networks: tuple[str, ...]
+    """IPv4 networks, such as "10.1.0.0/16"; a single address is a /32."""
+
+
+def native_rules(allow: Sequence[str]) -> NativeRules:
+    """Sort rules by their kind. Raises ConfigurationError for one that no vendor's list can express."""
+    names: list[str] = []
+    networks: list[str] = []
+    for rule in allow:
+        try:
+            networks.append(str(ipaddress.IPv4Network(rule)))
+        except ValueError:
+            if _names.host(rule.removeprefix("*.")) is None:
+                _arguments.refuse("Egress.allow with native=True", rule, _EXAMPLES)
+            names.append(rule.lower())
+    if not names and not networks:
+        raise ConfigurationError(
+            "Egress(native=True) allows nothing: name a server in allow=, or give network='none'"
+        )
+    return NativeRules(tuple(names), tuple(networks))
+
+
+def check_alone(given: Sequence[str]) -> None:
+    """Raise ConfigurationError for fields of an Egress that only the proxy of this process can honour."""
+    if given:
+        raise ConfigurationError(
+            f"Egress({given[0]}=...) does not go with native=True: the vendor decides and connects, so this "
+            "process adds, limits and records nothing; leave one of the two out"
+        )
