@@ -3,9 +3,10 @@
 import asyncio
 import errno
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import anyio
 from anyio.abc import ByteStream
@@ -27,34 +28,49 @@ _CONNECT, _LISTEN, _ACCEPT = 14, 15, 16
 _LINGER_SECONDS = 2.0
 _MOST_CONNECTIONS = 4096
 """How many connections of all sandboxes of a provider object may be open at a time."""
+_SHARE = 1 / 8
+"""A sandbox opens another connection only while it has fewer than this part of those that are free."""
 _LOST = (ConnectionEndedError, SilentError)
 _Explain = Callable[[ConnectionEndedError | SilentError], Awaitable[SandboxError]]
 """Returns the error of the SPI for a lost link."""
 
 
 class _OpenConnections:
-    """Counts the open connections of a provider's sandboxes, each of which may hold a window of data."""
+    """Counts the open connections of a provider's sandboxes, each of which may hold a window of data.
+
+    The last ones are left to the sandboxes that have few: the more are open, the fewer one sandbox may
+    have (a dynamic threshold, as switches use for shared buffers). A sandbox without any gets one as long as
+    one is free, and up to half of the limit none gets fewer than its agent allows.
+    """
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self._count = 0
+        self.most, self.total = most, 0
+        self._counts: Counter[str] = Counter()
         self._freed = asyncio.Event()
 
-    def add(self) -> bool:
-        """Count one more connection; return False if there is no room for it."""
-        if self._count >= self.most:
+    def count(self, sandbox_id: str) -> int:
+        """Return how many connections of a sandbox are open."""
+        return self._counts[sandbox_id]
+
+    def add(self, sandbox_id: str) -> bool:
+        """Count one more connection of a sandbox; return False if there is no room for it."""
+        if self._counts[sandbox_id] >= _SHARE * (self.most - self.total):
             return False
-        self._count += 1
+        self._counts[sandbox_id] += 1
+        self.total += 1
         return True
 
-    async def wait_for_room(self) -> None:
-        """Count one more connection as soon as there is room for it."""
-        while not self.add():
+    async def wait_for_room(self, sandbox_id: str) -> None:
+        """Count one more connection of a sandbox as soon as there is room for it."""
+        while not self.add(sandbox_id):
             await self._freed.wait()
 
-    def remove(self) -> None:
-        """Make the room of one connection free."""
-        self._count -= 1
+    def remove(self, sandbox_id: str) -> None:
+        """Make the room of one connection of a sandbox free."""
+        self.total -= 1
+        self._counts[sandbox_id] -= 1
+        if not self._counts[sandbox_id]:
+            del self._counts[sandbox_id]
         freed, self._freed = self._freed, asyncio.Event()
         freed.set()
 
@@ -149,10 +165,11 @@ class AgentPortListener(PortListener):
         port: int,
         explain: _Explain,
         connections: _OpenConnections,
+        sandbox_id: str,
     ) -> None:
         super().__init__(port)
         self._client, self._listening, self._explain = client, call, explain
-        self._connections = connections
+        self._connections, self._sandbox_id = connections, sandbox_id
 
     async def accept(self) -> ByteStream:
         try:
@@ -162,11 +179,12 @@ class AgentPortListener(PortListener):
         except _LOST as error:
             raise await self._explain(error) from error
         try:
-            await self._connections.wait_for_room()
+            await self._connections.wait_for_room(self._sandbox_id)
         except BaseException:
             await _end(stream)
             raise
-        return PortStream(stream, self._explain, self._connections.remove)
+        remove = partial(self._connections.remove, self._sandbox_id)
+        return PortStream(stream, self._explain, remove)
 
     async def aclose(self) -> None:
         await _end(self._listening)
@@ -202,9 +220,11 @@ class PortsProvider(Provider):
             client.require(_CONNECT)
 
     async def connect(self, sandbox_id: str, port: int) -> ByteStream:
-        if not self._connections.add():
+        connections = self._connections
+        if not connections.add(sandbox_id):
             raise PortLimitError(
-                f"{self._connections.most} connections to sandboxes of this session are open: close some",
+                f"{connections.count(sandbox_id)} connections to this sandbox are open, and {connections.total} of "
+                f"{connections.most} to all sandboxes of this session: close some",
                 errno=errno.EMFILE,
                 provider=self.name,
                 sandbox_id=sandbox_id,
@@ -213,15 +233,16 @@ class PortsProvider(Provider):
             async with self._call(sandbox_id) as client:
                 stream, _ = await self._open(client, sandbox_id, _CONNECT, port)
         except BaseException:
-            self._connections.remove()
+            connections.remove(sandbox_id)
             raise
-        return PortStream(stream, self._explain(client, sandbox_id), self._connections.remove)
+        remove = partial(connections.remove, sandbox_id)
+        return PortStream(stream, self._explain(client, sandbox_id), remove)
 
     async def listen(self, sandbox_id: str, port: int) -> PortListener:
         async with self._call(sandbox_id) as client:
             call, number = await self._open(client, sandbox_id, _LISTEN, port)
         explain = self._explain(client, sandbox_id)
-        return AgentPortListener(client, call, number, explain, self._connections)
+        return AgentPortListener(client, call, number, explain, self._connections, sandbox_id)
 
     def _explain(self, client: AgentClient, sandbox_id: str) -> _Explain:
         return lambda error: self._explained(error, sandbox_id, client, None)

@@ -19,6 +19,7 @@ from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.frames import NEAR
 from sandboxkit.providers._agent.ports import PortStream, _opened
 from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.types import SandboxSpec
 from tests.agent.conftest import Box
 from tests.agent.test_link import Breakable
 
@@ -301,10 +302,12 @@ async def test_more_connections_than_the_limit_are_refused_until_one_ends(
 async def test_a_session_has_a_limit_of_connections_that_closed_ones_do_not_count_against(
     box: Box, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(ports, "_MOST_CONNECTIONS", 16)  # of which one sandbox has 2
     async with listening(box) as listener, pair(box, program) as (first, _):
         async with pair(box, program):
-            with pytest.raises(PortLimitError, match="2 connections to sandboxes of this session"):
+            with pytest.raises(
+                PortLimitError, match="2 connections to this sandbox are open, and 2 of 16"
+            ):
                 await box.provider.connect(box.id, program.port)
             async with await anyio.connect_tcp("127.0.0.1", listener.port) as inside:
                 await inside.send(b"waits")
@@ -322,6 +325,46 @@ async def test_a_session_has_a_limit_of_connections_that_closed_ones_do_not_coun
         async with pair(box, program), pair(box, program):
             with pytest.raises(PortLimitError):
                 await box.provider.connect(box.id, program.port)
+
+
+async def all_it_gets(box: Box, sandbox_id: str, program: Program) -> list[ByteStream]:
+    held: list[ByteStream] = []
+    while True:
+        try:
+            held.append(await box.provider.connect(sandbox_id, program.port))
+        except PortLimitError:
+            return held
+        await (await program.accept()).aclose()
+
+
+async def test_sandboxes_that_take_all_they_can_leave_room_for_another(
+    box: Box, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "_MOST_CONNECTIONS", 64)
+    greedy = [await box.provider.create(SandboxSpec()) for _ in range(3)]
+    held: list[ByteStream] = []
+    try:
+        for sandbox_id in greedy:
+            held += await all_it_gets(box, sandbox_id, program)
+        listener = await box.provider.listen(greedy[0], 0)
+        async with await anyio.connect_tcp("127.0.0.1", listener.port):
+            with anyio.move_on_after(1) as waiting:
+                await listener.accept()
+            assert waiting.cancelled_caught, "from inside it waits"
+            async with (
+                pair(box, program),
+                listening(box) as other,
+                await anyio.connect_tcp("127.0.0.1", other.port) as inside,
+                await other.accept() as accepted,
+            ):
+                await inside.send(b"has room")
+                assert await accepted.receive() == b"has room"
+            await listener.aclose()
+    finally:
+        for stream in held:
+            await stream.aclose()
+        for sandbox_id in greedy:
+            await box.provider.delete(sandbox_id)
 
 
 async def test_connections_are_accepted_from_inside(box: Box) -> None:
