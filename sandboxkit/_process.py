@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from sandboxkit import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit._streams import NoStdin, OutputStream, Stdin
@@ -33,6 +34,18 @@ class CommandLimits:
     deadline: float | None = None
     check: bool = False
     output: int | None = OUTPUT_LIMIT
+
+
+def checked_limits(
+    timeout: float | None, deadline: float | None, check: bool, output_limit: int | None
+) -> CommandLimits:
+    """Return the limits that a caller gave. Raises ConfigurationError for a bad one."""
+    return CommandLimits(
+        timeout=_arguments.timeout(timeout),
+        deadline=None if deadline is None else _arguments.positive("deadline", deadline),
+        check=_arguments.flag("check", check),
+        output=None if output_limit is None else _arguments.size("output_limit", output_limit),
+    )
 
 
 Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[Exit]]]]

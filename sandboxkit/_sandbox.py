@@ -14,7 +14,7 @@ from sandboxkit import _ambient, _arguments, _tags
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process
+from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process, checked_limits
 from sandboxkit._states import State
 from sandboxkit._streams import Stdin, command_input
 from sandboxkit._work import start_detached
@@ -29,6 +29,7 @@ from sandboxkit.types import (
     Network,
     Output,
     PtySize,
+    PublicUrl,
     SandboxInfo,
     SandboxSpec,
     SandboxState,
@@ -177,7 +178,7 @@ class Sandbox(Shown):
         words, variables = _arguments.argv(argv), _arguments.env(env)
         live, items = command_input(stdin, open_=size is not None)
         command = Command(words, _arguments.cwd(cwd), variables, _arguments.user(user), items, size)
-        limits = _limits(timeout, deadline, check, output_limit)
+        limits = checked_limits(timeout, deadline, check, output_limit)
         return self._process(words, command, self._provider.exec, limits, live)
 
     def run_python(
@@ -213,7 +214,7 @@ class Sandbox(Shown):
             (interpreter.program, "-I", "-c", text, *words[1:]),
             command,
             lambda box, led, output: self._provider.run_python(box, text, led, output),
-            _limits(timeout, deadline, check, output_limit),
+            checked_limits(timeout, deadline, check, output_limit),
             live,
         )
 
@@ -275,6 +276,18 @@ class Sandbox(Shown):
         from sandboxkit.tunnels import _served
 
         return _served.serve(self._life, port, to)
+
+    def public_url(self, port: int) -> Operation[PublicUrl]:
+        """Return the vendor's address of a port in `public_ports`, and who can reach it.
+
+        Raises ConfigurationError for another port.
+        """
+        number = _arguments.port("port", port)
+        if not self._reached_by_id and number not in self.spec.public_ports:
+            raise ConfigurationError(
+                f"port {port} is not public: make it with public_ports=[{port}]"
+            )
+        return self._call(lambda sandbox_id: self._provider.public_url(sandbox_id, number))
 
     def set_network(self, network: "Network | Egress") -> Operation[None]:
         """Change what the sandbox may reach from now on, and cut the connections that are open.
@@ -481,14 +494,3 @@ def _caller() -> str:
             break
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def _limits(
-    timeout: float | None, deadline: float | None, check: bool, output_limit: int | None
-) -> CommandLimits:
-    return CommandLimits(
-        timeout=_arguments.timeout(timeout),
-        deadline=None if deadline is None else _arguments.positive("deadline", deadline),
-        check=_arguments.flag("check", check),
-        output=None if output_limit is None else _arguments.size("output_limit", output_limit),
-    )

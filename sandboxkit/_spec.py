@@ -66,12 +66,14 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
     return spec
 
 
-def check(provider: Provider, spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for a spec that the provider cannot honour."""
-    if spec.native_rules is not None and not provider.native_egress:
+def check_abilities(kind: type[Provider], spec: SandboxSpec) -> None:
+    """Raise ConfigurationError for an option that only some kinds of providers know, and this one does not."""
+    reason = None
+    if spec.native_rules is not None and not kind.native_egress:
+        reason = "Egress(native=True): it has no list of allowed servers of its own; leave native=True out"
+    elif spec.public_ports and kind.public_url is Provider.public_url:
+        reason = "public_ports: it has no public addresses; sandbox.expose(port) leads a port of this machine there"
+    if reason is not None:
         raise ConfigurationError(
-            f"provider {provider.name!r} has no list of allowed servers of its own: leave native=True out, and "
-            "this process decides",
-            provider=provider.name,
+            f"provider {kind.name!r} cannot honour {reason}", provider=kind.name
         )
-    provider.check(spec)

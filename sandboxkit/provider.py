@@ -37,6 +37,7 @@ from sandboxkit.types import (
     FileInfo,
     Interpreter,
     Output,
+    PublicUrl,
     SandboxInfo,
     SandboxSpec,
     SandboxState,
@@ -281,6 +282,17 @@ class Provider(ABC):
         """
         await self.check_ports(sandbox_id)
         raise NotImplementedError
+
+    async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
+        """Return the address at the vendor of a port that `spec.public_ports` had at the creation.
+
+        Raises ConfigurationError for another port, and where there are no such addresses.
+        """
+        raise ConfigurationError(
+            f"provider {self.name!r} gives sandboxes no public addresses; sandbox.expose(port) leads a port of "
+            "this machine there",
+            provider=self.name,
+        )
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
         """Remove the stored copies of datasets that no sandbox or process uses; return their digests.

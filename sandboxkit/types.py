@@ -26,6 +26,7 @@ __all__ = [
     "ProcessResult",
     "Profile",
     "PtySize",
+    "PublicUrl",
     "Reuse",
     "SandboxInfo",
     "SandboxSpec",
@@ -88,6 +89,7 @@ class SandboxSpec:
     gpu: str | None = None
     profile: Profile = "standard"
     lifetime: float | None = 3600.0
+    public_ports: tuple[int, ...] = ()
     start_timeout: float | None = None
     network: Network = "none"
     command: tuple[str, ...] | None = None
@@ -103,6 +105,17 @@ class SandboxSpec:
     """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
     native_rules: "NativeRules | None" = None
     """What `network=Egress(native=True)` allows; `network` is "none" then. See `Provider.native_egress`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicUrl:
+    """The address of a sandbox's port at its vendor, outside this machine."""
+
+    url: str
+    access: Literal["anyone", "token"]
+    """Who can reach the port: "anyone" who knows the address, or whoever sends a "token" in `headers`."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The headers that requests need; empty for "anyone"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,17 @@ from unittest.mock import patch
 
 from sandboxkit import ConfigurationError, SandboxSpec, _spec
 from sandboxkit.options import ALL_OPTIONS, ConfigOptions, Option
+from sandboxkit.provider import Provider
+from sandboxkit.providers.daytona import DaytonaProvider
 from sandboxkit.providers.daytona import _spec as daytona
+from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker import _container as docker
+from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.e2b import _spec as e2b
-from sandboxkit.providers.kubernetes import _options
+from sandboxkit.providers.kubernetes import KubernetesProvider, _options
 from sandboxkit.providers.kubernetes import _spec as kubernetes
 from sandboxkit.providers.local import LocalProvider, _cgroup
+from sandboxkit.providers.modal import ModalProvider
 from sandboxkit.providers.modal import _spec as modal
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "options.md"
@@ -32,10 +37,19 @@ CHECKS: dict[str, Callable[[SandboxSpec], None]] = {
     "daytona": daytona.check,
     "modal": modal.check,
 }
+KINDS: dict[str, type[Provider]] = {
+    "local": LocalProvider,
+    "docker": DockerProvider,
+    "kubernetes": KubernetesProvider,
+    "e2b": E2BProvider,
+    "daytona": DaytonaProvider,
+    "modal": ModalProvider,
+}
 WITH: dict[str, dict[str, Any]] = {
     "yes": {},
     "with `profile='strict'`": {"profile": "strict"},
     "with an image of a registry": {"image": "python:3.12"},
+    "with `network='internet'`": {"network": "internet"},
     "with `profile='strict'` and an image of a registry": {
         "profile": "strict",
         "image": "python:3.12",
@@ -69,7 +83,9 @@ def control_groups(*names: str) -> AbstractContextManager[object]:
 def refusal(name: str, options: dict[str, Any]) -> str | None:
     """Return why a provider refuses these options, or None if it accepts them."""
     try:
-        CHECKS[name](_spec.build(SandboxSpec(), options))
+        spec = _spec.build(SandboxSpec(), options)
+        _spec.check_abilities(KINDS[name], spec)
+        CHECKS[name](spec)
     except ConfigurationError as error:
         return str(error).partition(": ")[2] or str(error)
     return None

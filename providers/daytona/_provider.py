@@ -39,7 +39,7 @@ from sandboxkit.providers.daytona import _spec
 from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_error
 from sandboxkit.providers.daytona._terminal import DaytonaTerminals
-from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["DaytonaProvider"]
 
@@ -374,6 +374,17 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
             raise no_sandbox(NAME, sandbox_id)
         return found
+
+    async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
+        found = await self._detail(sandbox_id)
+        preview = await self._account.call(
+            self._account.sandboxes().get_port_preview_url(sandbox_id, port),
+            what="find the address of a port",
+            sandbox_id=sandbox_id,
+        )
+        if found.public:
+            return PublicUrl(preview.url, "anyone")
+        return PublicUrl(preview.url, "token", {"X-Daytona-Preview-Token": preview.token})
 
     async def _set_ttl(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):

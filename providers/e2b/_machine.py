@@ -53,15 +53,18 @@ class Machine:
         if token:
             headers["X-Access-Token"] = token
         config = account.config(headers)
-        self._client = process_client(
-            config.get_sandbox_url(sandbox_id, domain or config.domain), config
-        )
+        self._config, self._domain = config, domain or config.domain
+        self._client = process_client(config.get_sandbox_url(sandbox_id, self._domain), config)
         self._leaving: set[asyncio.Task[None]] = set()
         self._account = account
         self.answer = min(SILENCE, account.timeout)
         """How long (s) the daemon may take to respond."""
         self.look = min(LAST_LOOK, account.timeout)
         """How long (s) the daemon may take for a follow-up call after that."""
+
+    def host(self, port: int) -> str:
+        """Return the name by which E2B's proxy leads to a port of the sandbox."""
+        return self._config.get_host(self.id, self._domain, port)
 
     @property
     def streams(self) -> bool | None:

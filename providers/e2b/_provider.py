@@ -45,7 +45,7 @@ from sandboxkit.providers.e2b._answers import NAME, NoRouteError
 from sandboxkit.providers.e2b._machine import Machine
 from sandboxkit.providers.e2b._run import run
 from sandboxkit.providers.e2b._stream import E2BProgram
-from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["E2BProvider"]
 
@@ -60,6 +60,8 @@ _USER = "user"
 class E2BInstance(HostedInstance):
     machine: Machine | None = None
     """The connection data for the sandbox's daemon, once they are known."""
+    traffic_token: str | None = None
+    """What requests to public ports need; only the answer to the creation has it."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -107,7 +109,7 @@ class E2BProvider(BakingProvider[E2BInstance]):
     async def _make(self, spec: SandboxSpec) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
-            if _spec.network(spec):
+            if spec.native_rules is not None:
                 detail = await self._detail(sandbox_id)
                 _spec.check_network(spec, detail.network, sandbox_id)
             await self._begin(sandbox_id, spec, user=_USER)
@@ -147,7 +149,7 @@ class E2BProvider(BakingProvider[E2BInstance]):
         body = kind(
             template_id=template,
             timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
-            allow_internet_access=spec.network == "internet" or bool(network),
+            allow_internet_access=spec.network == "internet" or spec.native_rules is not None,
             network=network,
             metadata=_spec.metadata(spec, key),
         )
@@ -296,7 +298,23 @@ class E2BProvider(BakingProvider[E2BInstance]):
             token=found.envd_access_token,
             version=str(found.envd_version),
         )
+        if isinstance(token := getattr(found, "traffic_access_token", None), str):
+            self._instance(found.sandbox_id).traffic_token = token
         return machine
+
+    async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
+        url = f"https://{(await self._machine(sandbox_id)).host(port)}"
+        if token := self._known(sandbox_id).traffic_token:
+            return PublicUrl(url, "token", {"e2b-traffic-access-token": token})
+        network = (await self._detail(sandbox_id)).network
+        if network and network.allow_public_traffic is False:
+            raise ConfigurationError(
+                "requests to this sandbox need a token, which only the process that made it has: call "
+                "public_url() there",
+                provider=NAME,
+                sandbox_id=sandbox_id,
+            )
+        return PublicUrl(url, "anyone")
 
     async def _detail(self, sandbox_id: str) -> Any:  # Any: the generated classes are untyped
         if not _ID.fullmatch(sandbox_id):

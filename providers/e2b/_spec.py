@@ -76,22 +76,24 @@ def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
 
 
 def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:
-    """Return E2B's list of allowed servers for a spec with `Egress(native=True)`."""
-    rules = spec.native_rules
+    """Return E2B's list of allowed servers for `Egress(native=True)`, and protect public ports by a token."""
+    rules, token = spec.native_rules, False if spec.public_ports else UNSET
     if rules is None:
-        return UNSET
-    return SandboxNetworkConfig(allow_out=[*rules.names, *rules.networks], deny_out=[_EVERYTHING])
+        return SandboxNetworkConfig(allow_public_traffic=token) if spec.public_ports else UNSET
+    return SandboxNetworkConfig(
+        allow_out=[*rules.names, *rules.networks],
+        deny_out=[_EVERYTHING],
+        allow_public_traffic=token,
+    )
 
 
 # Any: the SDK's class, or UNSET.
 def check_network(spec: SandboxSpec, stored: Any, sandbox_id: str) -> None:
-    """Raise ConfigurationError if the server did not store the list: it would then let everything out."""
-    asked = network(spec)
-    if isinstance(asked, Unset):
-        return
+    """Raise ConfigurationError if the server did not store `native_rules`: it would let everything out."""
+    names, networks = spec.native_rules or ((), ())
     denied = getattr(stored, "deny_out", UNSET) or []
     allowed = getattr(stored, "allow_out", UNSET) or []
-    if _EVERYTHING not in denied or not set(allowed) <= set(asked.allow_out or []):
+    if _EVERYTHING not in denied or not set(allowed) <= {*names, *networks}:
         raise ConfigurationError(
             "the server at E2B_API_URL did not store the list of Egress(native=True), which it may be too old "
             "for: leave native=True out",

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import math
 import os
 import re
 import secrets
@@ -32,7 +33,7 @@ from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers.modal import _spec, _tags
 from sandboxkit.providers.modal._account import ModalAccount
 from sandboxkit.providers.modal._stream import Endings, ModalExecStream
-from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["ModalProvider"]
 
@@ -315,6 +316,21 @@ class ModalProvider(BakingProvider[ModalInstance]):
                 await self._endings.settle()
                 await super().aclose()
                 await self._account.aclose()
+
+    async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
+        handle = await self._handle(sandbox_id)
+        tunnels = await self._account.call(
+            lambda: handle.tunnels.aio(timeout=math.ceil(self._account.timeout)),
+            what="find the address of a port",
+            sandbox_id=sandbox_id,
+        )
+        if port not in tunnels:
+            raise ConfigurationError(
+                f"port {port} is not public: make the sandbox with public_ports=[{port}]",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        return PublicUrl(tunnels[port].url, "anyone")
 
     async def _handle(self, sandbox_id: str) -> modal.Sandbox:
         """Return the SDK's handle of a sandbox, and cache it."""

@@ -29,6 +29,7 @@ class CreateOptions(TypedDict):
 
     block_network: bool
     cpu: tuple[float, float] | None
+    encrypted_ports: list[int]
     gpu: str | None
     memory: tuple[int, int]
     outbound_cidr_allowlist: list[str] | None
@@ -40,6 +41,13 @@ class CreateOptions(TypedDict):
 RULES = (
     *never(UNSUPPORTED),
     *STRICT,
+    Rule(
+        "public_ports",
+        "Modal opens no port of a sandbox without a network; give network='internet' or Egress(native=True)",
+        lambda spec: (
+            bool(spec.public_ports) and spec.network == "none" and spec.native_rules is None
+        ),
+    ),
     Rule(
         "lifetime",
         f"Modal cannot renew a lifetime; use at most {MAX_LIFETIME} s",
@@ -61,6 +69,7 @@ def create_options(spec: SandboxSpec) -> CreateOptions:
     return {
         "block_network": spec.network == "none" and rules is None,
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
+        "encrypted_ports": list(spec.public_ports),
         "gpu": spec.gpu,
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
         "outbound_cidr_allowlist": None if rules is None else list(rules.networks),

@@ -59,6 +59,12 @@ def _network(name: str, value: Any) -> str | Egress:
     return _arguments.one_of(name, value, get_args(Network))
 
 
+def _ports(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        _arguments.refuse(name, value, "a list of ports, such as [8000]")
+    return tuple(_arguments.port(name, each) for each in value)
+
+
 def _choice(literal: Any) -> _arguments.Check:
     return lambda name, value: _arguments.one_of(name, value, get_args(literal))
 
@@ -100,6 +106,9 @@ class _PlainOptions(TypedDict, total=False):
     lifetime: Annotated[float | None, Option(_positive, "--lifetime TIME", (86400, 604800, None))]
     """Seconds from its creation until it ends itself. Default: 3600.0; None: no limit, not allowed
     with `detach`."""
+    public_ports: Annotated[Sequence[int], Option(_ports, "", ([8000],))]
+    """Ports that get an address at the vendor, for `public_url`. What listens there is reached from outside:
+    `PublicUrl.access` says by whom. Default: ()."""
     start_timeout: Annotated[float | None, Option(_positive, "--start-timeout TIME", (60,))]
     """Seconds that its start may take, waiting for room included. Past them the calls that need it
     raise NoRoomError or ProviderUnavailableError. None, the default: it waits, and the log says so."""

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandboxkit import PortError, Process, Sandbox, SandboxError, Session
+from sandboxkit import ConfigurationError, PortError, Process, Sandbox, SandboxError, Session
+from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from sandboxkit.tunnels import PortConnection
 
@@ -233,6 +234,19 @@ class PortsConformance(Conformance):
             pass
         result = shared.exec(["python3", "-c", _ASK, str(served.port)]).result(DEADLINE)
         assert "ConnectionRefusedError" in result.stderr
+
+    def test_a_public_address_says_who_can_reach_it(self, session: Session) -> None:
+        if type(session._provider).public_url is Provider.public_url:
+            with pytest.raises(ConfigurationError, match="public_ports"):
+                session.sandbox(public_ports=[8000])
+            return
+        with session.sandbox(public_ports=[8000], network="internet") as sandbox:
+            found = sandbox.public_url(8000).result(DEADLINE)
+            assert found.url.startswith(("https://", "http://"))
+            assert (found.access == "token") == bool(found.headers)
+            assert not any(value in repr(found) for value in found.headers.values())
+            with pytest.raises(ConfigurationError, match="public_ports"):
+                sandbox.public_url(8001)
 
     def test_a_port_that_is_taken_is_refused(self, shared: Sandbox) -> None:
         with running(shared, _ECHO) as port, pytest.raises(PortError) as refused:

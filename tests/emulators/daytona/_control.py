@@ -91,6 +91,10 @@ class Control:
                 self._snapshot(name)
                 self._boxes.snapshots.pop(name.removeprefix(_SNAPSHOT_ID))
                 return 200, None
+            case "GET", ["sandbox", name, "ports", port, "preview-url"]:
+                box = self._box(name)
+                url = f"https://{int(port)}-{box.id}.proxy.daytona.test"
+                return 200, {"sandboxId": box.id, "url": url, "token": f"t-{box.id}"}
             case "POST", ["sandbox", name, "ttl", minutes]:
                 box = self._box(name)
                 self._boxes.set_ttl(box, float(minutes))

@@ -168,6 +168,7 @@ class Control:
             client_id="emulator",
             envd_version=_version(box.template),
             envd_access_token=box.token,
+            traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
             domain=None,
         )
         return 201, made.to_dict(), {}
@@ -175,7 +176,7 @@ class Control:
     def _network(self, asked: Any) -> SandboxNetworkConfig:
         """Check a list of allowed servers. A server of one's own is too old to have any."""
         if not asked or self._first_version:
-            return SandboxNetworkConfig(allow_out=[], deny_out=[])
+            return SandboxNetworkConfig(allow_out=[], deny_out=[], allow_public_traffic=True)
         if asked.additional_properties:
             self._violation(f"a network has no {sorted(asked.additional_properties)}")
         allowed, denied = asked.allow_out or [], asked.deny_out or []
@@ -191,7 +192,8 @@ class Control:
             )
         if wrong := [name for name in names if ":" in name or "/" in name]:
             raise RefusedError(400, f"invalid domain {wrong[0]}")
-        return SandboxNetworkConfig(allow_out=allowed, deny_out=denied)
+        public = asked.allow_public_traffic is not False
+        return SandboxNetworkConfig(allow_out=allowed, deny_out=denied, allow_public_traffic=public)
 
     def _check_quota(self) -> None:
         limit = self._boxes.limit

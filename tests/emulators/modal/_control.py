@@ -165,6 +165,16 @@ class Control(api_grpc.ModalClientBase):
             api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
         )
 
+    async def SandboxGetTunnels(self, stream: Any) -> None:
+        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+        tunnels = [
+            api_pb2.TunnelData(host=f"p{port.port}.modal.test", port=443, container_port=port.port)
+            for port in box.definition.open_ports.ports
+        ]
+        await stream.send_message(api_pb2.SandboxGetTunnelsResponse(tunnels=tunnels))
+
+    SandboxGetTunnelsV2 = SandboxGetTunnels
+
     async def SandboxWait(self, stream: Any) -> None:
         request = await stream.recv_message()
         box = self._boxes.find(request.sandbox_id)
