@@ -28,11 +28,15 @@ def native_rules(allow: Sequence[str]) -> NativeRules:
     networks: list[str] = []
     for rule in allow:
         try:
-            networks.append(str(ipaddress.IPv4Network(rule)))
+            network = ipaddress.IPv4Network(rule)
         except ValueError:
-            if _names.host(rule.removeprefix("*.")) is None:
-                _arguments.refuse("Egress.allow with native=True", rule, _EXAMPLES)
+            network = None
+        if network is not None and network.prefixlen > 0:
+            networks.append(str(network))
+        elif _names.host(rule.removeprefix("*.")) is not None:
             names.append(rule.lower())
+        else:
+            _arguments.refuse("Egress.allow with native=True", rule, _EXAMPLES)
     if not names and not networks:
         raise ConfigurationError(
             "Egress(native=True) allows nothing: name a server in allow=, or give network='none'"

@@ -148,12 +148,12 @@ class Egress:
         return native_rules(self.allow) if self.native else None
 
     def _given(self) -> list[str]:
-        """Return the names of the fields that have another value than their default."""
+        """Return the names of the fields with another value than their default."""
         found: list[str] = []
         for each in fields(self):
             make = each.default_factory
-            default = each.default if make is MISSING else make()
-            if getattr(self, each.name) != default:
+            default, value = each.default if make is MISSING else make(), getattr(self, each.name)
+            if value not in (default, []):
                 found.append(each.name)
         return found
 

@@ -22,6 +22,7 @@ NETWORKS = Egress(allow=["10.1.0.0/16", "192.0.2.1"], native=True)
     [
         ({"allow": ["pypi.org:443"]}, "'pypi.org:443'"),
         ({"allow": ["*"]}, r"'\*'"),
+        ({"allow": ["0.0.0.0/0"]}, "'0.0.0.0/0'"),
         ({"allow": ["https://pypi.org"]}, "'https://pypi.org'"),
         ({"allow": ["10.1.0.1/16"]}, "'10.1.0.1/16'"),
         ({"allow": ["2001:db8::/32"]}, "'2001:db8::/32'"),
