@@ -83,20 +83,25 @@ def pristine(
     files: Mapping[str, bytes] | None = None,
     *,
     fresh: bool = False,
+    forks_python: bool = True,
 ) -> Sandbox:
     """Return a sandbox, not yet started, without any trace of another submission.
 
     With `fresh` it is new, not reset, and has no interpreter whose end could be mistaken for that
     of a run.
     """
-    options = run_options(limits, resets=limits.resets(session) and not fresh)
+    resets = limits.resets(session) and not fresh
+    options = run_options(limits, resets=resets, forks_python=forks_python)
     options["files"] = files or {}
     return session.sandbox(**options)
 
 
 # Any: the fields of SandboxSpec.
-def run_options(limits: Limits, *, resets: bool) -> dict[str, Any]:
-    """Return the options of a submission's sandbox; with `resets` it is reused for many runs."""
+def run_options(limits: Limits, *, resets: bool, forks_python: bool = True) -> dict[str, Any]:
+    """Return the options of a submission's sandbox; with `resets` it is reused for many runs.
+
+    A sandbox that is reused has an interpreter, unless `forks_python` is False.
+    """
     return {
         "command": None,
         "files": {},
@@ -106,7 +111,7 @@ def run_options(limits: Limits, *, resets: bool) -> dict[str, Any]:
         "lifetime": limits.deadline + _SPARE_LIFETIME,
         "detach": False,
         "reuse": "reset" if resets else "never",
-        "interpreter": _programs.interpreter(limits.python) if resets else None,
+        "interpreter": _programs.interpreter(limits.python) if resets and forks_python else None,
     }
 
 
@@ -115,6 +120,8 @@ async def retried(
     limits: Limits,
     attempt: Callable[[Sandbox, bool], Awaitable[T]],
     files: Mapping[str, bytes] | None = None,
+    *,
+    forks_python: bool = True,
 ) -> T | Verdict:
     """Return the result of `attempt(sandbox, alone)`, retried after infrastructure failures.
 
@@ -122,12 +129,18 @@ async def retried(
     killed or a program in the sandbox ends the sandbox, the cause is unproven: the run is repeated
     once, alone in a fresh sandbox, and a second such end counts as its own doing. Past
     `limits.retries` or `limits.deadline` the result is a Verdict INFRA_ERROR. Raises
-    ConfigurationError, for example if the sandbox has no Python.
+    ConfigurationError, for example if the sandbox has no Python. With `forks_python` False it needs
+    none, only a shell.
     """
+
+    def new(fresh: bool) -> Sandbox:
+        return pristine(session, limits, files, fresh=fresh, forks_python=forks_python)
+
+    probe = (limits.python, "-c", "") if forks_python else ("/bin/sh", "-c", "")
     try:
-        return await _in_service(session, limits, attempt, files, alone=False)
+        return await _in_service(limits, new, attempt, probe, alone=False)
     except _Unproven:
-        return await _in_service(session, limits, attempt, files, alone=True)
+        return await _in_service(limits, new, attempt, probe, alone=True)
 
 
 class _Unproven(Exception):
@@ -135,10 +148,10 @@ class _Unproven(Exception):
 
 
 async def _in_service(
-    session: Session,
     limits: Limits,
+    new: Callable[[bool], Sandbox],
     attempt: Callable[[Sandbox, bool], Awaitable[T]],
-    files: Mapping[str, bytes] | None,
+    probe: tuple[str, ...],
     *,
     alone: bool,
 ) -> T | Verdict:
@@ -146,7 +159,7 @@ async def _in_service(
 
     async def once() -> T:
         nonlocal sandbox
-        sandbox = pristine(session, limits, files, fresh=alone)
+        sandbox = new(alone)
         try:
             return await attempt(sandbox, alone)
         finally:
@@ -155,13 +168,16 @@ async def _in_service(
 
     try:
         async with service_time(limits.deadline, lambda: sandbox.queued if sandbox else None):
-            return await _retried(session, limits, once, alone)
+            return await _retried(limits, once, lambda: _starts(new(True), probe), alone)
     except DeadlineError as error:
         return masked(str(error))
 
 
 async def _retried(
-    session: Session, limits: Limits, once: Callable[[], Awaitable[T]], alone: bool
+    limits: Limits,
+    once: Callable[[], Awaitable[T]],
+    starts: Callable[[], Awaitable[bool]],
+    alone: bool,
 ) -> T | Verdict:
     def again(error: Exception, failures: int) -> bool:
         return failures <= limits.retries and is_transient(error) and not caused_by_command(error)
@@ -174,8 +190,8 @@ async def _retried(
         if unproven(error) and not alone:
             raise _Unproven from error
         if isinstance(error, CommandStartError) and not error.retryable:
-            if await _starts(session, limits):
-                # Python does start elsewhere, so the submission must have forged the error, on a
+            if await starts():
+                # The program does start elsewhere, so the submission must have forged the error, on a
                 # backend that reports the start through the sandbox.
                 return failed(f"it claims not to have been started: {error}")
             raise ConfigurationError(
@@ -188,14 +204,11 @@ async def _retried(
     return answer
 
 
-async def _starts(session: Session, limits: Limits) -> bool:
-    """Whether Python starts in a sandbox that holds no submission."""
-    sandbox = pristine(session, limits, fresh=True)
+async def _starts(sandbox: Sandbox, probe: tuple[str, ...]) -> bool:
+    """Whether a program starts in a sandbox that holds no submission; stops the sandbox."""
     try:
         await sandbox.start()
-        await begin(
-            sandbox, SandboxProgram((limits.python, "-c", ""), ""), stdin=b"", output_limit=1
-        )
+        await sandbox.exec(probe, output_limit=1)
     except CommandStartError:
         return False
     finally:

@@ -37,7 +37,8 @@ def grading_session(
         pool = max_concurrency or _EACH_PROCESSOR * (os.cpu_count() or 1)
     if pool == 0:
         return Session(provider, max_concurrency=max_concurrency, **options)
-    options.update(run_options(limits, resets=True))
+    forks_python = getattr(grader, "forks_python", True)
+    options.update(run_options(limits, resets=True, forks_python=forks_python))
     return Session(provider, max_concurrency=max_concurrency or pool, pool=pool, **options)
 
 
