@@ -24,7 +24,27 @@ class Outcome(StrEnum):
     KILLED = "killed"
     TRUNCATED = "truncated"
     TAMPERED = "tampered"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    """A program ended by a signal or with a status other than 0."""
     INFRA_ERROR = "infra_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One case of a grading: how it ended and what it used. None: not measured."""
+
+    name: str
+    outcome: Outcome
+    score: float
+    """The share of the case's points, from 0 to 1."""
+    weight: float = 1.0
+    detail: str = ""
+    processor_seconds: float | None = None
+    wall_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    """Resident memory of the largest process of the run."""
+    output_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,8 @@ class Verdict(Shown):
     trust: Trust = "shared"
     """"isolated": the deciding code ran in a place that never held the submission. "shared": it ran
     in the submission's sandbox or process, or the grader makes no claim."""
+    parts: tuple[Part, ...] = ()
+    """The cases that were graded, in their order, where the grader reports them; else empty."""
 
     def __post_init__(self) -> None:
         if type(self.score) not in (int, float) or not math.isfinite(self.score):
