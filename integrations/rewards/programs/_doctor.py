@@ -1,0 +1,43 @@
+"""Which languages compile and run in a session's sandboxes."""
+
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._verdict import Outcome
+from sandboxkit.integrations.rewards.programs._languages import LANGUAGES
+from sandboxkit.integrations.rewards.programs._program import Program
+from sandboxkit.integrations.rewards.programs._samples import CASES, SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageReport:
+    """Whether a sample program of one language compiled and ran."""
+
+    name: str
+    works: bool
+    seconds: float
+    """How long grading two cases took."""
+    detail: str
+    """What was missing or went wrong; empty if it works."""
+
+
+async def check_languages(
+    session: Session, limits: Limits | None = None
+) -> AsyncIterator[LanguageReport]:
+    """Grade a sample program of each built-in language in turn, and yield a report for each."""
+    grader = Program() if limits is None else Program(limits=limits)
+    grader = dataclasses.replace(grader, limits=dataclasses.replace(grader.limits, reuse="never"))
+    for language in LANGUAGES:
+        task = {"cases": list(CASES), "language": language.name}
+        begun = time.monotonic()
+        try:
+            verdict = await grader.grade(session, SAMPLES[language.name], task)
+            works = verdict.outcome is Outcome.PASSED
+            detail = "" if works else f"{verdict.outcome}: {verdict.detail}"
+        except ConfigurationError as error:
+            works, detail = False, str(error)
+        yield LanguageReport(language.name, works, time.monotonic() - begun, detail)

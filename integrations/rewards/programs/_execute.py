@@ -1,0 +1,154 @@
+"""One run of a compiled program, in a pristine sandbox that holds the program and its input alone."""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxkit import (
+    Ending,
+    Operation,
+    Process,
+    ProcessResult,
+    Sandbox,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    Session,
+)
+from sandboxkit.integrations.rewards._boundary import shown
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards.programs._compile import FOLDER, Compiled
+from sandboxkit.integrations.rewards.programs._shell import limited
+from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
+
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNALS |= {13: "SIGPIPE", 25: "SIGXFSZ", 31: "SIGSYS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one run of a program gets, and the files that it must write."""
+
+    stdin: bytes = b""
+    args: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    """Names of files to read after the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How one run ended: a verdict where it went wrong, and what it printed, wrote and used."""
+
+    result: ProcessResult | None
+    verdict: Verdict | None = None
+    outputs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+async def execute(session: Session, program: Compiled, given: Input, limits: Limits) -> Ran:
+    """Run a program once, repeated after failures of the infrastructure."""
+
+    async def attempt(sandbox: Sandbox, _: bool) -> Ran | Verdict:
+        await sandbox.start()
+        await place(sandbox, program, given.files)
+        process = sandbox.exec(
+            command(program, given.args, limits),
+            stdin=given.stdin,
+            output_limit=limits.output_limit,
+            env=program.language.env,
+        )
+        ran = await _watched(sandbox, process, limits)
+        if ran.verdict is not None and ran.verdict.outcome is Outcome.KILLED:
+            return ran.verdict  # it is run again, alone
+        return ran if ran.verdict else await _with_outputs(sandbox, ran, given, limits)
+
+    # On the background loop: otherwise each step would switch threads twice.
+    answer = await Operation(retried(session, limits, attempt, forks_python=False))
+    if isinstance(answer, Ran):
+        if answer.result is not None and answer.result.returncode in NOT_FOUND:
+            lost = await require(session, program.language, limits)
+            return Ran(None, lost) if lost else answer
+        return answer
+    if answer.outcome is Outcome.KILLED:
+        answer = runtime_error("ended by SIGKILL")
+    return Ran(None, answer)
+
+
+async def place(sandbox: Sandbox, program: Compiled, files: Mapping[str, bytes]) -> None:
+    """Write the program and the case's files into a pristine sandbox."""
+    for name, content in {**program.files, **files}.items():
+        await sandbox.write_file(f"{FOLDER}/{name}", content)
+    await sandbox.write_file(program.path, program.content, mode=0o555)
+
+
+def command(program: Compiled, args: tuple[str, ...], limits: Limits) -> list[str]:
+    """Return the command that runs a program under its limits."""
+    return limited((*program.language.run, *args), limits)
+
+
+async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Ran:
+    """Wait for the program, end it once it prints too much, and judge how it ended."""
+    meter = RunMeter(sandbox, limits, None)
+    answer = asyncio.wrap_future(process)
+    guard = asyncio.ensure_future(_end_floods(process, limits.output_limit))
+    try:
+        result = await meter.within(answer)
+        if isinstance(result, Verdict):
+            return Ran(None, result)
+        return await judged(meter, result, flooded=process.stdout.truncated)
+    finally:
+        process.cancel()
+        abandon(answer)
+        guard.cancel()
+
+
+async def _end_floods(process: Process, limit: int) -> None:
+    """Kill a program whose stdout exceeds the limit, instead of reading on until its time is up."""
+    size = 0
+    async for piece in process.stdout.bytes():
+        size += len(piece)
+        if size > limit:
+            process.kill()  # and read on: the end follows
+
+
+async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> Ran:
+    """Tell apart what ended a program: its limits, a signal, or itself."""
+    verdict = await meter.judge(dataclasses.replace(result, truncated=flooded))
+    if isinstance(verdict, Verdict):
+        return Ran(result, verdict)
+    if result.returncode == 0:
+        return Ran(result)
+    return Ran(result, runtime_error(_ended(result)))
+
+
+def _ended(result: ProcessResult) -> str:
+    last = shown(result.stderr[-2000:].strip().rpartition("\n")[2])
+    status = result.returncode
+    text = f"exited with status {status}"
+    if status > 128 and result.ending in (Ending.SIGNAL, None):
+        text = f"ended by {_SIGNALS.get(status - 128, f'signal {status - 128}')}"
+    return f"{text}: {last}" if last else text
+
+
+async def _with_outputs(sandbox: Sandbox, ran: Ran, given: Input, limits: Limits) -> Ran:
+    outputs: dict[str, bytes] = {}
+    for name in given.outputs:
+        try:
+            outputs[name] = await sandbox.read_file(
+                f"{FOLDER}/{name}", max_bytes=limits.output_limit
+            )
+        except SandboxFileNotFoundError:
+            detail = f"it did not write the file {name!r}"
+            return dataclasses.replace(ran, verdict=Verdict(Outcome.FAILED, 0.0, "policy", detail))
+        except SandboxFileError as error:
+            detail = f"the file {name!r} cannot be read: {shown(error)}"
+            verdict = Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
+            return dataclasses.replace(ran, verdict=verdict)
+    return dataclasses.replace(ran, outputs=outputs)
+
+
+def runtime_error(detail: str) -> Verdict:
+    """Return the verdict of a program that ended by a signal or with a status other than 0."""
+    return Verdict(Outcome.RUNTIME_ERROR, 0.0, "policy", detail)

@@ -1,0 +1,196 @@
+"""Interactive problems: a submission and an interactor, each in its own sandbox, joined through this side."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sandboxkit import Operation, Process, ProcessResult, Sandbox, SandboxError, Session
+from sandboxkit.integrations.rewards._boundary import caused_by_command
+from sandboxkit.integrations.rewards._judges import judges
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
+from sandboxkit.integrations.rewards.programs._checkers import Mark
+from sandboxkit.integrations.rewards.programs._compile import Compiled
+from sandboxkit.integrations.rewards.programs._execute import (
+    Ran,
+    command,
+    judged,
+    place,
+    runtime_error,
+)
+from sandboxkit.integrations.rewards.programs._judge_program import (
+    JudgeBroken,
+    decided,
+    judge_command,
+    judge_program,
+    placed,
+)
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+
+_LAST_WORDS = 60.0
+"""How long in seconds an interactor may take after the submission's end."""
+_FROM_INTERACTOR = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """How an interactive case ended."""
+
+    ran: Ran
+    mark: Mark | None = None
+    """The interactor's decision, if the submission ended well."""
+
+
+async def converse(
+    session: Session,
+    program: Compiled,
+    testlib: JudgeProgram,
+    files: Mapping[str, bytes],
+    limits: Limits,
+) -> Dialogue:
+    """Run a submission against an interactor, repeated after failures of the infrastructure.
+
+    `files` are the interactor's input.txt and answer.txt. A submission that stays silent is out of
+    time. An interactor's refusal counts before what happens to the submission afterwards; a crash of
+    the submission counts before the refusal that follows it.
+    """
+    interactor = await judge_program(session, testlib, limits)
+    if isinstance(interactor, Verdict):
+        return Dialogue(Ran(None, interactor))
+
+    async def attempt(sandbox: Sandbox, alone: bool) -> Dialogue | Verdict:
+        await sandbox.start()
+        await place(sandbox, program, {})
+        async with (
+            judges(session).borrow(alone=alone) as judge,
+            placed(judge, interactor, files) as folder,
+        ):
+            asking = judge.exec(
+                judge_command(interactor, "input.txt", "output.txt", "answer.txt"),
+                cwd=folder,
+                env=interactor.language.env,
+                stdin=True,
+                output_limit=1 << 16,
+            )
+            try:
+                dialogue = await _joined(sandbox, program, asking, testlib, limits)
+            except SandboxError as error:
+                if error.sandbox_id == judge.id and caused_by_command(error) and alone:
+                    return Dialogue(Ran(None, failed(f"it ended the interactor: {error}")))
+                raise
+            finally:
+                await _over(asking)
+        verdict = dialogue.ran.verdict
+        killed = verdict is not None and verdict.outcome is Outcome.KILLED
+        return verdict if killed and verdict else dialogue
+
+    answer = await Operation(retried(session, limits, attempt, forks_python=False))
+    if isinstance(answer, Dialogue):
+        return answer
+    if answer.outcome is Outcome.KILLED:
+        answer = runtime_error("ended by SIGKILL")
+    return Dialogue(Ran(None, answer))
+
+
+async def _over(process: Process) -> None:
+    """Kill a process and wait until it has ended."""
+    process.kill()
+    ended = asyncio.wrap_future(process)
+    await asyncio.wait([ended])
+    abandon(ended)
+
+
+async def _joined(
+    sandbox: Sandbox, program: Compiled, asking: Process, testlib: JudgeProgram, limits: Limits
+) -> Dialogue:
+    subject = sandbox.exec(
+        command(program, (), limits),
+        stdin=True,
+        output_limit=1 << 16,
+        env=program.language.env,
+    )
+    to_judge = Pipe(subject, asking, limits.output_limit)
+    to_subject = Pipe(asking, subject, _FROM_INTERACTOR)
+    pumps = [asyncio.ensure_future(each.run()) for each in (to_judge, to_subject)]
+    meter = RunMeter(sandbox, limits, None)
+    submission, interactor = asyncio.wrap_future(subject), asyncio.wrap_future(asking)
+    ended = list[asyncio.Future[ProcessResult]]()
+    for future in (submission, interactor):
+        future.add_done_callback(ended.append)
+    either = asyncio.ensure_future(_either(submission, interactor))
+    try:
+        first = await meter.within(either)
+        if isinstance(first, Verdict):
+            return Dialogue(Ran(None, first))
+        crashed_first = ended[:1] == [submission]
+        if interactor.done():
+            mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
+            if isinstance(mark, Verdict):
+                return Dialogue(Ran(None, mark))
+            if mark.score == 0:
+                return Dialogue(Ran(None), mark)
+        result = await meter.within(submission)
+        if isinstance(result, Verdict):
+            return Dialogue(Ran(None, result))
+        ran = await judged(meter, result, flooded=to_judge.flooded)
+        if ran.verdict is not None and (
+            crashed_first or ran.verdict.outcome is not Outcome.RUNTIME_ERROR
+        ):
+            return Dialogue(ran)
+        await asyncio.wait([interactor], timeout=_LAST_WORDS)
+        if not interactor.done():
+            return Dialogue(Ran(result, masked("the interactor did not end after the submission")))
+        mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
+        if isinstance(mark, Verdict):
+            return Dialogue(Ran(result, mark))
+        return Dialogue(ran, mark) if mark.score and ran.verdict else Dialogue(Ran(result), mark)
+    finally:
+        for each in pumps:
+            each.cancel()
+        await _over(subject)
+        abandon(either)
+        for future in (submission, interactor):
+            abandon(future)
+
+
+async def _either(*futures: asyncio.Future[ProcessResult]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _decision(result: ProcessResult, testlib: JudgeProgram, *, spoken: bool) -> Mark | Verdict:
+    """Read an interactor's end; one that breaks is the submission's doing only if that said anything."""
+    try:
+        return decided(result, testlib)
+    except JudgeBroken as broken:
+        detail = f"the interactor broke: {broken}"
+        return failed(detail) if spoken else masked(detail)
+
+
+class Pipe:
+    """The stdout of one process as the stdin of another, in another sandbox."""
+
+    def __init__(self, source: Process, target: Process, limit: int) -> None:
+        self._source, self._target, self._limit = source, target, limit
+        self.size = 0
+        """How many bytes were read."""
+        self.flooded = False
+
+    async def run(self) -> None:
+        """Copy until the source ends; end the source past the limit. What the target leaves is dropped."""
+        open_ = True
+        async for piece in self._source.stdout.bytes():
+            self.size += len(piece)
+            if self.size > self._limit:
+                self.flooded = True
+                self._source.kill()
+            if open_:
+                try:
+                    await self._target.stdin.write(piece)
+                except BrokenPipeError:
+                    open_ = False
+        if open_:
+            try:
+                await self._target.stdin.close()
+            except BrokenPipeError:
+                pass

@@ -1,0 +1,194 @@
+"""A task's own checkers and interactors: compiled once, run in judge sandboxes without a submission."""
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+
+from sandboxkit import (
+    CommandTimeoutError,
+    ConfigurationError,
+    Ending,
+    ProcessResult,
+    Sandbox,
+    SandboxError,
+    Session,
+)
+from sandboxkit.integrations._retries import retry
+from sandboxkit.integrations.rewards._boundary import caused_by_command, is_transient, shown
+from sandboxkit.integrations.rewards._judges import judges
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
+from sandboxkit.integrations.rewards.programs._checkers import Answer, Mark
+from sandboxkit.integrations.rewards.programs._compile import Compiled, compiled
+from sandboxkit.integrations.rewards.programs._languages import language_of
+from sandboxkit.integrations.rewards.programs._shell import limited
+from sandboxkit.integrations.rewards.programs._testlib import FAIL, JudgeProgram, mark_of
+
+SECONDS = 10.0
+"""CPU time of one run of a checker or interactor in seconds."""
+_WALL = 120.0
+_MESSAGE = 64 << 10
+_COMPILE_SECONDS = 120.0
+_KEPT = 64
+"""How many compiled judge programs a session keeps."""
+_OUT_OF_TIME = 152  # 128 + SIGXCPU
+
+_of: "weakref.WeakKeyDictionary[Session, OrderedDict[object, Compiled]]" = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.Lock()
+
+
+class JudgeBroken(Exception):
+    """A checker or interactor ended without a decision; the message says how."""
+
+
+async def judge_program(
+    session: Session, testlib: JudgeProgram, limits: Limits
+) -> Compiled | Verdict:
+    """Return the compiled program, from the session's store if it is there.
+
+    Raises ConfigurationError, with the compiler's words, for a source that does not compile.
+    """
+    key = testlib.key()
+    with _lock:
+        store = _of.setdefault(session, OrderedDict())
+        if key in store:
+            store.move_to_end(key)
+            return store[key]
+    language = language_of(testlib.language).bound(testlib.source, 512)
+    own = dataclasses.replace(
+        limits, timeout=_COMPILE_SECONDS, wall=None, memory_mb=2048, reuse="never"
+    )
+    files = {name: text.encode() for name, text in testlib.files.items()}
+    answer = await compiled(session, language, testlib.source, own, files)
+    if isinstance(answer, Verdict):
+        if answer.outcome is Outcome.COMPILE_ERROR:
+            raise ConfigurationError(f"the task's checker does not compile: {answer.detail}")
+        return answer
+    with _lock:
+        store[key] = answer
+        while len(store) > _KEPT:
+            store.popitem(last=False)
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def placed(
+    judge: Sandbox, program: Compiled, files: Mapping[str, bytes]
+) -> AsyncIterator[str]:
+    """Write a judge program and its files into a folder of their own; yield the folder, then remove it."""
+    folder = f"/tmp/sandboxkit-{uuid.uuid4().hex}"
+    name = program.path.rpartition("/")[2]
+    everything = {**program.files, **files}
+    try:
+        await judge.write_file(f"{folder}/{name}", program.content, mode=0o555)
+        await asyncio.gather(
+            *(judge.write_file(f"{folder}/{each}", text) for each, text in everything.items())
+        )
+        yield folder
+    finally:
+        with contextlib.suppress(SandboxError):
+            await judge.remove(folder, recursive=True)
+
+
+def judge_command(program: Compiled, *names: str) -> list[str]:
+    """Return the command that runs a judge program with the names of its files."""
+    return limited((*program.language.run, *names), Limits(timeout=SECONDS))
+
+
+async def check(
+    session: Session, testlib: JudgeProgram, answer: Answer, limits: Limits
+) -> Mark | Verdict:
+    """Return a checker's decision on an output; a Verdict if there is none.
+
+    A checker that says that the jury is wrong is masked: it is not the policy's fault. One that
+    crashes or runs too long is tried on the expected output; if it decides there, the output is to
+    blame, and otherwise the task, with ConfigurationError.
+    """
+    program = await judge_program(session, testlib, limits)
+    if isinstance(program, Verdict):
+        return program
+    try:
+        return await _run(session, program, testlib, answer, limits, alone=False)
+    except JudgeBroken:
+        pass  # others in the same sandbox may be the cause
+    except SandboxError as error:
+        return _masked(error)
+    try:
+        return await _run(session, program, testlib, answer, limits, alone=True)
+    except JudgeBroken as broken:
+        control = Answer(answer.stdin, answer.expected, answer.expected)
+        try:
+            await _run(session, program, testlib, control, limits, alone=True)
+        except JudgeBroken as own:
+            raise ConfigurationError(
+                f"the task's checker fails for the expected output too: {own}"
+            ) from own
+        except SandboxError as error:
+            return _masked(error)
+        return failed(f"the checker cannot read the output: {broken}")
+    except SandboxError as error:
+        return _masked(error)
+
+
+def _masked(error: SandboxError) -> Verdict:
+    if isinstance(error, ConfigurationError):
+        raise error
+    return masked(f"{type(error).__name__} while the output was checked: {shown(error)}")
+
+
+async def _run(
+    session: Session,
+    program: Compiled,
+    testlib: JudgeProgram,
+    answer: Answer,
+    limits: Limits,
+    *,
+    alone: bool,
+) -> Mark | Verdict:
+    files = {"input.txt": answer.stdin, "output.txt": answer.output, "answer.txt": answer.expected}
+
+    async def once() -> ProcessResult:
+        try:
+            async with (
+                judges(session).borrow(alone=alone) as judge,
+                placed(judge, program, files) as folder,
+            ):
+                return await judge.exec(
+                    judge_command(program, *files),
+                    cwd=folder,
+                    env=program.language.env,
+                    timeout=_WALL,
+                    output_limit=_MESSAGE,
+                )
+        except CommandTimeoutError as error:
+            raise JudgeBroken(str(error)) from error
+        except SandboxError as error:
+            if caused_by_command(error):
+                raise JudgeBroken(str(error)) from error
+            raise
+
+    def again(error: Exception, failures: int) -> bool:
+        return failures <= limits.retries and is_transient(error)
+
+    return decided(await retry(once, again), testlib)
+
+
+def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark | Verdict:
+    """Read a judge program's end. Raises JudgeBroken if it decided nothing."""
+    message = result.stderr.strip() or result.stdout.strip()
+    status = result.returncode
+    signalled = status > 128 and result.ending is not Ending.EXITED
+    mark = None if signalled else mark_of(status, message, testlib.most)
+    if mark is not None:
+        return mark
+    if status == FAIL and not signalled:
+        return masked(f"the checker blames the jury: {shown(message)}")
+    how = "it ran out of its time" if status == _OUT_OF_TIME else f"its status is {status}"
+    raise JudgeBroken(f"{how}: {shown(message)}" if message else how)

@@ -1,0 +1,299 @@
+"""The languages of programs, as data: how each is compiled and run."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandboxkit import ConfigurationError
+
+_FILE = re.compile(r"[A-Za-z0-9_{}][A-Za-z0-9_.{}-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How programs of one language are compiled and run, in the folder that holds the source.
+
+    Words of `compile` and `run` may hold `{name}`, the program's name (see `named`), and `{memory}`,
+    the program's memory in MiB. Raises ConfigurationError for a value that cannot be used.
+    """
+
+    name: str
+    source: str
+    """The source's file, such as "main.cpp"."""
+    run: tuple[str, ...]
+    """The command that runs the program, such as ("./program",)."""
+    compile: tuple[str, ...] = ()
+    """The command that compiles it; empty for a language whose source is run."""
+    program: str = ""
+    """The one file that `compile` writes and `run` needs, such as "program"."""
+    packages: tuple[str, ...] = ()
+    """The Debian packages that bring compiler and run time."""
+    other_names: tuple[str, ...] = ()
+    """Further names under which a task may ask for it."""
+    time_factor: float = 1.0
+    """A task's time limit is multiplied by it: authors state limits for native programs."""
+    memory_extra_mb: int = 0
+    """Memory in MiB of the run time itself, on top of a task's limit."""
+    compile_memory_mb: int = 1024
+    """Memory in MiB of the sandbox that compiles."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the compiler and the program."""
+    named: str = ""
+    """A pattern whose first group is the program's name in the source, as in Java; else "Main"."""
+
+    def __post_init__(self) -> None:
+        for name in ("source", "program"):
+            value = getattr(self, name)
+            if (value or name == "source") and not _FILE.fullmatch(value):
+                raise ConfigurationError(
+                    f"{name}={value!r} of the language {self.name!r} is not a plain file name, such as "
+                    "'main.c'"
+                )
+        for name in ("run", "compile", "packages", "other_names"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+                raise ConfigurationError(
+                    f"{name}={value!r} of the language {self.name!r} is not a tuple of words, such as "
+                    "('./program',)"
+                )
+        if not self.run or bool(self.compile) != bool(self.program):
+            raise ConfigurationError(
+                f"the language {self.name!r} needs run=, and either both compile= and program= or neither"
+            )
+        if self.time_factor <= 0 or self.memory_extra_mb < 0 or self.compile_memory_mb <= 0:
+            raise ConfigurationError(
+                f"the language {self.name!r}: time_factor and compile_memory_mb are positive, "
+                "memory_extra_mb >= 0"
+            )
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Return the commands that it needs, such as "g++"; those of a script after `sh -c` as well."""
+        found: list[str] = []
+        for argv in (self.compile, self.run):
+            lines = re.split(r"&&|\|\||;", argv[2]) if argv[:2] == ("sh", "-c") else argv[:1]
+            found += [line.split()[0] for line in lines if line.split()]
+        return tuple(
+            dict.fromkeys(
+                each for each in found if re.fullmatch(r"[\w.+-]+", each) and each[0] != "."
+            )
+        )
+
+    def bound(self, code: str, memory_mb: int) -> "Language":
+        """Return the language with `{name}` and `{memory}` filled in for a program's source."""
+        found = re.search(self.named, code) if self.named else None
+        words = {"{name}": found[1] if found else "Main", "{memory}": str(memory_mb)}
+
+        def filled(text: str) -> str:
+            for word, value in words.items():
+                text = text.replace(word, value)
+            return text
+
+        return dataclasses.replace(
+            self,
+            source=filled(self.source),
+            program=filled(self.program),
+            run=tuple(map(filled, self.run)),
+            compile=tuple(map(filled, self.compile)),
+        )
+
+
+_JVM = ("-Xmx{memory}m", "-Xss256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_CLASS = r"\bpublic\s+(?:(?:final|abstract|strictfp)\s+)*class\s+([A-Za-z_]\w{0,99})"
+_C_FLAGS = ("-O2", "-pipe", "-s", "-DONLINE_JUDGE")
+
+LANGUAGES: tuple[Language, ...] = (
+    Language(
+        "python",
+        "main.py",
+        ("python3", "main.py"),
+        packages=("python3",),
+        other_names=("python3", "py", "py3"),
+        time_factor=5,
+        memory_extra_mb=32,
+    ),
+    Language(
+        "pypy",
+        "main.py",
+        ("pypy3", "main.py"),
+        packages=("pypy3",),
+        other_names=("pypy3",),
+        time_factor=2,
+        memory_extra_mb=128,
+    ),
+    Language(
+        "c",
+        "main.c",
+        ("./program",),
+        ("gcc", "-std=gnu17", *_C_FLAGS, "-o", "program", "main.c", "-lm"),
+        "program",
+        packages=("gcc", "libc6-dev"),
+    ),
+    Language(
+        "cpp17",
+        "main.cpp",
+        ("./program",),
+        ("g++", "-std=gnu++17", *_C_FLAGS, "-o", "program", "main.cpp", "-pthread"),
+        "program",
+        packages=("g++",),
+        other_names=("cpp", "c++", "c++17"),
+    ),
+    Language(
+        "cpp20",
+        "main.cpp",
+        ("./program",),
+        ("g++", "-std=gnu++20", *_C_FLAGS, "-o", "program", "main.cpp", "-pthread"),
+        "program",
+        packages=("g++",),
+        other_names=("c++20",),
+    ),
+    Language(
+        "java",
+        "{name}.java",
+        ("java", *_JVM, "-cp", "program.jar", "{name}"),
+        (
+            "sh",
+            "-c",
+            "javac -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 -nowarn -encoding UTF-8 -d classes {name}.java"
+            " && jar -J-XX:+UseSerialGC --create --file program.jar -C classes .",
+        ),
+        "program.jar",
+        packages=("default-jdk-headless",),
+        time_factor=2,
+        memory_extra_mb=512,
+        named=_CLASS,
+    ),
+    Language(
+        "kotlin",
+        "main.kt",
+        ("java", *_JVM, "-jar", "program.jar"),
+        ("kotlinc", "main.kt", "-include-runtime", "-d", "program.jar"),
+        "program.jar",
+        packages=("kotlin", "default-jdk-headless"),
+        other_names=("kt",),
+        time_factor=2,
+        memory_extra_mb=512,
+        compile_memory_mb=2048,
+    ),
+    Language(
+        "csharp",
+        "main.cs",
+        ("mono", "program.exe"),
+        ("mcs", "-optimize+", "-nologo", "-r:System.Numerics.dll", "-out:program.exe", "main.cs"),
+        "program.exe",
+        packages=("mono-mcs", "mono-runtime"),
+        other_names=("c#", "cs", "mono"),
+        time_factor=2,
+        memory_extra_mb=128,
+    ),
+    Language(
+        "go",
+        "main.go",
+        ("./program",),
+        ("go", "build", "-ldflags=-s -w", "-o", "program", "main.go"),
+        "program",
+        packages=("golang-go",),
+        other_names=("golang",),
+        memory_extra_mb=64,
+        compile_memory_mb=2048,
+        env={"GOCACHE": "/tmp/go-cache", "GO111MODULE": "off", "GOFLAGS": "-p=2", "GOPROXY": "off"},
+    ),
+    Language(
+        "rust",
+        "main.rs",
+        ("./program",),
+        ("rustc", "--edition=2021", "-O", "-Cstrip=symbols", "-o", "program", "main.rs"),
+        "program",
+        packages=("rustc",),
+        other_names=("rs",),
+    ),
+    Language(
+        "javascript",
+        "main.js",
+        ("node", "--stack-size=60000", "main.js"),
+        packages=("nodejs",),
+        other_names=("js", "node", "nodejs"),
+        time_factor=2,
+        memory_extra_mb=256,
+    ),
+    Language(
+        "typescript",
+        "main.ts",
+        ("node", "--stack-size=60000", "main.js"),
+        # Status 2: it wrote the program and found the types wanting, for example those of node.
+        ("sh", "-c", "tsc --target es2020 --module commonjs main.ts || [ $? -eq 2 ]"),
+        "main.js",
+        packages=("nodejs", "node-typescript"),
+        other_names=("ts",),
+        time_factor=2,
+        memory_extra_mb=256,
+    ),
+    Language(
+        "ruby",
+        "main.rb",
+        ("ruby", "main.rb"),
+        packages=("ruby",),
+        other_names=("rb",),
+        time_factor=5,
+        memory_extra_mb=64,
+    ),
+    Language(
+        "haskell",
+        "main.hs",
+        ("./program",),
+        ("ghc", "-O1", "-v0", "-outputdir", "/tmp/ghc", "-o", "program", "main.hs"),
+        "program",
+        packages=("ghc",),
+        other_names=("hs",),
+        time_factor=2,
+        memory_extra_mb=32,
+        compile_memory_mb=2048,
+    ),
+    Language(
+        "ocaml",
+        "main.ml",
+        ("./program",),
+        ("ocamlopt", "-O3", "-o", "program", "unix.cmxa", "str.cmxa", "main.ml"),
+        "program",
+        packages=("ocaml-nox",),
+        other_names=("ml",),
+    ),
+    Language(
+        "bash",
+        "main.sh",
+        ("bash", "main.sh"),
+        packages=("bash",),
+        other_names=("sh", "shell"),
+        time_factor=5,
+    ),
+)
+"""The built-in languages, as Debian's packages bring them."""
+
+
+def language_of(name: str | Language) -> Language:
+    """Return the built-in language of a name. Raises ConfigurationError that names the nearest one."""
+    if isinstance(name, Language):
+        return name
+    known = {
+        each: language for language in LANGUAGES for each in (language.name, *language.other_names)
+    }
+    if not isinstance(name, str):
+        raise ConfigurationError(
+            f"language={name!r} is a {type(name).__name__}: give a name such as 'cpp17', or a Language"
+        )
+    found = known.get(name.strip().lower())
+    if found is None:
+        close = difflib.get_close_matches(name.strip().lower(), known, 1, 0.4)
+        nearest = f"did you mean {close[0]!r}? " if close else ""
+        names = ", ".join(each.name for each in LANGUAGES)
+        raise ConfigurationError(
+            f"unknown language {name!r}: {nearest}There are {names}; for another one give a Language"
+        )
+    return found
+
+
+def packages_of(languages: tuple[Language, ...]) -> list[str]:
+    """Return the Debian packages of these languages, each once and sorted."""
+    return sorted({package for language in languages for package in language.packages})

@@ -1,0 +1,255 @@
+"""A task of `Program` as a checked problem; every mistake in it is an error that names it."""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards.programs import _keys
+from sandboxkit.integrations.rewards.programs._checkers import (
+    Exact,
+    Floats,
+    Function,
+    HostChecker,
+    Lines,
+    Tokens,
+    UnorderedLines,
+)
+from sandboxkit.integrations.rewards.programs._execute import Input
+from sandboxkit.integrations.rewards.programs._keys import KeyKind
+from sandboxkit.integrations.rewards.programs._languages import Language, language_of
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+
+_ALIKE = 0.8
+"""Minimum similarity, from 0 to 1, at which an unknown key counts as a typo of a known key."""
+_SHOWN = 80
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_KNOWN_COLUMNS = frozenset(("class", "name", "test_id", "title"))
+
+NAMED: dict[str, Callable[[], HostChecker]] = {
+    "exact": Exact,
+    "lines": Lines,
+    "tokens": Tokens,
+    "floats": Floats,
+    "unordered_lines": UnorderedLines,
+}
+"""The checkers that a task can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCase:
+    """One case: what the program gets, and what is expected of it."""
+
+    name: str
+    given: Input
+    stdout: bytes | None
+    """The expected output; None if only files are compared, or an interactor needs none."""
+    outputs: Mapping[str, bytes]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked task."""
+
+    language: Language
+    cases: tuple[ProgramCase, ...]
+    checker: HostChecker | JudgeProgram
+    interactor: JudgeProgram | None
+    time_limit: float | None
+    memory_limit_mb: int | None
+    tests: str
+    """Source that is appended to the submission; empty for a problem with cases."""
+
+
+def problem_of(
+    task: Mapping[str, Any],  # Any: a row of a user's data set
+    language: str | Language | None,
+    ignore: Collection[str] = (),
+) -> Problem:
+    """Check a task. Raises ConfigurationError for a mistake in it, which it names.
+
+    A column that is None counts as absent. A column that nothing here reads passes, unless it looks
+    like a key or is another data set's name for one.
+    """
+    own = {name: value for name, value in task.items() if value is not None and name not in ignore}
+    for name, value in own.items():
+        if name not in _keys.TASK_KEYS:
+            _refuse_alike(name, value)
+        else:
+            _check(_keys.TASK_KEYS[name], name, value, "the task's")
+    asked = own.get("language", language)
+    if asked is None:
+        raise ConfigurationError(
+            "the task has no language: give it one, such as 'cpp17', or make Program('cpp17')"
+        )
+    tests = own.get("tests", "")
+    if tests and ("cases" in own or own.get("trust") != "shared"):
+        raise ConfigurationError(
+            "the task's tests run in the submission's process: give them trust='shared', and no cases"
+        )
+    if not tests and own.get("trust"):
+        raise ConfigurationError("the task has trust='shared' and no tests, the only key it is for")
+    interactor = own.get("interactor")
+    cases = tuple(
+        _case(each, number, interactive=interactor is not None)
+        for number, each in enumerate(own.get("cases", ()), 1)
+    )
+    if not cases and not tests:
+        raise ConfigurationError(
+            "the task has no cases: give a list of objects with stdin and stdout"
+        )
+    if sum(case.weight for case in cases) <= 0 and cases:
+        raise ConfigurationError("every case has the weight 0")
+    return Problem(
+        language_of(asked),
+        cases,
+        _checker(own),
+        interactor,
+        own.get("time_limit"),
+        own.get("memory_limit_mb"),
+        tests,
+    )
+
+
+def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
+    given = task.get("checker")
+    tolerances = {name: float(task[name]) for name in ("rel_tol", "abs_tol") if name in task}
+    if tolerances:
+        if given not in (None, "floats"):
+            raise ConfigurationError(
+                f"the task has {' and '.join(tolerances)} and checker={_shown(given)}, which reads "
+                "none: use checker='floats'"
+            )
+        return Floats(tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0))
+    if given is None:
+        return Lines()
+    if isinstance(given, str):
+        return NAMED[given]()
+    if isinstance(given, JudgeProgram) or hasattr(given, "mark"):
+        return given  # type: ignore[no-any-return]  # has the protocol's one method
+    return Function(given)
+
+
+def _case(case: Any, number: int, *, interactive: bool) -> ProgramCase:
+    where = f"case {number}"
+    if not isinstance(case, Mapping):
+        raise ConfigurationError(
+            f"{where} is {_shown(case)}, a {type(case).__name__}: give an object with stdin and stdout"
+        )
+    own = {name: value for name, value in case.items() if value is not None}
+    for name, value in own.items():
+        if name not in _keys.CASE_KEYS:
+            raise ConfigurationError(
+                f"{where} has a key {name!r}, which Program does not read: "
+                f"{_instead(name, _keys.CASE_WORDS, _keys.CASE_KEYS)}"
+            )
+        _check(_keys.CASE_KEYS[name], name, value, f"{where}'s")
+    if "stdout" not in own and not own.get("outputs") and not interactive:
+        raise ConfigurationError(
+            f"{where} has no expected output: give stdout, or outputs with the files it must write"
+        )
+    if interactive and (own.get("outputs") or own.get("args") or own.get("files")):
+        raise ConfigurationError(
+            f"{where} has outputs, args or files, which a problem with an interactor does not use"
+        )
+    stdout = own.get("stdout")
+    return ProgramCase(
+        own.get("name", str(number)),
+        Input(
+            _bytes(own.get("stdin", "")),
+            tuple(own.get("args", ())),
+            {name: _bytes(text) for name, text in own.get("files", {}).items()},
+            tuple(own.get("outputs", ())),
+        ),
+        None if stdout is None else _bytes(stdout),
+        {name: _bytes(text) for name, text in own.get("outputs", {}).items()},
+        float(own.get("weight", 1.0)),
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _check(key: tuple[KeyKind, str], name: str, value: Any, whose: str) -> None:
+    kind, meaning = key
+    if not _GOOD[kind](value):
+        raise ConfigurationError(
+            f"{whose} {name}={_shown(value)} is a {type(value).__name__}: give "
+            f"{_keys.REMEDIES[kind]} ({meaning})"
+        )
+
+
+def _refuse_alike(name: str, value: Any) -> None:
+    if name in _KNOWN_COLUMNS or value in ("", [], {}, ()):
+        return
+    if name.lower() in _keys.TASK_WORDS or _close(name, _keys.TASK_KEYS):
+        raise ConfigurationError(
+            f"the task has a key {name!r} ({_shown(value)}), which Program does not read: "
+            f"{_instead(name, _keys.TASK_WORDS, _keys.TASK_KEYS)} (if grading does not need this "
+            f"column of the data set: Program(ignore=({name!r},)))"
+        )
+
+
+def _close(name: str, known: Collection[str], similarity: float = _ALIKE) -> str | None:
+    plain = {_plain(each): each for each in known}
+    found = difflib.get_close_matches(_plain(name), plain, 1, similarity)
+    return plain[found[0]] if found else None
+
+
+def _instead(name: str, words: Mapping[str, str], known: Collection[str]) -> str:
+    if name.lower() in words:
+        return f"write {words[name.lower()]}"
+    close = _close(name, known, 0.6)
+    return f"did you mean {close!r}?" if close else f"there are {', '.join(known)}"
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_checker(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in NAMED
+    return isinstance(value, JudgeProgram) or hasattr(value, "mark") or callable(value)
+
+
+def _is_files(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(text, str) and _NAME.fullmatch(name)
+        for name, text in value.items()
+    )
+
+
+_GOOD: dict[KeyKind, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "name": lambda value: isinstance(value, str | Language),
+    "cases": _is_list,
+    "number": _is_number,
+    "from 0": lambda value: _is_number(value) or (value == 0 and not isinstance(value, bool)),
+    "whole": lambda value: _is_number(value) and isinstance(value, int),
+    "checker": _is_checker,
+    "interactor": lambda value: isinstance(value, JudgeProgram),
+    "texts": lambda value: (
+        _is_list(value) and all(isinstance(each, str) and "\0" not in each for each in value)
+    ),
+    "files": _is_files,
+    "trust": lambda value: value == "shared",
+}

@@ -1,0 +1,130 @@
+"""The grader of whole programs in any language: compiled once, run on each case, compared outside."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards.programs._compile import compiled
+from sandboxkit.integrations.rewards.programs._evaluate import evaluate
+from sandboxkit.integrations.rewards.programs._execute import Input, execute
+from sandboxkit.integrations.rewards.programs._languages import Language, language_of
+from sandboxkit.integrations.rewards.programs._problem import Problem, problem_of
+
+_MEMORY_MB = 1024
+_OWN_MB = 32
+"""Memory in MiB of a sandbox's agent and of the program's file, which no program's limit pays for."""
+_DEFAULT = Limits(memory_mb=_MEMORY_MB, output_limit=16 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Grades programs that read stdin and print, in any language.
+
+    The submission is compiled once, in a sandbox that holds its source alone. Each case then runs in a
+    pristine sandbox that holds the program and the case's input: nothing of one case, neither files
+    nor processes, reaches another, and no expected output enters any sandbox of the submission. In a
+    session of `grading_session` these sandboxes are kept and reset between two runs.
+
+    A task has
+
+    - `cases`, a list of objects with `stdin` and `stdout`, and perhaps `args`, `files` (in the
+      program's folder, by name), `outputs` (files that it must write), `weight` and `name`;
+    - `language`, instead of the grader's;
+    - `time_limit`, CPU seconds of one case, times the language's `time_factor`, and
+      `memory_limit_mb`; by default the grader's `limits`;
+    - `checker`: "lines" (the default), "exact", "tokens", "floats", "unordered_lines", a function of
+      (stdin, output, expected) that runs on this side, or a `JudgeProgram`, which runs in a sandbox that
+      never holds a submission. `rel_tol` and `abs_tol` ask for "floats";
+    - `interactor`, a `JudgeProgram`: it reads the case's `stdin` and talks to the submission;
+    - or `tests` with `trust`: "shared", source that is appended to the submission, as in MultiPL-E. It
+      runs in the submission's process, and exit status 0 passes: a submission can fool it.
+
+    The outcome is `passed`, `failed` (a wrong answer), `timeout`, `oom`, `truncated` (too much output),
+    `runtime_error`, `compile_error` or `infra_error`; `parts` has the cases that ran. Grading stops at
+    the first failure, unless `partial`: all cases run then, and the score is the weighted share.
+
+    A mistake in a task raises ConfigurationError, which names it. A column of a data set that is not a
+    key passes, unless it looks like one; `ignore` lists those that may.
+    """
+
+    language: str | Language | None = None
+    limits: Limits = field(default=_DEFAULT)
+    compile_limits: Limits = field(default=Limits(timeout=30.0))
+    """Limits of the compiler. Its memory is the larger of the language's and `limits`'."""
+    partial: bool = False
+    ignore: Collection[str] = ()
+
+    forks_python: ClassVar[bool] = False
+    """For `grading_session`: programs need no warm Python in their sandboxes."""
+
+    def __post_init__(self) -> None:
+        if self.language is not None:
+            object.__setattr__(self, "language", language_of(self.language))
+        if isinstance(self.ignore, str):
+            raise ConfigurationError(f"ignore={self.ignore!r} is text: give ({self.ignore!r},)")
+
+    # Any: see Grader.
+    def validate(self, task: Mapping[str, Any]) -> None:
+        """Check a task without a sandbox. Raises ConfigurationError if it cannot be graded."""
+        self._limits(self._problem(task))
+
+    # Any: see Grader.
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        """Grade a submission. Raises ConfigurationError for a task that cannot be graded."""
+        problem = self._problem(task)
+        limits = self._limits(problem)
+        if problem.tests:
+            return await self._shared(session, submission, problem, limits)
+        program = await compiled(
+            session, self._bound(problem, submission, limits), submission, self._compiler(problem)
+        )
+        if isinstance(program, Verdict):
+            return dataclasses.replace(program, trust="isolated")
+        return await evaluate(session, program, problem, limits, partial=self.partial)
+
+    async def _shared(
+        self, session: Session, submission: str, problem: Problem, limits: Limits
+    ) -> Verdict:
+        code = f"{submission}\n{problem.tests}\n"
+        program = await compiled(
+            session, self._bound(problem, code, limits), code, self._compiler(problem)
+        )
+        if isinstance(program, Verdict):
+            return dataclasses.replace(program, trust="shared")
+        ran = await execute(session, program, Input(), limits)
+        verdict = ran.verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
+        return dataclasses.replace(verdict, trust="shared")
+
+    def _problem(self, task: Mapping[str, Any]) -> Problem:
+        return problem_of(task, self.language, self.ignore)
+
+    def _bound(self, problem: Problem, code: str, limits: Limits) -> Language:
+        memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
+        return problem.language.bound(code, memory)
+
+    def _limits(self, problem: Problem) -> Limits:
+        """Return the limits of one case: the task's where it has some."""
+        limits, language = self.limits, problem.language
+        if problem.time_limit is not None:
+            seconds = problem.time_limit * language.time_factor
+            if seconds >= limits.deadline:
+                raise ConfigurationError(
+                    f"the task's time_limit={problem.time_limit:g} is {seconds:g} s in "
+                    f"{language.name}, not below the grader's deadline={limits.deadline:g}"
+                )
+            wall = limits.wall if limits.wall is None else max(limits.wall, seconds)
+            limits = dataclasses.replace(limits, timeout=seconds, wall=wall)
+        if problem.memory_limit_mb is not None:
+            memory = problem.memory_limit_mb + language.memory_extra_mb + _OWN_MB
+            limits = dataclasses.replace(limits, memory_mb=memory)
+        return limits
+
+    def _compiler(self, problem: Problem) -> Limits:
+        memory = max(problem.language.compile_memory_mb, self.limits.memory_mb or 0)
+        return dataclasses.replace(
+            self.compile_limits, memory_mb=memory, reuse=self.limits.reuse, wall=None
+        )

@@ -1,0 +1,89 @@
+"""What the tests of whole programs share: where the toolchains are, and many gradings at once."""
+
+import asyncio
+import functools
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.integrations.rewards import Verdict, grading_session
+from sandboxkit.integrations.rewards.programs import Language, Program, language_of
+from tests.docker_here import require_docker
+
+LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
+LANGUAGES_ROOT = os.environ.get("SANDBOXKIT_LANGUAGES_ROOT")
+CONCURRENCY = 2
+
+
+@functools.cache
+def _has_image() -> bool:
+    done = subprocess.run(["docker", "image", "inspect", LANGUAGES_IMAGE], capture_output=True)
+    return done.returncode == 0
+
+
+def options_for(provider: str, language: str | Language) -> dict[str, Any]:
+    """Return the session's options where a language can be graded, or skip the test."""
+    tools = language_of(language).tools
+    if provider == "docker":
+        image = require_docker()
+        if {*tools} <= {"python3", "bash"}:
+            return {"image": image}
+        if not _has_image():
+            pytest.skip(f"no image {LANGUAGES_IMAGE}: run scripts/languages-image.sh")
+        return {"image": LANGUAGES_IMAGE}
+    if LANGUAGES_ROOT:
+        return {"image": LANGUAGES_ROOT}
+    missing = [
+        tool
+        for tool in tools
+        if tool != "python3" and not (shutil.which(tool) or "").startswith("/usr/")
+    ]
+    if missing:
+        pytest.skip(f"no {missing[0]} in /usr")
+    return {}
+
+
+def grade_all(
+    provider: str,
+    grader: Program,
+    submissions: Iterable[tuple[str, str, Mapping[str, Any]]],
+    *,
+    pool: int = CONCURRENCY,
+    **options: Any,
+) -> dict[str, Verdict]:
+    """Grade (name, code, task) each, in sandboxes that take turns; afterwards no sandbox is left."""
+    tag = f"programs-test:{uuid.uuid4().hex}"
+    todo = list(submissions)
+
+    async def run() -> dict[str, Verdict]:
+        session = grading_session(
+            grader, provider, max_concurrency=CONCURRENCY, pool=pool, tags=tag, **options
+        )
+        room = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(code: str, task: Mapping[str, Any]) -> Verdict:
+            async with room:
+                return await grader.grade(session, code, task)
+
+        async with session:
+            async with asyncio.TaskGroup() as group:
+                tasks = {name: group.create_task(one(code, task)) for name, code, task in todo}
+            verdicts = {name: task.result() for name, task in tasks.items()}
+        async with Session(provider) as session:
+            assert await session.list(tags=tag) == []
+        return verdicts
+
+    return asyncio.run(run())
+
+
+def grade(
+    provider: str, grader: Program, code: str, task: Mapping[str, Any], **options: Any
+) -> Verdict:
+    """Grade one submission."""
+    return grade_all(provider, grader, [("it", code, task)], **options)["it"]

@@ -1,0 +1,84 @@
+"""Languages are data, and each built-in one compiles and runs where its packages are."""
+
+import re
+
+import pytest
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards import Outcome
+from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
+from sandboxkit.integrations.rewards.programs._samples import CASES, SAMPLES
+from tests.rewards.programs.conftest import grade, options_for
+
+
+def test_every_language_has_a_sample_and_packages() -> None:
+    assert {language.name for language in LANGUAGES} == SAMPLES.keys()
+    assert all(language.packages for language in LANGUAGES)
+
+
+def test_a_name_means_one_language() -> None:
+    names = [each for one in LANGUAGES for each in (one.name, *one.other_names)]
+    assert len(names) == len(set(names))
+    assert language_of("C++").name == "cpp17"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("pyhton", "python"), ("C++21", "c++20"), ("javascrpt", "javascript"), ("golag", "golang")],
+)
+def test_an_unknown_language_names_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"did you mean '{nearest}'?")):
+        language_of(name)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": "../main.c"},
+        {"run": "./program"},
+        {"compile": ("gcc", "main.c")},
+        {"run": ()},
+        {"time_factor": 0},
+    ],
+)
+def test_an_unusable_language_is_refused(wrong: dict[str, object]) -> None:
+    values: dict[str, object] = {"name": "own", "source": "main.x", "run": ("x", "main.x"), **wrong}
+    with pytest.raises(ConfigurationError):
+        Language(**values)  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize("language", [each.name for each in LANGUAGES])
+def test_a_sample_compiles_and_runs(provider: str, language: str) -> None:
+    options = options_for(provider, language)
+    task = {"cases": list(CASES), "language": language}
+    verdict = grade(provider, Program(), SAMPLES[language], task, **options)
+    assert verdict.outcome is Outcome.PASSED, verdict
+    assert [part.outcome for part in verdict.parts] == [Outcome.PASSED] * len(CASES)
+
+
+def test_a_language_of_your_own_takes_five_lines(provider: str) -> None:
+    options = options_for(provider, "python")
+    awk = Language(
+        "calculator",
+        source="main.calc",
+        run=("python3", "-c", "print(eval(open('main.calc').read()))"),
+    )
+    task = {"cases": [{"stdin": "", "stdout": "42\n"}]}
+    assert grade(provider, Program(awk), "6 * 7", task, **options).reward == 1
+
+
+def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str) -> None:
+    missing = Language(
+        "mist", "main.m", ("./m",), ("no-such-compiler", "main.m"), "m", ("mist-dev",)
+    )
+    task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
+    with pytest.raises(BaseExceptionGroup) as raised:
+        grade(provider, Program(missing), "1", task, **options_for(provider, "python"))
+    assert raised.group_contains(ConfigurationError, match=r"no no-such-compiler.*mist-dev")
+
+
+def test_status_127_of_a_program_is_its_own(provider: str) -> None:
+    options = options_for(provider, "python")
+    task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
+    verdict = grade(provider, Program("python"), "raise SystemExit(127)", task, **options)
+    assert (verdict.outcome, verdict.reward) == (Outcome.RUNTIME_ERROR, 0)

@@ -1,0 +1,159 @@
+"""`Program` tells apart how programs end, and nothing of one case reaches the next."""
+
+from typing import Any
+
+import pytest
+
+from sandboxkit.integrations.rewards import Limits, Outcome
+from sandboxkit.integrations.rewards.programs import Program
+from tests.rewards.programs.conftest import grade, grade_all, options_for
+
+DOUBLE = {"cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in (1, 7, 20)]}
+PYTHON = {
+    "right": ("print(2 * int(input()))", Outcome.PASSED),
+    "wrong": ("print(3 * int(input()))", Outcome.FAILED),
+    "raises": ("print(1 / 0)", Outcome.RUNTIME_ERROR),
+    "exits": ("print(2 * int(input())); raise SystemExit(3)", Outcome.RUNTIME_ERROR),
+    "aborts": ("import os; os.abort()", Outcome.RUNTIME_ERROR),
+    "kills itself": ("import os; os.kill(os.getpid(), 9)", Outcome.RUNTIME_ERROR),
+    "loops": ("while True: pass", Outcome.TIMEOUT),
+    "floods": ("while True: print('x' * 9999)", Outcome.TRUNCATED),
+    "eats": ("x = []\nwhile True: x.append('x' * 10**6)", Outcome.OOM),
+    "forks and eats time": (
+        "import os\nfor _ in range(3): os.fork()\nwhile True: pass",
+        Outcome.TIMEOUT,
+    ),
+}
+
+
+def test_outcomes_are_told_apart(provider: str) -> None:
+    options = options_for(provider, "python")
+    grader = Program("python", limits=Limits(timeout=1, memory_mb=256, output_limit=1 << 20))
+    todo = [(name, code, DOUBLE) for name, (code, _) in PYTHON.items()]
+    verdicts = grade_all(provider, grader, todo, **options)
+    found = {name: verdict.outcome for name, verdict in verdicts.items()}
+    assert found == {name: outcome for name, (_, outcome) in PYTHON.items()}, verdicts
+    assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
+    assert verdicts["right"].reward == 1
+    assert {verdict.reward for name, verdict in verdicts.items() if name != "right"} == {0}
+
+
+def test_a_runtime_error_names_the_signal_or_the_last_line(provider: str) -> None:
+    options = options_for(provider, "python")
+    todo = [(name, PYTHON[name][0], DOUBLE) for name in ("raises", "aborts", "kills itself")]
+    verdicts = grade_all(provider, Program("python"), todo, **options)
+    assert "ZeroDivisionError" in verdicts["raises"].detail
+    assert "SIGABRT" in verdicts["aborts"].detail
+    assert "SIGKILL" in verdicts["kills itself"].detail
+
+
+def test_a_compile_error_has_the_compilers_words(provider: str) -> None:
+    verdict = grade(provider, Program("c"), "int main( {", DOUBLE, **options_for(provider, "c"))
+    assert verdict.outcome is Outcome.COMPILE_ERROR
+    assert "main.c:1" in verdict.detail
+    assert len(verdict.detail) < 1000
+
+
+def test_parts_say_what_each_case_used(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = "n = int(input())\nfor _ in range(10**6): pass\nprint(2 * n)"
+    verdict = grade(provider, Program("python"), code, DOUBLE, **options)
+    assert [part.name for part in verdict.parts] == ["1", "2", "3"]
+    for part in verdict.parts:
+        assert part.outcome is Outcome.PASSED
+        assert 0 < (part.processor_seconds or 0) < 5
+        assert (part.wall_seconds or 0) > 0
+        assert (part.output_bytes or 0) > 1
+
+
+def test_the_first_wrong_answer_ends_the_grading(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = "n = int(input())\nprint(2 * n if n == 1 else 0)"
+    verdict = grade(provider, Program("python"), code, DOUBLE, pool=0, **options)
+    assert [part.outcome for part in verdict.parts] == [Outcome.PASSED, Outcome.FAILED]
+    assert verdict.detail.startswith("case 2: line 1 is wrong: 0")
+    assert verdict.score == 0
+
+
+def test_partial_is_the_weighted_share(provider: str) -> None:
+    options = options_for(provider, "python")
+    cases = [{**case, "weight": n} for n, case in enumerate(DOUBLE["cases"], 1)]
+    code = "n = int(input())\nprint(2 * n if n != 7 else 0)"
+    verdict = grade(provider, Program("python", partial=True), code, {"cases": cases}, **options)
+    assert verdict.score == pytest.approx(4 / 6)
+    assert len(verdict.parts) == 3
+
+
+def test_arguments_and_files(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = (
+        "import sys\n"
+        "text = open('in.txt').read()\n"
+        "open('out.txt', 'w').write(text.upper())\n"
+        "print(' '.join(sys.argv[1:]))\n"
+    )
+    case: dict[str, Any] = {
+        "args": ["a b", "$HOME", "'"],
+        "files": {"in.txt": "words\n"},
+        "outputs": {"out.txt": "WORDS\n"},
+        "stdout": "a b $HOME '\n",
+    }
+    grader = Program("python")
+    assert grade(provider, grader, code, {"cases": [case]}, **options).reward == 1
+    other = {**case, "outputs": {"out.txt": "OTHERS\n"}}
+    missing = {**case, "outputs": {"none.txt": "WORDS\n"}}
+    assert grade(provider, grader, code, {"cases": [other]}, **options).reward == 0
+    verdict = grade(provider, grader, code, {"cases": [missing]}, **options)
+    assert verdict.outcome is Outcome.FAILED
+    assert "none.txt" in verdict.detail
+
+
+def test_nothing_of_one_case_reaches_the_next(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = """\
+import glob, os, sys
+n = int(input())
+seen = [p for f in ("/tmp", "/workspace", "/dev/shm", "/var/tmp") for p in glob.glob(f + "/mark*")]
+seen += [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 1 and int(p) != os.getpid()
+         and b"leaver" in open(f"/proc/{p}/cmdline", "rb").read()]
+for folder in ("/tmp", "/workspace", "/dev/shm", "/var/tmp"):
+    try: open(f"{folder}/mark{n}", "w").write("x")
+    except OSError: pass
+try: open(sys.argv[0], "w").write("print(0)")
+except OSError: pass
+if os.fork() == 0:
+    os.setsid()
+    os.close(0); os.close(1); os.close(2)
+    os.execvp("python3", ["python3", "-c", "import time; time.sleep(600)", "leaver"])
+print(2 * n if not seen else seen)
+"""
+    cases = {"cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in range(6)]}
+    verdict = grade(provider, Program("python"), code, cases, **options)
+    assert verdict.outcome is Outcome.PASSED, verdict
+
+
+def test_a_time_limit_is_multiplied_for_slow_languages(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = "import time\nn = int(input())\nwhile time.process_time() < 0.6: pass\nprint(2 * n)"
+    task = {**DOUBLE, "time_limit": 0.2}
+    assert grade(provider, Program("python"), code, task, **options).reward == 1
+    late = code.replace("0.6", "1.6")
+    assert grade(provider, Program("python"), late, task, **options).outcome is Outcome.TIMEOUT
+
+
+def test_a_memory_limit_is_the_tasks_own(provider: str) -> None:
+    options = options_for(provider, "python")
+    code = "n = int(input())\nx = bytearray(200 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(2 * n)"
+    low, high = ({**DOUBLE, "memory_limit_mb": size} for size in (64, 512))
+    assert grade(provider, Program("python"), code, low, **options).outcome is Outcome.OOM
+    assert grade(provider, Program("python"), code, high, **options).reward == 1
+
+
+def test_appended_tests_are_shared(provider: str) -> None:
+    options = options_for(provider, "python")
+    task = {"tests": "assert double(2) == 4", "trust": "shared"}
+    grader = Program("python")
+    verdict = grade(provider, grader, "def double(n): return 2 * n", task, **options)
+    assert (verdict.reward, verdict.trust) == (1, "shared")
+    verdict = grade(provider, grader, "def double(n): return n", task, **options)
+    assert (verdict.reward, verdict.trust) == (0, "shared")
