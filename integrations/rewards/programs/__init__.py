@@ -2,14 +2,14 @@
 
 from sandboxkit.integrations.rewards.programs._checkers import (
     Answer,
-    Exact,
-    Floats,
-    Function,
+    ExactChecker,
+    FloatsChecker,
+    FunctionChecker,
     HostChecker,
-    Lines,
+    LinesChecker,
     Mark,
-    Tokens,
-    UnorderedLines,
+    TokensChecker,
+    UnorderedLinesChecker,
 )
 from sandboxkit.integrations.rewards.programs._languages import LANGUAGES, Language, language_of
 from sandboxkit.integrations.rewards.programs._program import Program
@@ -18,16 +18,16 @@ from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 __all__ = [
     "LANGUAGES",
     "Answer",
-    "Exact",
-    "Floats",
-    "Function",
+    "ExactChecker",
+    "FloatsChecker",
+    "FunctionChecker",
     "HostChecker",
     "JudgeProgram",
     "Language",
-    "Lines",
+    "LinesChecker",
     "Mark",
     "Program",
-    "Tokens",
-    "UnorderedLines",
+    "TokensChecker",
+    "UnorderedLinesChecker",
     "language_of",
 ]

@@ -60,7 +60,7 @@ def _difference(kind: str, observed: list[bytes], expected: list[bytes]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactChecker:
     """Accepts the same bytes alone."""
 
     def mark(self, answer: Answer) -> Mark:
@@ -69,7 +69,7 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LinesChecker:
     """Accepts the same lines; blanks at the end of a line and empty lines at the end do not count."""
 
     def mark(self, answer: Answer) -> Mark:
@@ -79,7 +79,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokensChecker:
     """Accepts the same words, however they are separated."""
 
     ignore_case: bool = False
@@ -94,7 +94,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Floats:
+class FloatsChecker:
     """Accepts the same words; numbers may differ by `abs_tol`, or by `rel_tol` times the expected one."""
 
     rel_tol: float = 1e-6
@@ -142,7 +142,7 @@ def _number(word: bytes) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class UnorderedLines:
+class UnorderedLinesChecker:
     """Accepts the same lines in any order; blanks at the end of a line and empty lines do not count."""
 
     def mark(self, answer: Answer) -> Mark:
@@ -157,7 +157,7 @@ class UnorderedLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionChecker:
     """A function of yours, called on this side with (stdin, output, expected), each as text.
 
     It returns True or False, or a score from 0 to 1. It must not run or import the output. An error

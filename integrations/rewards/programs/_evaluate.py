@@ -10,12 +10,17 @@ from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict
-from sandboxkit.integrations.rewards.programs._checkers import Answer, HostChecker, Lines, Mark
+from sandboxkit.integrations.rewards.programs._checkers import (
+    Answer,
+    HostChecker,
+    LinesChecker,
+    Mark,
+)
 from sandboxkit.integrations.rewards.programs._compile import Compiled
-from sandboxkit.integrations.rewards.programs._execute import Ran, execute
+from sandboxkit.integrations.rewards.programs._execute import ProgramRun, execute
 from sandboxkit.integrations.rewards.programs._interactive import converse
 from sandboxkit.integrations.rewards.programs._judge_program import check
-from sandboxkit.integrations.rewards.programs._problem import Problem, ProgramCase
+from sandboxkit.integrations.rewards.programs._problem import JudgedCase, Problem
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 
@@ -44,7 +49,7 @@ async def evaluate(
     return _whole(parts, problem.cases, partial=partial)
 
 
-def _whole(parts: Sequence[Part], cases: Sequence[ProgramCase], *, partial: bool) -> Verdict:
+def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool) -> Verdict:
     first = next((part for part in parts if part.outcome is not Outcome.PASSED), None)
     if first is None:
         detail = f"{len(parts)} of {len(parts)} cases"
@@ -57,7 +62,7 @@ def _whole(parts: Sequence[Part], cases: Sequence[ProgramCase], *, partial: bool
 
 
 async def _evaluate(
-    session: Session, program: Compiled, problem: Problem, case: ProgramCase, limits: Limits
+    session: Session, program: Compiled, problem: Problem, case: JudgedCase, limits: Limits
 ) -> Part:
     if problem.interactor is not None:
         files = {"input.txt": case.given.stdin, "answer.txt": case.stdout or b""}
@@ -80,7 +85,7 @@ async def _evaluate(
     return dataclasses.replace(part, outcome=outcome, score=verdict.score, detail=verdict.detail)
 
 
-def _measured(case: ProgramCase, ran: Ran) -> Part:
+def _measured(case: JudgedCase, ran: ProgramRun) -> Part:
     part = Part(case.name, Outcome.FAILED, 0.0, case.weight)
     if ran.result is None:
         return part
@@ -97,8 +102,8 @@ def _measured(case: ProgramCase, ran: Ran) -> Part:
 async def _checked(
     session: Session,
     checker: HostChecker | JudgeProgram,
-    case: ProgramCase,
-    ran: Ran,
+    case: JudgedCase,
+    ran: ProgramRun,
     limits: Limits,
 ) -> Mark | Verdict:
     assert ran.result is not None
@@ -108,7 +113,7 @@ async def _checked(
         if isinstance(mark, Verdict) or mark.score < 1:
             return mark
     for name, expected in case.outputs.items():
-        own = checker if case.stdout is None and len(case.outputs) == 1 else Lines()
+        own = checker if case.stdout is None and len(case.outputs) == 1 else LinesChecker()
         answer = Answer(case.given.stdin, ran.outputs[name], expected)
         mark = await _decide(session, own, answer, limits)
         if isinstance(mark, Verdict) or mark.score < 1:

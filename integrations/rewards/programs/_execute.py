@@ -28,7 +28,7 @@ _SIGNALS |= {13: "SIGPIPE", 25: "SIGXFSZ", 31: "SIGSYS"}
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ProgramInput:
     """What one run of a program gets, and the files that it must write."""
 
     stdin: bytes = b""
@@ -39,7 +39,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramRun:
     """How one run ended: a verdict where it went wrong, and what it printed, wrote and used."""
 
     result: ProcessResult | None
@@ -47,10 +47,12 @@ class Ran:
     outputs: Mapping[str, bytes] = field(default_factory=dict)
 
 
-async def execute(session: Session, program: Compiled, given: Input, limits: Limits) -> Ran:
+async def execute(
+    session: Session, program: Compiled, given: ProgramInput, limits: Limits
+) -> ProgramRun:
     """Run a program once, repeated after failures of the infrastructure."""
 
-    async def attempt(sandbox: Sandbox, _: bool) -> Ran | Verdict:
+    async def attempt(sandbox: Sandbox, _: bool) -> ProgramRun | Verdict:
         await sandbox.start()
         await place(sandbox, program, given.files)
         process = sandbox.exec(
@@ -66,14 +68,14 @@ async def execute(session: Session, program: Compiled, given: Input, limits: Lim
 
     # On the background loop: otherwise each step would switch threads twice.
     answer = await Operation(retried(session, limits, attempt, forks_python=False))
-    if isinstance(answer, Ran):
+    if isinstance(answer, ProgramRun):
         if answer.result is not None and answer.result.returncode in NOT_FOUND:
             lost = await require(session, program.language, limits)
-            return Ran(None, lost) if lost else answer
+            return ProgramRun(None, lost) if lost else answer
         return answer
     if answer.outcome is Outcome.KILLED:
         answer = runtime_error("ended by SIGKILL")
-    return Ran(None, answer)
+    return ProgramRun(None, answer)
 
 
 async def place(sandbox: Sandbox, program: Compiled, files: Mapping[str, bytes]) -> None:
@@ -88,7 +90,7 @@ def command(program: Compiled, args: tuple[str, ...], limits: Limits) -> list[st
     return limited((*program.language.run, *args), limits)
 
 
-async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Ran:
+async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> ProgramRun:
     """Wait for the program, end it once it prints too much, and judge how it ended."""
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
@@ -96,7 +98,7 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Ran:
     try:
         result = await meter.within(answer)
         if isinstance(result, Verdict):
-            return Ran(None, result)
+            return ProgramRun(None, result)
         return await judged(meter, result, flooded=process.stdout.truncated)
     finally:
         process.cancel()
@@ -113,14 +115,14 @@ async def _end_floods(process: Process, limit: int) -> None:
             process.kill()  # and read on: the end follows
 
 
-async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> Ran:
+async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> ProgramRun:
     """Tell apart what ended a program: its limits, a signal, or itself."""
     verdict = await meter.judge(dataclasses.replace(result, truncated=flooded))
     if isinstance(verdict, Verdict):
-        return Ran(result, verdict)
+        return ProgramRun(result, verdict)
     if result.returncode == 0:
-        return Ran(result)
-    return Ran(result, runtime_error(_ended(result)))
+        return ProgramRun(result)
+    return ProgramRun(result, runtime_error(_ended(result)))
 
 
 def _ended(result: ProcessResult) -> str:
@@ -132,7 +134,9 @@ def _ended(result: ProcessResult) -> str:
     return f"{text}: {last}" if last else text
 
 
-async def _with_outputs(sandbox: Sandbox, ran: Ran, given: Input, limits: Limits) -> Ran:
+async def _with_outputs(
+    sandbox: Sandbox, ran: ProgramRun, given: ProgramInput, limits: Limits
+) -> ProgramRun:
     outputs: dict[str, bytes] = {}
     for name in given.outputs:
         try:

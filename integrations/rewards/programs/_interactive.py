@@ -13,7 +13,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 from sandboxkit.integrations.rewards.programs._checkers import Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
-    Ran,
+    ProgramRun,
     command,
     judged,
     place,
@@ -37,7 +37,7 @@ _FROM_INTERACTOR = 256 << 20
 class Dialogue:
     """How an interactive case ended."""
 
-    ran: Ran
+    ran: ProgramRun
     mark: Mark | None = None
     """The interactor's decision, if the submission ended well."""
 
@@ -57,7 +57,7 @@ async def converse(
     """
     interactor = await judge_program(session, testlib, limits)
     if isinstance(interactor, Verdict):
-        return Dialogue(Ran(None, interactor))
+        return Dialogue(ProgramRun(None, interactor))
 
     async def attempt(sandbox: Sandbox, alone: bool) -> Dialogue | Verdict:
         await sandbox.start()
@@ -77,7 +77,7 @@ async def converse(
                 dialogue = await _joined(sandbox, program, asking, testlib, limits)
             except SandboxError as error:
                 if error.sandbox_id == judge.id and caused_by_command(error) and alone:
-                    return Dialogue(Ran(None, failed(f"it ended the interactor: {error}")))
+                    return Dialogue(ProgramRun(None, failed(f"it ended the interactor: {error}")))
                 raise
             finally:
                 await _over(asking)
@@ -90,7 +90,7 @@ async def converse(
         return answer
     if answer.outcome is Outcome.KILLED:
         answer = runtime_error("ended by SIGKILL")
-    return Dialogue(Ran(None, answer))
+    return Dialogue(ProgramRun(None, answer))
 
 
 async def _over(process: Process) -> None:
@@ -122,17 +122,17 @@ async def _joined(
     try:
         first = await meter.within(either)
         if isinstance(first, Verdict):
-            return Dialogue(Ran(None, first))
+            return Dialogue(ProgramRun(None, first))
         crashed_first = ended[:1] == [submission]
         if interactor.done():
             mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
             if isinstance(mark, Verdict):
-                return Dialogue(Ran(None, mark))
+                return Dialogue(ProgramRun(None, mark))
             if mark.score == 0:
-                return Dialogue(Ran(None), mark)
+                return Dialogue(ProgramRun(None), mark)
         result = await meter.within(submission)
         if isinstance(result, Verdict):
-            return Dialogue(Ran(None, result))
+            return Dialogue(ProgramRun(None, result))
         ran = await judged(meter, result, flooded=to_judge.flooded)
         if ran.verdict is not None and (
             crashed_first or ran.verdict.outcome is not Outcome.RUNTIME_ERROR
@@ -140,11 +140,17 @@ async def _joined(
             return Dialogue(ran)
         await asyncio.wait([interactor], timeout=_LAST_WORDS)
         if not interactor.done():
-            return Dialogue(Ran(result, masked("the interactor did not end after the submission")))
+            return Dialogue(
+                ProgramRun(result, masked("the interactor did not end after the submission"))
+            )
         mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
         if isinstance(mark, Verdict):
-            return Dialogue(Ran(result, mark))
-        return Dialogue(ran, mark) if mark.score and ran.verdict else Dialogue(Ran(result), mark)
+            return Dialogue(ProgramRun(result, mark))
+        return (
+            Dialogue(ran, mark)
+            if mark.score and ran.verdict
+            else Dialogue(ProgramRun(result), mark)
+        )
     finally:
         for each in pumps:
             each.cancel()

@@ -10,15 +10,15 @@ from typing import Any
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards.programs import _keys
 from sandboxkit.integrations.rewards.programs._checkers import (
-    Exact,
-    Floats,
-    Function,
+    ExactChecker,
+    FloatsChecker,
+    FunctionChecker,
     HostChecker,
-    Lines,
-    Tokens,
-    UnorderedLines,
+    LinesChecker,
+    TokensChecker,
+    UnorderedLinesChecker,
 )
-from sandboxkit.integrations.rewards.programs._execute import Input
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput
 from sandboxkit.integrations.rewards.programs._keys import KeyKind
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
@@ -30,21 +30,21 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _KNOWN_COLUMNS = frozenset(("class", "name", "test_id", "title"))
 
 NAMED: dict[str, Callable[[], HostChecker]] = {
-    "exact": Exact,
-    "lines": Lines,
-    "tokens": Tokens,
-    "floats": Floats,
-    "unordered_lines": UnorderedLines,
+    "exact": ExactChecker,
+    "lines": LinesChecker,
+    "tokens": TokensChecker,
+    "floats": FloatsChecker,
+    "unordered_lines": UnorderedLinesChecker,
 }
 """The checkers that a task can name."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramCase:
+class JudgedCase:
     """One case: what the program gets, and what is expected of it."""
 
     name: str
-    given: Input
+    given: ProgramInput
     stdout: bytes | None
     """The expected output; None if only files are compared, or an interactor needs none."""
     outputs: Mapping[str, bytes]
@@ -56,7 +56,7 @@ class Problem:
     """A checked task."""
 
     language: Language
-    cases: tuple[ProgramCase, ...]
+    cases: tuple[JudgedCase, ...]
     checker: HostChecker | JudgeProgram
     interactor: JudgeProgram | None
     time_limit: float | None
@@ -124,17 +124,17 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
                 f"the task has {' and '.join(tolerances)} and checker={_shown(given)}, which reads "
                 "none: use checker='floats'"
             )
-        return Floats(tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0))
+        return FloatsChecker(tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0))
     if given is None:
-        return Lines()
+        return LinesChecker()
     if isinstance(given, str):
         return NAMED[given]()
     if isinstance(given, JudgeProgram) or hasattr(given, "mark"):
         return given  # type: ignore[no-any-return]  # has the protocol's one method
-    return Function(given)
+    return FunctionChecker(given)
 
 
-def _case(case: Any, number: int, *, interactive: bool) -> ProgramCase:
+def _case(case: Any, number: int, *, interactive: bool) -> JudgedCase:
     where = f"case {number}"
     if not isinstance(case, Mapping):
         raise ConfigurationError(
@@ -157,9 +157,9 @@ def _case(case: Any, number: int, *, interactive: bool) -> ProgramCase:
             f"{where} has outputs, args or files, which a problem with an interactor does not use"
         )
     stdout = own.get("stdout")
-    return ProgramCase(
+    return JudgedCase(
         own.get("name", str(number)),
-        Input(
+        ProgramInput(
             _bytes(own.get("stdin", "")),
             tuple(own.get("args", ())),
             {name: _bytes(text) for name, text in own.get("files", {}).items()},

@@ -10,7 +10,7 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import compiled
 from sandboxkit.integrations.rewards.programs._evaluate import evaluate
-from sandboxkit.integrations.rewards.programs._execute import Input, execute
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 from sandboxkit.integrations.rewards.programs._problem import Problem, problem_of
 
@@ -59,7 +59,7 @@ class Program:
     ignore: Collection[str] = ()
 
     forks_python: ClassVar[bool] = False
-    """For `grading_session`: programs need no warm Python in their sandboxes."""
+    """Read by `grading_session`: programs need no warm Python in their sandboxes."""
 
     def __post_init__(self) -> None:
         if self.language is not None:
@@ -95,7 +95,7 @@ class Program:
         )
         if isinstance(program, Verdict):
             return dataclasses.replace(program, trust="shared")
-        ran = await execute(session, program, Input(), limits)
+        ran = await execute(session, program, ProgramInput(), limits)
         verdict = ran.verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
         return dataclasses.replace(verdict, trust="shared")
 

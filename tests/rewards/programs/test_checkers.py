@@ -7,53 +7,53 @@ import pytest
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards.programs import (
     Answer,
-    Exact,
-    Floats,
-    Function,
+    ExactChecker,
+    FloatsChecker,
+    FunctionChecker,
     HostChecker,
-    Lines,
-    Tokens,
-    UnorderedLines,
+    LinesChecker,
+    TokensChecker,
+    UnorderedLinesChecker,
 )
 from sandboxkit.integrations.rewards.programs._testlib import mark_of
 
 ACCEPTED: list[tuple[HostChecker, bytes, bytes]] = [
-    (Exact(), b"1\n", b"1\n"),
-    (Lines(), b"1", b"1\n"),
-    (Lines(), b"1  \n2\t\n\n\n", b"1\n2\n"),
-    (Lines(), b"1\r\n2\r\n", b"1\n2\n"),
-    (Lines(), b"", b"\n"),
-    (Lines(), b"\xff\xfe", b"\xff\xfe\n"),
-    (Tokens(), b"1   2\n\n3", b"1 2 3\n"),
-    (Tokens(ignore_case=True), b"Yes", b"YES\n"),
-    (Floats(1e-6, 1e-6), b"0.5000001 x", b"0.5 x\n"),
-    (Floats(1e-6, 0), b"1000000.5", b"1000000.1"),
-    (Floats(0, 1e-3), b"0.0009 -0", b"0 0"),
-    (Floats(), b"nan", b"nan"),
-    (Floats(), b"1e3", b"1000"),
-    (UnorderedLines(), b"b\na\n", b"a\nb\n"),
-    (UnorderedLines(), b"b \n\na\na", b"a\nb\na\n"),
-    (Function(lambda stdin, output, expected: output.strip() == expected), b"1\n", b"1"),
+    (ExactChecker(), b"1\n", b"1\n"),
+    (LinesChecker(), b"1", b"1\n"),
+    (LinesChecker(), b"1  \n2\t\n\n\n", b"1\n2\n"),
+    (LinesChecker(), b"1\r\n2\r\n", b"1\n2\n"),
+    (LinesChecker(), b"", b"\n"),
+    (LinesChecker(), b"\xff\xfe", b"\xff\xfe\n"),
+    (TokensChecker(), b"1   2\n\n3", b"1 2 3\n"),
+    (TokensChecker(ignore_case=True), b"Yes", b"YES\n"),
+    (FloatsChecker(1e-6, 1e-6), b"0.5000001 x", b"0.5 x\n"),
+    (FloatsChecker(1e-6, 0), b"1000000.5", b"1000000.1"),
+    (FloatsChecker(0, 1e-3), b"0.0009 -0", b"0 0"),
+    (FloatsChecker(), b"nan", b"nan"),
+    (FloatsChecker(), b"1e3", b"1000"),
+    (UnorderedLinesChecker(), b"b\na\n", b"a\nb\n"),
+    (UnorderedLinesChecker(), b"b \n\na\na", b"a\nb\na\n"),
+    (FunctionChecker(lambda stdin, output, expected: output.strip() == expected), b"1\n", b"1"),
 ]
 REFUSED: list[tuple[HostChecker, bytes, bytes]] = [
-    (Exact(), b"1", b"1\n"),
-    (Lines(), b"1 2", b"1  2\n"),
-    (Lines(), b"\n1", b"1\n"),
-    (Lines(), b"", b"1\n"),
-    (Lines(), b"1\n2", b"1\n"),
-    (Tokens(), b"12", b"1 2"),
-    (Tokens(), b"Yes", b"YES"),
-    (Floats(), b"nan", b"1"),
-    (Floats(), b"inf", b"1"),
-    (Floats(1e-6, 1e-6), b"1e400", b"1"),
-    (Floats(1, 1), b"1_0", b"10"),
-    (Floats(1, 1), b"1 1", b"1"),
-    (Floats(), b"1" * 5000, b"2" * 5000),
-    (Floats(), b"x", b"0"),
-    (UnorderedLines(), b"a\na\n", b"a\nb\n"),
-    (UnorderedLines(), b"a\n", b"a\na\n"),
-    (UnorderedLines(), b"a\nb\nc\n", b"a\nb\n"),
-    (Function(lambda stdin, output, expected: int(output) == int(expected)), b"one", b"1"),
+    (ExactChecker(), b"1", b"1\n"),
+    (LinesChecker(), b"1 2", b"1  2\n"),
+    (LinesChecker(), b"\n1", b"1\n"),
+    (LinesChecker(), b"", b"1\n"),
+    (LinesChecker(), b"1\n2", b"1\n"),
+    (TokensChecker(), b"12", b"1 2"),
+    (TokensChecker(), b"Yes", b"YES"),
+    (FloatsChecker(), b"nan", b"1"),
+    (FloatsChecker(), b"inf", b"1"),
+    (FloatsChecker(1e-6, 1e-6), b"1e400", b"1"),
+    (FloatsChecker(1, 1), b"1_0", b"10"),
+    (FloatsChecker(1, 1), b"1 1", b"1"),
+    (FloatsChecker(), b"1" * 5000, b"2" * 5000),
+    (FloatsChecker(), b"x", b"0"),
+    (UnorderedLinesChecker(), b"a\na\n", b"a\nb\n"),
+    (UnorderedLinesChecker(), b"a\n", b"a\na\n"),
+    (UnorderedLinesChecker(), b"a\nb\nc\n", b"a\nb\n"),
+    (FunctionChecker(lambda stdin, output, expected: int(output) == int(expected)), b"one", b"1"),
 ]
 
 
@@ -70,20 +70,26 @@ def test_refuses(checker: HostChecker, output: bytes, expected: bytes) -> None:
 
 
 def test_a_refusal_does_not_show_the_expected_output() -> None:
-    for checker in (Exact(), Lines(), Tokens(), Floats(), UnorderedLines()):
+    for checker in (
+        ExactChecker(),
+        LinesChecker(),
+        TokensChecker(),
+        FloatsChecker(),
+        UnorderedLinesChecker(),
+    ):
         mark = checker.mark(Answer(b"", b"wrong wrong\n", b"secret secret\n"))
         assert mark.score == 0
         assert "secret" not in mark.detail
 
 
 def test_a_function_may_give_a_score() -> None:
-    assert Function(lambda *_: 0.25).mark(Answer(b"", b"", b"")).score == 0.25
+    assert FunctionChecker(lambda *_: 0.25).mark(Answer(b"", b"", b"")).score == 0.25
 
 
 @pytest.mark.parametrize("returned", [None, 2, -1, "yes", float("nan")])
 def test_a_function_with_a_useless_answer_is_the_tasks_mistake(returned: object) -> None:
     with pytest.raises(ConfigurationError, match="return True, False"):
-        Function(lambda *_: returned).mark(Answer(b"", b"", b""))  # type: ignore[arg-type]
+        FunctionChecker(lambda *_: returned).mark(Answer(b"", b"", b""))  # type: ignore[arg-type]
 
 
 def test_a_function_that_fails_for_the_expected_output_is_the_tasks_mistake() -> None:
@@ -91,10 +97,13 @@ def test_a_function_that_fails_for_the_expected_output_is_the_tasks_mistake() ->
         raise KeyError("gone")
 
     with pytest.raises(ConfigurationError, match="raises KeyError for the expected output too"):
-        Function(broken).mark(Answer(b"", b"1", b"1"))
+        FunctionChecker(broken).mark(Answer(b"", b"1", b"1"))
 
 
-@pytest.mark.parametrize("checker", [Exact(), Lines(), Tokens(), Floats(), UnorderedLines()])
+@pytest.mark.parametrize(
+    "checker",
+    [ExactChecker(), LinesChecker(), TokensChecker(), FloatsChecker(), UnorderedLinesChecker()],
+)
 @pytest.mark.parametrize("unit", [b"1 ", b"1\n", b"\n", b"9", b" ", b"\r"])
 def test_an_output_of_megabytes_is_checked_in_seconds(checker: HostChecker, unit: bytes) -> None:
     begun = time.process_time()

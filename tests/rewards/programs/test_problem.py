@@ -6,7 +6,7 @@ import pytest
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Limits
-from sandboxkit.integrations.rewards.programs import Floats, JudgeProgram, Program
+from sandboxkit.integrations.rewards.programs import FloatsChecker, JudgeProgram, Program
 
 CASE = {"stdin": "1\n", "stdout": "2\n"}
 
@@ -75,7 +75,7 @@ def test_an_interactor_needs_no_expected_output() -> None:
     [
         lambda: Program("c", ignore="timeout"),
         lambda: Program("see"),
-        lambda: Floats(rel_tol=-1),
+        lambda: FloatsChecker(rel_tol=-1),
         lambda: JudgeProgram(""),
         lambda: JudgeProgram("x", {"a/b": ""}),
         lambda: JudgeProgram("x", language="pyhton"),
