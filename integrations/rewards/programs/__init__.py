@@ -11,7 +11,15 @@ from sandboxkit.integrations.rewards.programs._checkers import (
     TokensChecker,
     UnorderedLinesChecker,
 )
+from sandboxkit.integrations.rewards.programs._doctor import LanguageReport, check_languages
 from sandboxkit.integrations.rewards.programs._languages import LANGUAGES, Language, language_of
+from sandboxkit.integrations.rewards.programs._loaders import (
+    load_apps,
+    load_code_contests,
+    load_live_code_bench,
+    load_taco,
+)
+from sandboxkit.integrations.rewards.programs._packages import load_icpc, load_polygon
 from sandboxkit.integrations.rewards.programs._program import Program
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
@@ -24,10 +32,18 @@ __all__ = [
     "HostChecker",
     "JudgeProgram",
     "Language",
+    "LanguageReport",
     "LinesChecker",
     "Mark",
     "Program",
     "TokensChecker",
     "UnorderedLinesChecker",
+    "check_languages",
     "language_of",
+    "load_apps",
+    "load_code_contests",
+    "load_icpc",
+    "load_live_code_bench",
+    "load_polygon",
+    "load_taco",
 ]

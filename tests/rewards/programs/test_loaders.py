@@ -1,0 +1,213 @@
+"""Rows and packages of the public layouts become tasks that `Program` grades."""
+
+import base64
+import dataclasses
+import json
+import os
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards.programs import (
+    JudgeProgram,
+    Program,
+    load_apps,
+    load_code_contests,
+    load_icpc,
+    load_live_code_bench,
+    load_polygon,
+    load_taco,
+)
+from tests.rewards.programs.conftest import grade_all, options_for
+
+DOUBLE = "print(2 * int(input()))"
+PAIRS = [("1\n", "2\n"), ("21\n", "42\n")]
+TESTS = {"input": [a for a, _ in PAIRS], "output": [b for _, b in PAIRS]}
+LISTED = [{"input": a, "output": b, "testtype": "stdin"} for a, b in PAIRS]
+
+
+def _compressed(value: object) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(value)))).decode()
+
+
+class _Hostile:
+    """Would run a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/unpickled",)
+
+
+def _polygon(root: Path) -> None:
+    for number, (stdin, stdout) in enumerate(PAIRS, 1):
+        (root / "tests").mkdir(exist_ok=True)
+        (root / f"tests/{number:02d}").write_text(stdin)
+        (root / f"tests/{number:02d}.a").write_text(stdout)
+    (root / "files").mkdir()
+    (root / "files/check.py").write_text(
+        "import sys\nsys.exit(open(sys.argv[2]).read().split() != open(sys.argv[3]).read().split())"
+    )
+    (root / "problem.xml").write_text(
+        """<problem><judging><testset name="tests"><time-limit>1500</time-limit>
+        <memory-limit>268435456</memory-limit><test-count>2</test-count>
+        <input-path-pattern>tests/%02d</input-path-pattern>
+        <answer-path-pattern>tests/%02d.a</answer-path-pattern></testset></judging>
+        <assets><checker type="testlib"><source path="files/check.py" type="python.3"/></checker>
+        </assets></problem>"""
+    )
+
+
+def _icpc(root: Path) -> None:
+    for folder, (stdin, stdout) in zip(("sample", "secret/group"), PAIRS, strict=True):
+        (root / "data" / folder).mkdir(parents=True)
+        (root / "data" / folder / "1.in").write_text(stdin)
+        (root / "data" / folder / "1.ans").write_text(stdout)
+    (root / "problem.yaml").write_text(
+        "name: Double\nlimits:\n  time_limit: 2\n  memory: 512  # MiB\nvalidator_flags: case_sensitive\n"
+    )
+
+
+def _written(write: Callable[[Path], None], load: Callable[[Path], Any], root: Path) -> Any:
+    root.mkdir()
+    write(root)
+    return load(root)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> dict[str, Any]:
+    """One task of each layout, from generated samples."""
+    return {
+        "live_code_bench": load_live_code_bench(
+            {
+                "public_test_cases": json.dumps(LISTED[:1]),
+                "private_test_cases": _compressed(LISTED[1:]),
+            }
+        ),
+        "code_contests": load_code_contests(
+            {
+                "public_tests": TESTS,
+                "private_tests": {"input": [], "output": []},
+                "time_limit": {"seconds": 1, "nanos": 500_000_000},
+                "memory_limit_bytes": 256 << 20,
+            }
+        ),
+        "code_contests_plus": load_code_contests(
+            {"test_cases": [{"input": a, "output": b} for a, b in PAIRS], "time_limit": 2}
+        ),
+        "taco": load_taco(
+            {
+                "input_output": json.dumps({"inputs": TESTS["input"], "outputs": TESTS["output"]}),
+                "time_limit": "2.0 seconds",
+            }
+        ),
+        "apps": load_apps(
+            {"input_output": json.dumps({"inputs": [["1", ""], "21"], "outputs": ["2", ["42"]]})}
+        ),
+        "polygon": _written(_polygon, load_polygon, tmp_path / "polygon"),
+        "icpc": _written(_icpc, load_icpc, tmp_path / "icpc"),
+    }
+
+
+def test_every_layout_is_graded(tasks: dict[str, Any], provider: str) -> None:
+    options = options_for(provider, "python")
+    grader = Program("python")
+    right = grade_all(provider, grader, [(n, DOUBLE, t) for n, t in tasks.items()], **options)
+    assert {name: verdict.reward for name, verdict in right.items()} == dict.fromkeys(tasks, 1.0)
+    assert {len(verdict.parts) for verdict in right.values()} == {2}
+    wrong = grade_all(provider, grader, [(n, "print(2)", t) for n, t in tasks.items()], **options)
+    assert {name: verdict.reward for name, verdict in wrong.items()} == dict.fromkeys(tasks, 0.0)
+
+
+def test_limits_are_read(tasks: dict[str, Any]) -> None:
+    found = {name: (t.get("time_limit"), t.get("memory_limit_mb")) for name, t in tasks.items()}
+    assert found == {
+        "live_code_bench": (None, None),
+        "code_contests": (1.5, 256),
+        "code_contests_plus": (2, None),
+        "taco": (2.0, None),
+        "apps": (None, None),
+        "polygon": (1.5, 256),
+        "icpc": (2.0, 512),
+    }
+
+
+def test_a_checker_of_code_contests_gets_your_testlib() -> None:
+    task = load_code_contests({"public_tests": TESTS, "checker": '#include "testlib.h"\n'})
+    assert isinstance(task["checker"], JudgeProgram)
+    own = dataclasses.replace(task["checker"], files={"testlib.h": "// yours"})
+    Program("python").validate({**task, "checker": own})
+
+
+def test_a_hostile_pickle_is_refused() -> None:
+    text = base64.b64encode(zlib.compress(pickle.dumps(_Hostile()))).decode()
+    with pytest.raises(ConfigurationError, match=r"it names posix\.system"):
+        load_live_code_bench({"public_test_cases": "[]", "private_test_cases": text})
+    assert not os.path.exists("/tmp/unpickled")
+
+
+@pytest.mark.parametrize(
+    ("load", "row", "words"),
+    [
+        (load_live_code_bench, {}, "no list of objects"),
+        (load_live_code_bench, {"public_test_cases": "[1]"}, "no list of objects"),
+        (load_live_code_bench, {"public_test_cases": "!"}, "cannot be read"),
+        (
+            load_live_code_bench,
+            {"public_test_cases": [{"input": "", "output": "", "testtype": "functional"}]},
+            "HostCompare",
+        ),
+        (load_code_contests, {}, "no cases"),
+        (load_code_contests, {"public_tests": {"input": ["1"], "output": []}}, "as many"),
+        (load_taco, {"input_output": "{"}, "cannot be read"),
+        (load_taco, {"input_output": "[]"}, "no object"),
+        (load_taco, {"input_output": '{"fn_name": "f"}'}, "HostCompare"),
+        (load_apps, {"input_output": '{"inputs": [], "outputs": []}'}, "no cases"),
+    ],
+)
+def test_a_row_of_another_shape_is_named(
+    load: Callable[[Any], Any], row: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load(row)
+
+
+def test_a_package_without_its_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"problem\.xml cannot be read"):
+        load_polygon(tmp_path)
+    with pytest.raises(ConfigurationError, match="no cases below"):
+        load_icpc(tmp_path)
+    _polygon(tmp_path)
+    (tmp_path / "tests/02.a").unlink()
+    with pytest.raises(ConfigurationError, match=r"02\.a cannot be read"):
+        load_polygon(tmp_path)
+
+
+def test_a_validator_of_icpcs_own_protocol_is_refused(tmp_path: Path) -> None:
+    _icpc(tmp_path)
+    (tmp_path / "output_validators").mkdir()
+    with pytest.raises(ConfigurationError, match="has an output validator of its own"):
+        load_icpc(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "output", "right"),
+    [
+        ("float_tolerance 1e-3", "2.0001", True),
+        ("float_relative_tolerance 1e-9", "2.0001", False),
+        ("", "2", True),
+        ("space_change_sensitive case_sensitive", "2", False),
+    ],
+)
+def test_flags_of_icpcs_validator(tmp_path: Path, flags: str, output: str, right: bool) -> None:
+    from sandboxkit.integrations.rewards.programs import Answer
+    from sandboxkit.integrations.rewards.programs._problem import problem_of
+
+    _icpc(tmp_path)
+    (tmp_path / "problem.yaml").write_text(f"validator_flags: {flags}\n")
+    checker = problem_of(load_icpc(tmp_path), "c").checker
+    assert not isinstance(checker, JudgeProgram)
+    assert (checker.mark(Answer(b"", output.encode(), b"2\n")).score == 1) is right
