@@ -213,7 +213,7 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 		l.fds[0] = box.null
 		if e.request.stdin {
 			var fd int
-			if p.stdin, fd, err = newPipe(false); err != nil {
+			if p.stdin, fd, err = newStream(false); err != nil {
 				return p, err
 			}
 			theirs = append(theirs, fd)
@@ -221,7 +221,7 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 		}
 		for i, f := range []**os.File{&p.stdout, &p.stderr} {
 			var fd int
-			if *f, fd, err = newPipe(true); err != nil {
+			if *f, fd, err = newStream(true); err != nil {
 				return p, err
 			}
 			theirs = append(theirs, fd)
@@ -272,6 +272,16 @@ func (e *execution) fork(l launch) (*reaper, error) {
 	}
 	e.tree = &tree{reaper: reaper, start: before, uid: l.id.uid, uidOf: uidOf}
 	return reaper, nil
+}
+
+// newStream returns a pipe like newPipe, which a command of another user can open again as /dev/stdin and the
+// like: a pipe belongs to the user that made it. Only processes that may trace the command reach it so.
+func newStream(weRead bool) (ours *os.File, theirs int, err error) {
+	ours, theirs, err = newPipe(weRead)
+	if err == nil {
+		err = syscall.Fchmod(theirs, 0o666)
+	}
+	return ours, theirs, err
 }
 
 // newPipe returns the agent's end, which is non-blocking, and the descriptor of the command's end.

@@ -67,6 +67,11 @@ class StreamsConformance(Conformance):
     def test_empty_stdin_ends_at_once(self, shared: Sandbox) -> None:
         assert shared.exec(["cat"], stdin=b"").result(DEADLINE).stdout == ""
 
+    def test_a_command_opens_its_streams_by_name(self, shared: Sandbox) -> None:
+        script = "cat /dev/stdin >/dev/stdout; echo err >/dev/stderr"
+        result = shared.exec(["sh", "-c", script], stdin=b"in").result(DEADLINE)
+        assert (result.stdout, result.stderr) == ("in", "err\n")
+
     def test_without_stdin_there_is_the_null_device(self, shared: Sandbox) -> None:
         assert shared.exec(["cat"]).result(DEADLINE).returncode == 0
 
