@@ -86,7 +86,7 @@ class CompletionGrader:
         grader: Grader,
         *,
         name: str,
-        extract: Callable[[str], str | None] = extract_code,
+        extract: Callable[[str], str | None] | None = None,
         deadline: float = 600.0,
         check_tasks: CheckTasks = "warn",
         provider: str | Provider | None = None,
@@ -102,7 +102,7 @@ class CompletionGrader:
             )
         self.name = name
         self._grader = within(grader, deadline)
-        self._extract = extract
+        self._extract = extract or getattr(grader, "extract", extract_code)
         self._deadline = deadline
         self._check_tasks: CheckTasks = check_tasks
         self._options = {

@@ -78,6 +78,16 @@ class RolloutRecord:
             "attributable_to": verdict.attributable_to,
             "trust": verdict.trust,
             "detail": texts.kept("detail", verdict.detail),
+            "parts": [
+                [
+                    texts.kept(f"parts.{number}", part.name),
+                    str(part.outcome),
+                    part.score,
+                    part.weight,
+                    part.processor_seconds,
+                ]
+                for number, part in enumerate(verdict.parts[:_MOST])
+            ],
             "grader_raised": self.grader_raised,
             "remembered": self.remembered,
             "truncated": self.truncated,
@@ -107,6 +117,7 @@ class RolloutRecord:
             ],
         }
         more = {"turns": next(turns, None) is not None, "calls": len(self.calls) > _MOST}
+        more["parts"] = len(verdict.parts) > _MOST
         return {**made, "cut": [*texts.cut, *(name for name, cut in more.items() if cut)]}
 
 

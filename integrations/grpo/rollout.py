@@ -268,9 +268,10 @@ class RolloutRunner:
     def _submission(self, rollout: Rollout) -> str | None:
         own = [i for i, m in zip(rollout.completion, rollout.mask, strict=True) if m]
         text = str(self._tokenizer.decode(own, skip_special_tokens=True))
-        return (
-            rollout.row.prefix + text if self._config.submission == "text" else extract_code(text)
-        )
+        if self._config.submission == "text":
+            return rollout.row.prefix + text
+        extract: Callable[[str], str | None] = getattr(self._grader, "extract", extract_code)
+        return extract(text)
 
     async def _grade(self, rollout: Rollout, submission: str, timer: Timer) -> None:
         """Set the rollout's verdict: a new one, or that of an equal submission for an equal row."""

@@ -32,12 +32,15 @@ class _CodeBlock(NamedTuple):
     body: str
 
 
-def extract_code(text: str) -> str | None:
+def extract_code(text: str, infos: Sequence[str] | None = PYTHON) -> str | None:
     """Return the code of the last answer in `text`, or None if there is none.
+
+    `infos` are the lower-case info strings of the blocks to accept, such as ("cpp", "c++", ""), and
+    None accepts every block. The default accepts Python.
 
     The last complete `<answer>...</answer>` wins; if they are nested, the innermost. Tags inside
     a fenced block are part of its code. Within the answer, or in the whole text if there is no
-    answer, the last fenced block counts. A block marked as Python takes precedence over an
+    answer, the last fenced block counts. A block marked with one of `infos` takes precedence over an
     unmarked one; blocks of other languages are ignored. An unclosed block counts only if the
     answer's closing tag shows that the code is complete. Returns None for an empty answer and for
     a text with more than 1,000 fences. The time is linear in the length of the text.
@@ -49,11 +52,11 @@ def extract_code(text: str) -> str | None:
     blocks = list(_blocks(text, fences))
     answer = _last_answer(text, blocks)
     if answer is None:
-        return _last_block(blocks)
+        return _last_block(blocks, infos)
     blocks = list(_blocks(answer, _fences(answer)))
     if blocks:
-        return _last_block(blocks)
-    return _without_opener(answer)
+        return _last_block(blocks, infos)
+    return _without_opener(answer, infos)
 
 
 def _last_answer(text: str, blocks: Sequence[_CodeBlock]) -> str | None:
@@ -72,10 +75,12 @@ def _last_answer(text: str, blocks: Sequence[_CodeBlock]) -> str | None:
     return None if answer is None else text[slice(*answer)]
 
 
-def _last_block(blocks: Sequence[_CodeBlock]) -> str | None:
-    for infos in (PYTHON[:-1], PYTHON[-1:]):
+def _last_block(blocks: Sequence[_CodeBlock], infos: Sequence[str] | None) -> str | None:
+    if infos is None:
+        return _unwrapped(blocks[-1].body) if blocks else None
+    for marked in (True, False):
         for block in reversed(blocks):
-            if block.info in infos:
+            if block.info in infos and bool(block.info) is marked:
                 return _unwrapped(block.body)
     return None
 
@@ -92,10 +97,10 @@ def _unwrapped(body: str) -> str | None:
 _CLOSER = len("</answer>")
 
 
-def _without_opener(answer: str) -> str | None:
+def _without_opener(answer: str, infos: Sequence[str] | None) -> str | None:
     code = answer.strip("\n")
     opener = _FENCE.match(code)
-    if opener and opener[3].strip(" \t").lower() in PYTHON:
+    if opener and (infos is None or opener[3].strip(" \t").lower() in infos):
         code = code[opener.end() + 1 :]
     return _clean(code)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations._training.completions import CompletionGrader
-from sandboxkit.integrations.rewards import Grader, extract_code
+from sandboxkit.integrations.rewards import Grader
 from sandboxkit.integrations.rewards.doctor import CheckTasks
 from sandboxkit.integrations.trl._batch import (
     LogExtra,
@@ -70,7 +70,7 @@ class SandboxReward:
         grader: Grader,
         *,
         name: str = "sandbox_reward",
-        extract: Callable[[str], str | None] = extract_code,
+        extract: Callable[[str], str | None] | None = None,
         deadline: float = 600.0,
         max_infra_failed_rate: float = 0.5,
         records: str | Path | None = None,

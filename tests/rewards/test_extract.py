@@ -77,3 +77,21 @@ def test_a_hostile_text_is_extracted_in_linear_time(piece: str) -> None:
     started = time.process_time()
     extract_code(piece * 20_000)
     assert time.process_time() - started < 10  # seconds; quadratic would be minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "infos", "code"),
+    [
+        ("```cpp\nint x;\n```\n```python\nx\n```", ("cpp", ""), "int x;"),
+        ("```C++\nint x;\n```", ("cpp", "c++", ""), "int x;"),
+        ("```\nint x;\n```", ("cpp", ""), "int x;"),
+        ("```python\nx\n```", ("cpp", ""), None),
+        ("```python\nx\n```\n```rust\nfn\n```", None, "fn"),
+        ("no code", None, None),
+        ("<answer>```java\nclass A {}</answer>", ("java",), "class A {}"),
+    ],
+)
+def test_blocks_of_other_languages(
+    text: str, infos: tuple[str, ...] | None, code: str | None
+) -> None:
+    assert extract_code(text, infos) == code

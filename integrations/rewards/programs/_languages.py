@@ -69,6 +69,13 @@ class Language:
             )
 
     @property
+    def fences(self) -> tuple[str, ...]:
+        """Return the info strings with which models mark a block of it, such as "cpp" and "c++"."""
+        plain = self.name.rstrip("0123456789")
+        also = {"cpp": ("c++", "cc", "cxx"), "javascript": ("mjs",)}.get(plain, ())
+        return tuple(dict.fromkeys((self.name, plain, *self.other_names, *also)))
+
+    @property
     def tools(self) -> tuple[str, ...]:
         """Return the commands that it needs, such as "g++"; those of a script after `sh -c` as well."""
         found: list[str] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import compiled
@@ -66,6 +67,16 @@ class Program:
             object.__setattr__(self, "language", language_of(self.language))
         if isinstance(self.ignore, str):
             raise ConfigurationError(f"ignore={self.ignore!r} is text: give ({self.ignore!r},)")
+
+    def extract(self, text: str) -> str | None:
+        """Return the program in a model's answer, as `extract_code` does for Python.
+
+        Blocks in the grader's language count, and unmarked ones; without a language the last block.
+        Trainers call it.
+        """
+        if not isinstance(self.language, Language):
+            return extract_code(text, None)
+        return extract_code(text, (*self.language.fences, ""))
 
     # Any: see Grader.
     def validate(self, task: Mapping[str, Any]) -> None:
