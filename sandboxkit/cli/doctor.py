@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sandboxkit import Operation, _distribution, _registry
-from sandboxkit.cli import _doctor_live, _options, _providers
+from sandboxkit.cli import _doctor_languages, _doctor_live, _options, _providers
 from sandboxkit.types import Diagnosis
 
 if TYPE_CHECKING:
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 With --live one sandbox of one provider is created, used and deleted; on a
-hosted one that costs what a few minutes of a sandbox cost there.
+hosted one that costs what a few minutes of a sandbox cost there. With
+--languages a small program of each language that `Program` grades is compiled
+and run.
 
 exit codes:
   0    the default provider (or --provider) works; with --live every check holds
-       that can be made
-  1    it does not work; with --live a check does not hold
+       that can be made; with --languages every language works
+  1    it does not work; with --live a check does not hold; with --languages a
+       language is missing
   2    wrong usage or configuration
   125  with --live, the sandbox could not be created, or not be deleted
 
 examples:
   sandboxkit doctor -p docker
   sandboxkit doctor -p e2b --live --silence 90s
+  sandboxkit doctor -p docker --languages --image sandboxkit/languages:bookworm
 """
 
 
@@ -45,6 +49,7 @@ def add(verbs: _options.Verbs) -> None:
         action="store_true",
         help="an object by provider, or with --live an array of checks, for programs",
     )
+    _doctor_languages.add(parser)
     _doctor_live.add(parser)
     parser.set_defaults(verb=main)
 
@@ -57,6 +62,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"sandboxkit: warning: {stranger}", file=sys.stderr)
     if args.live:
         return _doctor_live.main(args, default)
+    if args.languages:
+        return _doctor_languages.main(args, default)
     _doctor_live.refuse_options(args)
     found = Operation(_providers.diagnoses(names)).result()
     if args.json:

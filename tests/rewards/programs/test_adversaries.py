@@ -1,9 +1,11 @@
 """No cheat passes or is masked and no odd honest program fails; afterwards nothing is left."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from sandboxkit.integrations import rewards
 from sandboxkit.integrations.rewards import Limits, Outcome
 from sandboxkit.integrations.rewards.programs import Program
 from tests.rewards.programs import cheats, honest
@@ -38,3 +40,25 @@ def test_every_odd_honest_program_is_accepted(provider: str, language: str) -> N
 def test_the_corpus_is_as_large_as_it_says() -> None:
     assert len(cheats.CHEATS) >= 60
     assert len(honest.HONEST) >= 60
+
+
+def test_the_document_counts_the_corpora() -> None:
+    document = Path(str(rewards.__file__)).resolve().with_name("CHEATS.md").read_text()
+    block = document.split("<!-- programs: measured -->\n")[1].split("<!-- end of programs -->")[0]
+    assert block == table()
+
+
+def table() -> str:
+    """Return the document's table; the tests above show that its zeros are true."""
+    rows = [
+        "| language | cheats accepted or masked | honest programs refused |",
+        "| --- | --- | --- |",
+    ]
+    for language in (*_LANGUAGES, "bash"):
+        counts = [
+            sum(own == language for own, _ in corpus.values())
+            for corpus in (cheats.CHEATS, honest.HONEST)
+        ]
+        cells = [f"0 of {count}" if count else "" for count in counts]
+        rows.append(f"| {language} | {cells[0]} | {cells[1]} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,47 @@
+"""`sandboxkit doctor --languages`: compile and run a small program of each language."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from sandboxkit.cli import _options
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.options import SpecOptions
+
+if TYPE_CHECKING:
+    from sandboxkit.integrations.rewards.programs import LanguageReport
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add --languages."""
+    parser.add_argument(
+        "--languages",
+        action="store_true",
+        help="compile and run a small program of each language, in sandboxes of one provider",
+    )
+
+
+def main(args: argparse.Namespace, provider: str) -> int:
+    """Print which languages work; return 0 if all do, else 1."""
+    if args.live or args.silence is not None:
+        raise ConfigurationError("--languages goes without --live and --silence")
+    reports = asyncio.run(_reports(provider, _options.spec(args), quiet=args.json))
+    if args.json:
+        print(json.dumps([dataclasses.asdict(report) for report in reports], indent=2))
+    return 0 if all(report.works for report in reports) else 1
+
+
+async def _reports(provider: str, options: SpecOptions, *, quiet: bool) -> "list[LanguageReport]":
+    from sandboxkit import Session
+    from sandboxkit.integrations.rewards.programs import check_languages
+
+    reports = []
+    async with Session(provider, **options) as session:
+        async for report in check_languages(session):
+            reports.append(report)
+            if not quiet:
+                works = f"yes  {report.seconds:5.1f} s" if report.works else "no "
+                print(f"{report.name:12} {works}  {report.detail}".rstrip(), flush=True)
+    return reports
