@@ -13,6 +13,7 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._programs import processor_seconds
 from sandboxkit.integrations.rewards._run import ended, run
+from sandboxkit.integrations.rewards._run_program import run_program
 from sandboxkit.integrations.rewards._values import (
     Comparison,
     ForgedJsonError,
@@ -21,8 +22,6 @@ from sandboxkit.integrations.rewards._values import (
     shown,
 )
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
-
-_SOLUTION = "/workspace/solution.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,7 @@ def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
 async def _run_program(
     session: Session, submission: Submission, case: ProgramCase, limits: Limits
 ) -> Verdict | None:
-    result = await run(
-        session,
-        _programs.file_program(_SOLUTION, limits),
-        limits,
-        stdin=case.stdin.encode(),
-        files={_SOLUTION: submission.code.encode(errors="surrogatepass")},
-    )
+    result = await run_program(session, submission.code, stdin=case.stdin.encode(), limits=limits)
     if isinstance(result, Verdict):
         return result
     if result.returncode != 0:

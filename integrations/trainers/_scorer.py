@@ -1,7 +1,6 @@
-"""Scores samples for trainers: reads their tasks, and applies a policy to infrastructure failures."""
+"""Scores samples for trainers, with a policy for infrastructure failures."""
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -9,9 +8,10 @@ from typing import Any, Literal, get_args
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, SandboxError
 from sandboxkit.integrations._retries import pauses
 from sandboxkit.integrations._training.completions import CompletionGrader, GradedSample
+from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict
 
-__all__ = ["OnInfra", "SampleScorer", "task_of"]
+__all__ = ["OnInfra", "SampleScorer"]
 
 OnInfra = Literal["raise", "retry", "mask"]
 """The policy for a sample that failed in the infrastructure; it never becomes a 0."""
@@ -119,38 +119,3 @@ class SampleScorer:
                 f"{self._trainer}: the last {self._masked} samples that needed a sandbox failed in "
                 f"the infrastructure, with max_masked={self._max_masked}; the last: {failed[-1]}"
             )
-
-
-def task_of(truth: Any) -> dict[str, Any]:
-    """Return the grader's task: `truth` is a mapping, or the JSON text of one.
-
-    Arrays and scalars of numpy become lists and numbers, at any depth. Raises ConfigurationError
-    for anything else.
-    """
-    value = _plain(truth)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise _no_task(truth) from error
-    if not isinstance(value, dict):
-        raise _no_task(truth)
-    return value
-
-
-def _no_task(truth: Any) -> ConfigurationError:
-    return ConfigurationError(
-        f"the ground truth {repr(truth)[:80]} is no task: give a mapping with the grader's keys, "
-        'such as {"test_list": ["assert f(1) == 2"]}, or its JSON'
-    )
-
-
-def _plain(value: Any) -> Any:
-    convert = getattr(value, "tolist", None)  # arrays and scalars of numpy
-    if callable(convert):
-        value = convert()
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-    return value

@@ -6,8 +6,9 @@ from typing import Any
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Grader
-from sandboxkit.integrations.trainers._scorer import OnInfra, SampleScorer, task_of
+from sandboxkit.integrations.trainers._scorer import OnInfra, SampleScorer
 
 __all__ = ["environment"]
 

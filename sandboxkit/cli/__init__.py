@@ -25,6 +25,7 @@ from sandboxkit.cli import (
     ls,
     mcp,
     run,
+    serve,
     shell,
     stop,
     tasks,
@@ -71,6 +72,7 @@ _VERBS = (
     grpo,
     tasks,
     mcp,
+    serve,
     completion,
 )
 

@@ -1,0 +1,60 @@
+"""Admission: bounds the work that waits, for the whole service and for each client."""
+
+import time
+from collections import Counter, deque
+
+from sandboxkit.integrations.serve._tokens import Token
+
+_RECENT = 64
+
+
+class BusyError(Exception):
+    """The service or a client's quota is full."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """After how many seconds another attempt may succeed."""
+
+
+class Admission:
+    """Counts the units of work (a submission or a program) that were admitted and have not ended."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.admitted = 0
+        self._of: Counter[str] = Counter()
+        self._ends: deque[float] = deque(maxlen=_RECENT)
+
+    def enter(self, client: Token, units: int) -> None:
+        """Admit `units` of work. Raises BusyError if they do not fit beside the work in progress.
+
+        A request that is larger than a bound is admitted if nothing else counts against that bound,
+        because it would never fit otherwise.
+        """
+        self._check("the service", self.admitted, units, self.capacity)
+        if client.quota is not None:
+            self._check(f"the quota of {client.name!r}", self._of[client.name], units, client.quota)
+        self.admitted += units
+        self._of[client.name] += units
+
+    def leave(self, client: Token, units: int) -> None:
+        """Release what `enter` admitted."""
+        self.admitted -= units
+        self._of[client.name] -= units
+        self._ends.extend([time.monotonic()] * min(units, _RECENT))
+
+    def _check(self, whose: str, used: int, units: int, bound: int) -> None:
+        if used and used + units > bound:
+            raise BusyError(
+                f"{whose} is full: {used} of {bound} units of work are in progress, and this request "
+                f"has {units}",
+                self._retry_after(used + units - bound),
+            )
+
+    def _retry_after(self, excess: int) -> int:
+        """Estimate how many seconds it takes until `excess` units have ended, from 1 to 60."""
+        if len(self._ends) < 2 or self._ends[-1] == self._ends[0]:
+            return 1
+        rate = len(self._ends) / (time.monotonic() - self._ends[0])
+        return max(1, min(60, round(excess / rate)))

@@ -1,0 +1,233 @@
+"""The application: its routes, and what all requests share."""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, TypeVar
+
+import anyio
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+import sandboxkit
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+)
+from sandboxkit.integrations.serve import _fusion
+from sandboxkit.integrations.serve._admission import BusyError
+from sandboxkit.integrations.serve._body_limit import BodyLimit
+from sandboxkit.integrations.serve._config import ServiceConfig
+from sandboxkit.integrations.serve._job import Job
+from sandboxkit.integrations.serve._metrics import RecordRequests
+from sandboxkit.integrations.serve._models import (
+    ExecRequest,
+    FusionRequest,
+    GradeLine,
+    GradeRequest,
+    RunRequest,
+    RunResult,
+    SandboxRequest,
+    ScoreRequest,
+)
+from sandboxkit.integrations.serve._replica import Replica
+from sandboxkit.integrations.serve._tokens import Token, client_of
+
+T = TypeVar("T")
+
+_RETRY_AFTER = 5
+"""Seconds after which a client may try again when the infrastructure failed."""
+
+
+def create_app(config: ServiceConfig | None = None) -> FastAPI:
+    """Return the ASGI application of one replica; its lifespan opens and closes the sessions."""
+    config = config or ServiceConfig()
+    replica = Replica(config)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await replica.open()
+        try:
+            yield
+        finally:
+            await replica.close()
+
+    app = FastAPI(title="sandboxkit", version=sandboxkit.__version__, lifespan=lifespan)
+    app.add_middleware(BodyLimit, max_body=config.max_body)
+    app.add_middleware(RecordRequests, metrics=replica.metrics)
+    _add_errors(app)
+
+    async def client(authorization: Annotated[str | None, Header()] = None) -> Token:
+        found = client_of(config.tokens, authorization)
+        if found is None:
+            raise HTTPException(401, "give a valid token: 'Authorization: Bearer TOKEN'")
+        return found
+
+    client_type = Annotated[Token, Depends(client)]
+    _add_grading(app, replica, client_type)
+    _add_running(app, replica, client_type)
+    _add_sandboxes(app, replica, client_type)
+    _add_health(app, replica)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(BusyError)
+    async def busy(_: Request, error: BusyError) -> Response:
+        return _error(429, error, error.retry_after)
+
+    @app.exception_handler(SandboxError)
+    async def failed(_: Request, error: SandboxError) -> Response:
+        if isinstance(error, SandboxNotFoundError | SandboxFileNotFoundError):
+            return _error(404, error)
+        if isinstance(error, ConfigurationError):
+            return _error(422, error)
+        if error.retryable or isinstance(error, CapacityError):
+            return _error(503, error, _RETRY_AFTER)
+        return _error(500, error)
+
+
+def _error(status: int, error: Exception, retry_after: int | None = None) -> Response:
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    return JSONResponse({"detail": str(error), "error": type(error).__name__}, status, headers)
+
+
+async def _whole(request: Request, job: Job[T]) -> list[T]:
+    """Return all results of a job; if the client goes away first, the job is cancelled."""
+    results: list[T] = []
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        async with contextlib.aclosing(job.follow()) as lines:
+            async for line in lines:
+                results.append(line)
+        group.cancel_scope.cancel()
+    return results
+
+
+def _add_grading(app: FastAPI, replica: Replica, client_type: Any) -> None:
+    @app.post("/v1/grade", response_model=GradeLine)
+    async def grade(
+        body: GradeRequest,
+        client: client_type,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Grade submissions. The answer has a line of JSON for each, in the order they finish."""
+        job = replica.grade(client, body, idempotency_key)
+        lines = job.follow()
+        first = await anext(lines)  # an error of the task becomes a status
+
+        async def text() -> AsyncGenerator[str, None]:
+            yield first.model_dump_json() + "\n"
+            async for line in lines:
+                yield line.model_dump_json() + "\n"
+
+        return StreamingResponse(_closing(text(), lines), media_type="application/x-ndjson")
+
+    @app.post("/v1/score")
+    @app.post("/slime")  # slime's `--rm-url`, whose answer is the reward alone
+    async def score(body: ScoreRequest, client: client_type, request: Request) -> float:
+        """Grade a completion and return its reward. 503: no reward, the infrastructure failed."""
+        [line] = await _whole(request, replica.score(client, body))
+        if line.reward is None:
+            raise HTTPException(503, line.detail, {"Retry-After": str(_RETRY_AFTER)})
+        return line.reward
+
+
+async def _closing(
+    text: AsyncGenerator[str, None], lines: AsyncGenerator[GradeLine, None]
+) -> AsyncGenerator[str, None]:
+    async with contextlib.aclosing(lines), contextlib.aclosing(text):
+        async for line in text:
+            yield line
+
+
+def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
+    @app.post("/v1/run")
+    async def run(
+        body: RunRequest,
+        client: client_type,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> RunResult:
+        """Run a Python program once. 503: the infrastructure failed, and nothing is known."""
+        [result] = await _whole(request, replica.run(client, body, idempotency_key))
+        if isinstance(result, str):
+            raise HTTPException(503, result, {"Retry-After": str(_RETRY_AFTER)})
+        return result
+
+    @app.post("/run_code")
+    async def run_code(
+        body: FusionRequest, client: client_type, request: Request
+    ) -> dict[str, Any]:  # Any: JSON
+        """Run a program as SandboxFusion's `/run_code` does. 504: busy, or the infrastructure failed."""
+        wanted = _fusion.request_of(body)
+        try:
+            [result] = await _whole(request, replica.run(client, wanted, None))
+        except BusyError as error:
+            raise HTTPException(_fusion.AGAIN, str(error)) from error
+        if isinstance(result, str):
+            raise HTTPException(_fusion.AGAIN, result)
+        return _fusion.answer(result)
+
+
+def _add_sandboxes(app: FastAPI, replica: Replica, client_type: Any) -> None:
+    @app.post("/v1/sandboxes", status_code=201)
+    async def create(body: SandboxRequest, client: client_type) -> dict[str, str]:
+        """Start a sandbox and return its id."""
+        return {"id": await replica.sandboxes.create(client, body)}
+
+    @app.get("/v1/sandboxes")
+    async def listing(client: client_type) -> list[dict[str, Any]]:
+        """List the client's sandboxes."""
+        return [dict(each) for each in await replica.sandboxes.of(client)]
+
+    @app.post("/v1/sandboxes/{sandbox_id}/exec")
+    async def execute(sandbox_id: str, body: ExecRequest, client: client_type) -> RunResult:
+        """Run a command to its end."""
+        return await replica.sandboxes.exec(client, sandbox_id, body)
+
+    @app.get("/v1/sandboxes/{sandbox_id}/files")
+    async def read(sandbox_id: str, path: str, client: client_type) -> Response:
+        """Return the content of a file."""
+        sandbox = await replica.sandboxes.find(client, sandbox_id)
+        content = await sandbox.read_file(path)
+        return Response(content, media_type="application/octet-stream")
+
+    @app.put("/v1/sandboxes/{sandbox_id}/files", status_code=204)
+    async def write(sandbox_id: str, path: str, request: Request, client: client_type) -> None:
+        """Write a file; the body is its content."""
+        sandbox = await replica.sandboxes.find(client, sandbox_id)
+        await sandbox.write_file(path, await request.body())
+
+    @app.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
+    async def delete(sandbox_id: str, client: client_type) -> None:
+        """Delete a sandbox; an unknown id is no error."""
+        await replica.sandboxes.delete(client, sandbox_id)
+
+
+def _add_health(app: FastAPI, replica: Replica) -> None:
+    @app.get("/healthz")
+    async def healthy() -> dict[str, str]:
+        """Return 200 while the process works."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def ready() -> dict[str, str]:
+        """Return 200 if a sandbox can be started, else 503 with the reason."""
+        reason = await replica.not_ready()
+        if reason:
+            raise HTTPException(503, reason)
+        return {"status": "ready"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return metrics in Prometheus' text format."""
+        return Response(replica.page(), media_type="text/plain; version=0.0.4")

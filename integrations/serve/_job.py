@@ -1,0 +1,102 @@
+"""Jobs: work whose results arrive one by one, shared by all requests with the same idempotency key."""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from typing import Generic, TypeVar
+
+from sandboxkit import ConfigurationError
+
+T = TypeVar("T")
+
+_MOST = 1024
+_SECONDS = 600.0
+"""How long a finished job answers requests with its key, and how many are kept at most."""
+
+
+class Job(Generic[T]):
+    """Runs a generator as long as a request follows it, and keeps its results."""
+
+    def __init__(self, work: AsyncGenerator[T, None], done: Callable[[], None]) -> None:
+        """`done` is called once, when the work has ended, whichever way."""
+        self._results: list[T] = []
+        self._followers = 0
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._run(work))
+        self._task.add_done_callback(lambda _: done())
+
+    async def _run(self, work: AsyncGenerator[T, None]) -> None:
+        try:
+            async with contextlib.aclosing(work) as results:
+                async for result in results:
+                    self._results.append(result)
+                    self._wake()
+        finally:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> AsyncGenerator[T, None]:
+        """Yield all results, those that have arrived first. Raises what the work raised.
+
+        When the last follower leaves before the end, the work is cancelled.
+        """
+        self._followers += 1
+        try:
+            sent = 0
+            while True:
+                changed = self._changed
+                while sent < len(self._results):
+                    yield self._results[sent]
+                    sent += 1
+                if self._task.done():
+                    break
+                await changed.wait()
+            self._task.result()
+        finally:
+            self._followers -= 1
+            if not self._followers and not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+    def may_answer(self, final: Callable[[list[T]], bool]) -> bool:
+        """Return whether another request may follow: the work runs, or ended with `final` results."""
+        if not self._task.done():
+            return True
+        return not self._task.cancelled() and not self._task.exception() and final(self._results)
+
+
+class Jobs(Generic[T]):
+    """The jobs of a replica by client and idempotency key."""
+
+    def __init__(self, final: Callable[[list[T]], bool]) -> None:
+        """`final` tells whether a job's results may answer another request; if not, it runs again."""
+        self._final = final
+        self._kept: OrderedDict[tuple[str, str], tuple[str, float, Job[T]]] = OrderedDict()
+
+    def get(self, client: str, key: str, request: str, begin: Callable[[], Job[T]]) -> Job[T]:
+        """Return the job that has this key if it may answer, else the one that `begin` starts.
+
+        Raises ConfigurationError if the key was used with another request.
+        """
+        digest = hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
+        entry = self._kept.get((client, key))
+        if entry is not None:
+            known, made, job = entry
+            if known != digest:
+                raise ConfigurationError(
+                    f"Idempotency-Key {key!r} was used with another request; give each its own"
+                )
+            if time.monotonic() < made + _SECONDS and job.may_answer(self._final):
+                return job
+        job = begin()
+        self._kept[client, key] = (digest, time.monotonic(), job)
+        self._kept.move_to_end((client, key))
+        while len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+        return job

@@ -1,0 +1,140 @@
+"""The bodies of requests and answers; the OpenAPI description is generated from them."""
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sandboxkit import ProcessResult
+from sandboxkit.integrations.rewards import Outcome, Verdict
+
+
+def _decoded(value: object) -> object:
+    """Decode base64 text. Raises ValueError for anything else."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+
+
+Base64 = Annotated[bytes, BeforeValidator(_decoded)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GradeRequest(_Strict):
+    """A task and submissions for it."""
+
+    task: dict[str, Any] = Field(description="The task, with the keys that the grader reads.")
+    submissions: list[str] = Field(min_length=1, max_length=4096)
+    extract: bool = Field(False, description="Whether to take the code out of completions.")
+    deadline: float | None = Field(None, gt=0, description="Seconds; at most the service's own.")
+
+
+class GradeLine(BaseModel):
+    """One line of the answer: the verdict of the submission with this index."""
+
+    index: int
+    reward: float | None = Field(description="null: the infrastructure failed; mask the sample.")
+    outcome: Outcome
+    attributable_to: Literal["policy", "infra"]
+    detail: str
+    trust: Literal["isolated", "shared"]
+
+    @classmethod
+    def of(cls, index: int, verdict: Verdict) -> "GradeLine":
+        """Return the line for a verdict."""
+        return cls(
+            index=index,
+            reward=verdict.reward,
+            outcome=verdict.outcome,
+            attributable_to=verdict.attributable_to,
+            detail=verdict.detail,
+            trust=verdict.trust,
+        )
+
+
+class ScoreRequest(_Strict):
+    """A completion and its task, for trainers that want one number."""
+
+    prompt: Any = None
+    response: str = Field(description="The completion.")
+    label: dict[str, Any] | str = Field(description="The task, or its JSON.")
+
+
+class RunRequest(_Strict):
+    """A Python program to run once, in a clean sandbox without a network."""
+
+    code: str
+    stdin: str = ""
+    files: dict[str, Base64] = Field(default_factory=dict, description="Path to base64 content.")
+    timeout: float = Field(10.0, gt=0, le=600, description="Seconds of CPU time.")
+    memory_mb: int | None = Field(None, ge=1)
+
+
+class RunResult(BaseModel):
+    """How a program ended."""
+
+    outcome: Literal["exited", "timeout", "oom", "killed", "truncated"]
+    returncode: int | None = Field(description="The exit status; null if it did not exit.")
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float | None = Field(None, description="From the start to the end.")
+    detail: str = ""
+
+    @classmethod
+    def of(cls, ended: ProcessResult | Verdict) -> "RunResult":
+        """Return the answer for a program's end, or for the limit that it exceeded."""
+        if isinstance(ended, Verdict):
+            known = {"timeout", "oom", "killed", "truncated"}
+            outcome = ended.outcome.value if ended.outcome.value in known else "killed"
+            return cls.model_validate(
+                {"outcome": outcome, "returncode": None, "detail": ended.detail}
+            )
+        return cls(
+            outcome="exited",
+            returncode=ended.returncode,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+            seconds=ended.duration,
+        )
+
+
+class FusionRequest(BaseModel):
+    """The body of SandboxFusion's `/run_code`."""
+
+    code: str
+    language: str
+    stdin: str | None = ""
+    compile_timeout: float = 10.0
+    run_timeout: float = Field(10.0, gt=0, le=600)
+    memory_limit_MB: int = -1
+    files: dict[str, Base64 | None] = Field(default_factory=dict)
+    fetch_files: list[str] = Field(default_factory=list)
+
+
+class SandboxRequest(_Strict):
+    """A new sandbox."""
+
+    image: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, Base64] = Field(default_factory=dict)
+    memory_mb: int | None = Field(None, ge=1)
+    profile: Literal["standard", "strict"] = "standard"
+    lifetime: float | None = Field(None, gt=0, description="Seconds; at most the service's own.")
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class ExecRequest(_Strict):
+    """A command for a sandbox."""
+
+    argv: list[str] = Field(min_length=1)
+    stdin: str = ""
+    cwd: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    timeout: float = Field(60.0, gt=0)

@@ -1,0 +1,131 @@
+"""One replica: its sessions, its bounds, and the jobs that requests start."""
+
+import dataclasses
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from sandboxkit import SandboxError, Session
+from sandboxkit.integrations._training.tasks import task_of
+from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session, run_program
+from sandboxkit.integrations.serve._admission import Admission
+from sandboxkit.integrations.serve._config import ServiceConfig
+from sandboxkit.integrations.serve._grading import Grading
+from sandboxkit.integrations.serve._job import Job, Jobs
+from sandboxkit.integrations.serve._metrics import Metrics
+from sandboxkit.integrations.serve._models import (
+    GradeLine,
+    GradeRequest,
+    RunRequest,
+    RunResult,
+    ScoreRequest,
+)
+from sandboxkit.integrations.serve._sandboxes import ClientSandboxes
+from sandboxkit.integrations.serve._tokens import Token
+
+T = TypeVar("T")
+
+Ran = RunResult | str
+"""How a program ended, or why nothing is known of it."""
+
+
+class Replica:
+    """Grades, runs and lends sandboxes while it is open."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.metrics = Metrics()
+        self._config = config
+        self._admission = Admission(config.queue)
+        self._grades = Jobs[GradeLine](lambda lines: all(each.reward is not None for each in lines))
+        self._runs = Jobs[Ran](lambda results: not any(isinstance(each, str) for each in results))
+
+    async def open(self) -> None:
+        """Open the sessions; their sandboxes start with the first request."""
+        config = self._config
+        self._session = grading_session(
+            config.grader, config.provider, pool=config.pool, tags=config.tags
+        )
+        self._lent = Session(config.provider, tags=config.tags)
+        self._grading = Grading(self._session, config.grader)
+        self.sandboxes = ClientSandboxes(self._lent, config)
+
+    async def close(self) -> None:
+        """Stop every sandbox of this replica."""
+        await self._lent.close()
+        await self._session.close()
+
+    async def not_ready(self) -> str:
+        """Return why no sandbox can be started, or ""."""
+        try:
+            found = await self._session.diagnose()
+        except SandboxError as error:
+            return str(error)
+        return "" if found.available else found.detail
+
+    def page(self) -> bytes:
+        """Return the metrics now."""
+        self.metrics.admitted.set(self._admission.admitted)
+        stats = self._session.pool_stats()
+        for state in ("ready", "making", "resetting", "taken"):
+            self.metrics.sandboxes.labels(state).set(getattr(stats, state))
+        return self.metrics.page()
+
+    def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
+        """Start grading, or find the job of an equal request with the same key. Raises BusyError."""
+        units = len(body.submissions)
+        return self._job(self._grades, client, key, body, lambda: self._graded(client, body), units)
+
+    def score(self, client: Token, body: ScoreRequest) -> Job[GradeLine]:
+        """Start to grade one completion. Raises BusyError, and ConfigurationError for a bad label."""
+        wanted = GradeRequest(task=task_of(body.label), submissions=[body.response], extract=True)
+        return self.grade(client, wanted, None)
+
+    def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
+        """Start a program, or find the job of an equal request with the same key. Raises BusyError."""
+        return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
+
+    def _job(
+        self,
+        jobs: Jobs[T],
+        client: Token,
+        key: str | None,
+        body: BaseModel,
+        work: Callable[[], AsyncGenerator[T, None]],
+        units: int = 1,
+    ) -> Job[T]:
+        def begin() -> Job[T]:
+            self._admission.enter(client, units)
+            return Job(work(), lambda: self._admission.leave(client, units))
+
+        return begin() if key is None else jobs.get(client.name, key, repr(body), begin)
+
+    async def _graded(self, client: Token, body: GradeRequest) -> AsyncGenerator[GradeLine, None]:
+        deadline = min(body.deadline or self._config.deadline, self._config.deadline)
+        verdicts = self._grading.grade(
+            body.task, body.submissions, extract=body.extract, deadline=deadline
+        )
+        async for index, verdict in verdicts:
+            self.metrics.outcomes.labels(client.name, verdict.outcome.value).inc()
+            yield GradeLine.of(index, verdict)
+
+    async def _ran(self, client: Token, body: RunRequest) -> AsyncGenerator[Ran, None]:
+        limits = getattr(self._config.grader, "limits", None)
+        limits = limits if isinstance(limits, Limits) else Limits()
+        limits = dataclasses.replace(
+            limits,
+            timeout=body.timeout,
+            wall=body.timeout,
+            memory_mb=body.memory_mb or limits.memory_mb,
+            deadline=max(self._config.deadline, body.timeout + 1),
+        )
+        ended = await run_program(
+            self._session, body.code, stdin=body.stdin.encode(), files=body.files, limits=limits
+        )
+        if isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR:
+            self.metrics.outcomes.labels(client.name, ended.outcome.value).inc()
+            yield ended.detail
+            return
+        result = RunResult.of(ended)
+        self.metrics.outcomes.labels(client.name, result.outcome).inc()
+        yield result

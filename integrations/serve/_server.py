@@ -1,0 +1,40 @@
+"""The server process of one replica."""
+
+import ipaddress
+
+import uvicorn
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.serve._app import create_app
+from sandboxkit.integrations.serve._config import ServiceConfig
+
+
+def serve(
+    config: ServiceConfig | None = None, *, host: str = "127.0.0.1", port: int = 8080
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in progress may then finish within `drain` seconds.
+
+    Raises ConfigurationError if `host` is not this machine's loopback and the service has no tokens:
+    everyone who reaches the port could use the sandboxes.
+    """
+    config = config or ServiceConfig()
+    if not config.tokens and not _is_loopback(host):
+        raise ConfigurationError(
+            f"host={host!r} can be reached from other machines: give tokens, or use 127.0.0.1"
+        )
+    uvicorn.run(
+        create_app(config),
+        host=host,
+        port=port,
+        access_log=False,  # metrics have it
+        timeout_graceful_shutdown=int(config.drain),
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,73 @@
+"""`sandboxkit serve`: grade and run for clients on other machines, over HTTP."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from sandboxkit.cli import _options
+
+_EPILOG = """\
+A request is graded or run in a sandbox of the backend. The paths are described
+at /docs; /run_code is SandboxFusion's, so verl's sandbox_fusion.url can point at
+it, and /slime is a target for slime's --rm-url.
+
+--tokens names a file with a line NAME SECRET [QUOTA] for each client, where QUOTA
+is how many submissions and programs of that client may run or wait. Without
+tokens the service listens on this machine's loopback only.
+
+SIGTERM ends it: requests in progress may finish within --drain.
+
+example:
+  sandboxkit serve -p docker --host 0.0.0.0 --tokens tokens.txt
+  curl -H 'Authorization: Bearer SECRET' http://HOST:8080/v1/run \\
+    -H 'Content-Type: application/json' -d '{"code": "print(6 * 7)"}'
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "serve",
+        help="grade and run for other machines, over HTTP",
+        description="Serve grading, programs and sandboxes over HTTP.",
+        epilog=_EPILOG,
+    )
+    _options.provider(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
+    parser.add_argument("--tokens", metavar="FILE", type=Path, help="the clients' tokens")
+    parser.add_argument("--pool", metavar="N", type=int, help="sandboxes to keep warm")
+    parser.add_argument(
+        "--queue", metavar="N", type=int, default=2048, help="what may run or wait at most (2048)"
+    )
+    parser.add_argument(
+        "--deadline",
+        metavar="TIME",
+        type=_options.seconds,
+        default=600.0,
+        help="what a request may take (10m)",
+    )
+    parser.add_argument(
+        "--drain",
+        metavar="TIME",
+        type=_options.seconds,
+        default=120.0,
+        help="what requests may take after SIGTERM (2m)",
+    )
+    parser.set_defaults(verb=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the verb."""
+    # Imported by name and lazily: the command line must work without the integrations.
+    service = importlib.import_module("sandboxkit.integrations.serve")
+    config = service.ServiceConfig(
+        provider=args.provider,
+        tokens=service.read_tokens(args.tokens) if args.tokens else (),
+        pool=args.pool,
+        queue=args.queue,
+        deadline=args.deadline,
+        drain=args.drain,
+    )
+    service.serve(config, host=args.host, port=args.port)
+    return 0
