@@ -1,10 +1,10 @@
 """The application: its routes, and what all requests share."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import Annotated, Any, TypeVar
 
-import anyio
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -18,7 +18,6 @@ from sandboxkit import (
 )
 from sandboxkit.integrations.serve import _fusion
 from sandboxkit.integrations.serve._admission import BusyError
-from sandboxkit.integrations.serve._body_limit import BodyLimit
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._job import Job
 from sandboxkit.integrations.serve._metrics import RecordRequests
@@ -54,8 +53,12 @@ def create_app(config: ServiceConfig | None = None) -> FastAPI:
         finally:
             await replica.close()
 
-    app = FastAPI(title="sandboxkit", version=sandboxkit.__version__, lifespan=lifespan)
-    app.add_middleware(BodyLimit, max_body=config.max_body)
+    app = FastAPI(
+        title="sandboxkit",
+        version=sandboxkit.__version__,
+        lifespan=lifespan,
+        max_body_size=config.max_body,
+    )
     app.add_middleware(RecordRequests, metrics=replica.metrics)
     _add_errors(app)
 
@@ -94,22 +97,36 @@ def _error(status: int, error: Exception, retry_after: int | None = None) -> Res
     return JSONResponse({"detail": str(error), "error": type(error).__name__}, status, headers)
 
 
+async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`, which is cancelled if the client goes away."""
+    working = asyncio.ensure_future(work)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        working.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await working
+    except asyncio.CancelledError:
+        working.cancel()
+        await asyncio.wait([working])
+        if watching.done():
+            raise HTTPException(499, "the client has gone") from None
+        raise
+    finally:
+        watching.cancel()
+
+
 async def _whole(request: Request, job: Job[T]) -> list[T]:
-    """Return all results of a job; if the client goes away first, the job is cancelled."""
-    results: list[T] = []
-    async with anyio.create_task_group() as group:
+    """Return all results of a job, which is cancelled if all its clients go away."""
 
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            group.cancel_scope.cancel()
-
-        group.start_soon(watch)
+    async def collect() -> list[T]:
         async with contextlib.aclosing(job.follow()) as lines:
-            async for line in lines:
-                results.append(line)
-        group.cancel_scope.cancel()
-    return results
+            return [line async for line in lines]
+
+    return await _while_connected(request, collect())
 
 
 def _add_grading(app: FastAPI, replica: Replica, client_type: Any) -> None:
@@ -117,12 +134,14 @@ def _add_grading(app: FastAPI, replica: Replica, client_type: Any) -> None:
     async def grade(
         body: GradeRequest,
         client: client_type,
+        request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Grade submissions. The answer has a line of JSON for each, in the order they finish."""
         job = replica.grade(client, body, idempotency_key)
         lines = job.follow()
-        first = await anext(lines)  # an error of the task becomes a status
+        # Waits for the first verdict, so that an error of the task becomes a status.
+        first = await _while_connected(request, anext(lines))
 
         async def text() -> AsyncGenerator[str, None]:
             yield first.model_dump_json() + "\n"

@@ -66,9 +66,10 @@ class Replica:
     def page(self) -> bytes:
         """Return the metrics now."""
         self.metrics.admitted.set(self._admission.admitted)
-        stats = self._session.pool_stats()
-        for state in ("ready", "making", "resetting", "taken"):
-            self.metrics.sandboxes.labels(state).set(getattr(stats, state))
+        if self._session.pool:
+            stats = self._session.pool_stats()
+            for state in ("ready", "making", "resetting", "taken"):
+                self.metrics.sandboxes.labels(state).set(getattr(stats, state))
         return self.metrics.page()
 
     def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:

@@ -1,0 +1,63 @@
+"""A replica in this process behind real HTTP, with any provider."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+from sandboxkit.integrations.serve import ServiceConfig, create_app
+
+Serve = Callable[..., str]
+
+
+@contextlib.contextmanager
+def replica(**config: Any) -> Iterator[str]:
+    """Serve in a thread and yield the service's URL."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(ServiceConfig(**config)),
+            port=0,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start replicas that end with the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **config: stack.enter_context(replica(**config))
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[str]:
+    """The URL of one replica on the local provider, for tests that change nothing of it."""
+    with replica(provider="local", pool=2) as url:
+        yield url
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    """A client."""
+    with httpx.Client(timeout=60) as client:
+        yield client

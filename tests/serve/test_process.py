@@ -1,0 +1,126 @@
+"""The server process: signals, logs, what it leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sandboxkit import Sandbox
+
+SECRET = "s3cret" * 4
+HEADERS = {"Authorization": f"Bearer {SECRET}"}
+
+
+class Served:
+    """`sandboxkit serve` in a process of its own."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        tokens = folder / "tokens"
+        tokens.write_text(f"alice {SECRET}\n")
+        self.log = folder / "log"
+        command = [sys.executable, "-m", "sandboxkit", "serve", "-p", "local", "--port", "0"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--tokens", str(tokens), *args], stdout=log, stderr=log
+            )
+        self.url = self._listening()
+
+    def _listening(self) -> str:
+        for _ in range(3000):
+            for word in self.log.read_text().split():
+                if word.startswith("http://"):
+                    return word
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.01)
+        raise AssertionError(self.log.read_text())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    server = Served(tmp_path, "--pool", "1")
+    yield server
+    server.end()
+
+
+def in_thread(url: str, code: str) -> tuple[threading.Thread, list[httpx.Response]]:
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        body = {"code": code, "timeout": 60}
+        answers.append(httpx.post(f"{url}/v1/run", json=body, headers=HEADERS, timeout=60))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, answers
+
+
+def admitted(url: str) -> float:
+    page = httpx.get(f"{url}/metrics").text
+    [line] = [each for each in page.splitlines() if each.startswith("sandboxkit_admitted ")]
+    return float(line.split()[1])
+
+
+def wait_for_work(url: str) -> None:
+    while not admitted(url):
+        time.sleep(0.02)
+
+
+def sandboxes() -> list[str]:
+    return [info.id for info in Sandbox.list("sandboxkit-serve", provider="local").result()]
+
+
+def test_requests_in_progress_finish_after_sigterm(served: Served) -> None:
+    thread, answers = in_thread(served.url, "import time; time.sleep(2); print('done')")
+    wait_for_work(served.url)
+    served.process.send_signal(signal.SIGTERM)
+    thread.join()
+    assert answers[0].json()["stdout"] == "done\n"
+    assert served.process.wait(timeout=30) == 0
+    assert sandboxes() == []
+
+
+def test_nothing_is_left_after_sigkill(served: Served) -> None:
+    made = httpx.post(f"{served.url}/v1/sandboxes", json={}, headers=HEADERS, timeout=60)
+    thread, answers = in_thread(served.url, "import time; time.sleep(60)")
+    wait_for_work(served.url)
+    assert made.json()["id"] in sandboxes()
+    served.process.kill()
+    served.process.wait()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda _: None)  # the request's connection broke
+        thread.join()
+    assert answers == []
+    for _ in range(500):
+        if not sandboxes():
+            break
+        time.sleep(0.02)
+    assert sandboxes() == []
+
+
+def test_no_secret_is_logged(served: Served) -> None:
+    httpx.get(f"{served.url}/v1/sandboxes", headers=HEADERS)
+    httpx.get(f"{served.url}/v1/sandboxes", headers={"Authorization": f"Bearer {SECRET}x"})
+    httpx.post(f"{served.url}/v1/run", content=b"{", headers=HEADERS)
+    httpx.post(f"{served.url}/v1/grade", json={"task": 1}, headers=HEADERS)
+    served.process.send_signal(signal.SIGTERM)
+    served.process.wait(timeout=30)
+    assert SECRET not in served.log.read_text()
+    assert SECRET not in Path(f"/proc/{os.getpid()}/cmdline").read_text()
+
+
+def test_the_description_of_the_paths_is_served(served: Served) -> None:
+    paths = httpx.get(f"{served.url}/openapi.json").json()["paths"]
+    assert {"/v1/grade", "/v1/run", "/run_code", "/slime", "/v1/sandboxes"} < set(paths)
+    assert httpx.get(f"{served.url}/readyz").status_code == 200

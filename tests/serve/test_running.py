@@ -1,0 +1,106 @@
+"""Programs over HTTP: our own shape, and SandboxFusion's."""
+
+import base64
+
+import httpx
+import pytest
+
+from tests.serve.conftest import Serve
+from tests.serve.graders import Mortal
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_a_program_reads_its_input_and_files(local: str, http: httpx.Client) -> None:
+    code = "import sys; print(open('/tmp/data', 'rb').read(), input()); sys.exit(3)"
+    body = {"code": code, "stdin": "hello", "files": {"/tmp/data": encoded(b"\x00\xff")}}
+    result = http.post(f"{local}/v1/run", json=body).json()
+    assert (result["outcome"], result["returncode"]) == ("exited", 3)
+    assert result["stdout"] == "b'\\x00\\xff' hello\n"
+    assert result["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [("while True: pass", "timeout"), ("print('x' * 10**7)", "truncated")],
+)
+def test_a_program_past_a_limit_says_which(
+    local: str, http: httpx.Client, code: str, outcome: str
+) -> None:
+    result = http.post(f"{local}/v1/run", json={"code": code, "timeout": 1}).json()
+    assert (result["outcome"], result["returncode"]) == (outcome, None)
+    assert result["detail"]
+
+
+def test_programs_leave_nothing_for_each_other(local: str, http: httpx.Client) -> None:
+    code = "import os; print(os.path.exists('/tmp/left')); open('/tmp/left', 'w')"
+    for _ in range(4):
+        assert http.post(f"{local}/v1/run", json={"code": code}).json()["stdout"] == "False\n"
+
+
+def test_files_that_are_not_base64_are_refused(local: str, http: httpx.Client) -> None:
+    answer = http.post(f"{local}/v1/run", json={"code": "", "files": {"/tmp/a": "?"}})
+    assert answer.status_code == 422
+    assert "not base64" in answer.text
+
+
+def test_sandbox_fusion_gets_its_own_shape(local: str, http: httpx.Client) -> None:
+    body = {
+        "code": "print(open('a.txt').read() + input())",
+        "language": "python",
+        "stdin": "!",
+        "files": {"a.txt": encoded(b"hi")},
+        "compile_timeout": 5,
+        "run_timeout": 5,
+        "memory_limit_MB": -1,
+    }
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert answer.pop("run_result").pop("execution_time") > 0
+    assert answer == {
+        "status": "Success",
+        "message": "",
+        "compile_result": None,
+        "executor_pod_name": None,
+        "files": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("raise SystemExit(1)", "Finished"), ("while True: pass", "TimeLimitExceeded")],
+)
+def test_sandbox_fusion_hears_of_a_failed_program(
+    local: str, http: httpx.Client, code: str, status: str
+) -> None:
+    body = {"code": code, "language": "python", "run_timeout": 1}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert answer["status"] == "Failed"
+    assert answer["run_result"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"language": "lean"}, "lean"), ({"fetch_files": ["a"]}, "fetch_files")]
+)
+def test_what_sandbox_fusion_has_and_we_do_not_is_refused(
+    local: str, http: httpx.Client, change: dict[str, object], named: str
+) -> None:
+    body = {"code": "1", "language": "python", **change}
+    answer = http.post(f"{local}/run_code", json=body)
+    assert answer.status_code == 422
+    assert named in answer.text
+
+
+def test_no_program_is_said_to_have_failed_when_the_backend_dies(
+    serve: Serve, http: httpx.Client
+) -> None:
+    provider = Mortal()
+    provider.dead = True
+    url = serve(provider=provider, pool=0)
+    run = http.post(f"{url}/v1/run", json={"code": "1"})
+    assert run.status_code == 503
+    assert "the daemon died" in run.text
+    assert run.headers["retry-after"]
+    fusion = http.post(f"{url}/run_code", json={"code": "1", "language": "python"})
+    assert fusion.status_code == 504

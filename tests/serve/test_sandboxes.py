@@ -1,0 +1,83 @@
+"""Sandboxes over HTTP: each client sees its own, through any replica."""
+
+import httpx
+
+from sandboxkit.integrations.serve import Token
+from tests.serve.conftest import Serve
+
+ALICE, BOB = Token("alice", "a" * 20), Token("bob", "b" * 20)
+AS_ALICE, AS_BOB = ({"Authorization": f"Bearer {each.secret}"} for each in (ALICE, BOB))
+
+
+def test_a_sandbox_keeps_files_between_commands(local: str, http: httpx.Client) -> None:
+    files = {"/workspace/a.txt": "aGk="}
+    made = http.post(f"{local}/v1/sandboxes", json={"files": files, "env": {"X": "1"}})
+    assert made.status_code == 201
+    url = f"{local}/v1/sandboxes/{made.json()['id']}"
+    ran = http.post(
+        f"{url}/exec", json={"argv": ["sh", "-c", "cat a.txt - > b.txt; exit $X"], "stdin": "!"}
+    )
+    assert (ran.json()["outcome"], ran.json()["returncode"]) == ("exited", 1)
+    assert http.get(f"{url}/files", params={"path": "/workspace/b.txt"}).content == b"hi!"
+    path = {"path": "/workspace/c"}
+    assert http.put(f"{url}/files", params=path, content=b"\x00\xff").status_code == 204
+    assert http.get(f"{url}/files", params=path).content == b"\x00\xff"
+    assert http.get(f"{url}/files", params={"path": "/workspace/none"}).status_code == 404
+    assert http.delete(url).status_code == 204
+    assert http.delete(url).status_code == 204
+    assert http.post(f"{url}/exec", json={"argv": ["true"]}).status_code == 404
+
+
+def test_a_command_past_its_timeout_is_killed(local: str, http: httpx.Client) -> None:
+    made = http.post(f"{local}/v1/sandboxes", json={}).json()["id"]
+    url = f"{local}/v1/sandboxes/{made}"
+    ran = http.post(f"{url}/exec", json={"argv": ["sleep", "100"], "timeout": 0.2}).json()
+    assert (ran["outcome"], ran["returncode"]) == ("timeout", None)
+    left = http.post(f"{url}/exec", json={"argv": ["sh", "-c", "ps | grep -c '[s]leep'"]}).json()
+    assert left["stdout"] in ("0\n", "")
+    http.delete(url)
+
+
+def test_a_command_that_cannot_be_started_says_so(local: str, http: httpx.Client) -> None:
+    made = http.post(f"{local}/v1/sandboxes", json={}).json()["id"]
+    ran = http.post(f"{local}/v1/sandboxes/{made}/exec", json={"argv": ["no-such-program"]})
+    assert ran.status_code == 422
+    assert "no-such-program" in ran.text
+    http.delete(f"{local}/v1/sandboxes/{made}")
+
+
+def test_a_client_sees_its_own_sandboxes_through_any_replica(
+    serve: Serve, http: httpx.Client
+) -> None:
+    first, second = (serve(provider="local", pool=0, tokens=(ALICE, BOB)) for _ in range(2))
+    made = http.post(f"{first}/v1/sandboxes", json={}, headers=AS_ALICE).json()["id"]
+    for url in (first, second):
+        run = f"{url}/v1/sandboxes/{made}/exec"
+        assert http.post(run, json={"argv": ["true"]}, headers=AS_ALICE).json()["returncode"] == 0
+        assert http.post(run, json={"argv": ["true"]}, headers=AS_BOB).status_code == 404
+        file = f"{url}/v1/sandboxes/{made}/files"
+        assert http.get(file, params={"path": "/etc/passwd"}, headers=AS_BOB).status_code == 404
+        http.delete(f"{url}/v1/sandboxes/{made}", headers=AS_BOB)
+        listed = http.get(f"{url}/v1/sandboxes", headers=AS_ALICE).json()
+        assert [each["id"] for each in listed] == [made]
+        assert http.get(f"{url}/v1/sandboxes", headers=AS_BOB).json() == []
+    assert http.delete(f"{second}/v1/sandboxes/{made}", headers=AS_ALICE).status_code == 204
+    assert http.get(f"{first}/v1/sandboxes", headers=AS_ALICE).json() == []
+
+
+def test_a_client_cannot_name_its_sandboxes_after_another(serve: Serve, http: httpx.Client) -> None:
+    url = serve(provider="local", pool=0, tokens=(ALICE, BOB))
+    wanted = {"tags": {"serve.client": "bob"}}
+    made = http.post(f"{url}/v1/sandboxes", json=wanted, headers=AS_ALICE).json()["id"]
+    assert http.get(f"{url}/v1/sandboxes", headers=AS_BOB).json() == []
+    http.delete(f"{url}/v1/sandboxes/{made}", headers=AS_ALICE)
+
+
+def test_a_replica_lends_no_more_sandboxes_than_it_may(serve: Serve, http: httpx.Client) -> None:
+    url = serve(provider="local", pool=0, sandboxes=1)
+    made = http.post(f"{url}/v1/sandboxes", json={}).json()["id"]
+    refused = http.post(f"{url}/v1/sandboxes", json={})
+    assert refused.status_code == 429
+    assert "this replica has 1 sandboxes" in refused.text
+    http.delete(f"{url}/v1/sandboxes/{made}")
+    assert http.post(f"{url}/v1/sandboxes", json={"lifetime": 10**9}).status_code == 201
