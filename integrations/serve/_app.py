@@ -11,8 +11,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 import sandboxkit
 from sandboxkit import (
     CapacityError,
+    CommandStartError,
     ConfigurationError,
     SandboxError,
+    SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
 )
@@ -85,7 +87,9 @@ def _add_errors(app: FastAPI) -> None:
     async def failed(_: Request, error: SandboxError) -> Response:
         if isinstance(error, SandboxNotFoundError | SandboxFileNotFoundError):
             return _error(404, error)
-        if isinstance(error, ConfigurationError):
+        if isinstance(error, ConfigurationError | SandboxFileError):
+            return _error(422, error)
+        if isinstance(error, CommandStartError) and not error.retryable:
             return _error(422, error)
         if error.retryable or isinstance(error, CapacityError):
             return _error(503, error, _RETRY_AFTER)
@@ -199,9 +203,9 @@ def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
 
 def _add_sandboxes(app: FastAPI, replica: Replica, client_type: Any) -> None:
     @app.post("/v1/sandboxes", status_code=201)
-    async def create(body: SandboxRequest, client: client_type) -> dict[str, str]:
-        """Start a sandbox and return its id."""
-        return {"id": await replica.sandboxes.create(client, body)}
+    async def create(body: SandboxRequest, client: client_type, request: Request) -> dict[str, str]:
+        """Start a sandbox and return its id. It is deleted if the client goes away meanwhile."""
+        return {"id": await _while_connected(request, replica.sandboxes.create(client, body))}
 
     @app.get("/v1/sandboxes")
     async def listing(client: client_type) -> list[dict[str, Any]]:
@@ -209,9 +213,12 @@ def _add_sandboxes(app: FastAPI, replica: Replica, client_type: Any) -> None:
         return [dict(each) for each in await replica.sandboxes.of(client)]
 
     @app.post("/v1/sandboxes/{sandbox_id}/exec")
-    async def execute(sandbox_id: str, body: ExecRequest, client: client_type) -> RunResult:
-        """Run a command to its end."""
-        return await replica.sandboxes.exec(client, sandbox_id, body)
+    async def execute(
+        sandbox_id: str, body: ExecRequest, client: client_type, request: Request
+    ) -> RunResult:
+        """Run a command to its end. It is killed if the client goes away."""
+        [result] = await _whole(request, replica.exec(client, sandbox_id, body))
+        return result
 
     @app.get("/v1/sandboxes/{sandbox_id}/files")
     async def read(sandbox_id: str, path: str, client: client_type) -> Response:

@@ -32,8 +32,10 @@ class GradeRequest(_Strict):
 
     task: dict[str, Any] = Field(description="The task, with the keys that the grader reads.")
     submissions: list[str] = Field(min_length=1, max_length=4096)
-    extract: bool = Field(False, description="Whether to take the code out of completions.")
-    deadline: float | None = Field(None, gt=0, description="Seconds; at most the service's own.")
+    extract: bool = Field(default=False, description="Whether to take the code out of completions.")
+    deadline: float | None = Field(
+        default=None, gt=0, description="Seconds; at most the service's own."
+    )
 
 
 class GradeLine(BaseModel):
@@ -73,8 +75,8 @@ class RunRequest(_Strict):
     code: str
     stdin: str = ""
     files: dict[str, Base64] = Field(default_factory=dict, description="Path to base64 content.")
-    timeout: float = Field(10.0, gt=0, le=600, description="Seconds of CPU time.")
-    memory_mb: int | None = Field(None, ge=1)
+    timeout: float = Field(default=10.0, gt=0, le=600, description="Seconds of CPU time.")
+    memory_mb: int | None = Field(default=None, ge=1)
 
 
 class RunResult(BaseModel):
@@ -84,7 +86,7 @@ class RunResult(BaseModel):
     returncode: int | None = Field(description="The exit status; null if it did not exit.")
     stdout: str = ""
     stderr: str = ""
-    seconds: float | None = Field(None, description="From the start to the end.")
+    seconds: float | None = Field(default=None, description="From the start to the end.")
     detail: str = ""
 
     @classmethod
@@ -112,7 +114,7 @@ class FusionRequest(BaseModel):
     language: str
     stdin: str | None = ""
     compile_timeout: float = 10.0
-    run_timeout: float = Field(10.0, gt=0, le=600)
+    run_timeout: float = Field(default=10.0, gt=0, le=600)
     memory_limit_MB: int = -1
     files: dict[str, Base64 | None] = Field(default_factory=dict)
     fetch_files: list[str] = Field(default_factory=list)
@@ -124,9 +126,11 @@ class SandboxRequest(_Strict):
     image: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
     files: dict[str, Base64] = Field(default_factory=dict)
-    memory_mb: int | None = Field(None, ge=1)
+    memory_mb: int | None = Field(default=None, ge=1)
     profile: Literal["standard", "strict"] = "standard"
-    lifetime: float | None = Field(None, gt=0, description="Seconds; at most the service's own.")
+    lifetime: float | None = Field(
+        default=None, gt=0, description="Seconds; at most the service's own."
+    )
     tags: dict[str, str] = Field(default_factory=dict)
 
 
@@ -137,4 +141,4 @@ class ExecRequest(_Strict):
     stdin: str = ""
     cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
-    timeout: float = Field(60.0, gt=0)
+    timeout: float = Field(default=60.0, gt=0)

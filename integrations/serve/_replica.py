@@ -1,6 +1,7 @@
 """One replica: its sessions, its bounds, and the jobs that requests start."""
 
 import dataclasses
+import functools
 from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from sandboxkit.integrations.serve._grading import Grading
 from sandboxkit.integrations.serve._job import Job, Jobs
 from sandboxkit.integrations.serve._metrics import Metrics
 from sandboxkit.integrations.serve._models import (
+    ExecRequest,
     GradeLine,
     GradeRequest,
     RunRequest,
@@ -85,6 +87,11 @@ class Replica:
     def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
         """Start a program, or find the job of an equal request with the same key. Raises BusyError."""
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
+
+    def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
+        """Start a command in a client's sandbox. Raises BusyError."""
+        begin = functools.partial(self.sandboxes.exec, client, sandbox_id, body)
+        return self._job(Jobs(lambda _: False), client, None, body, begin)
 
     def _job(
         self,

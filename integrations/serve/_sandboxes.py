@@ -5,7 +5,8 @@ the same backend answers for it, and a client sees its own sandboxes only.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from sandboxkit import CommandTimeoutError, Sandbox, SandboxNotFoundError, Session
@@ -16,6 +17,7 @@ from sandboxkit.integrations.serve._tokens import Token
 
 CLIENT = "serve.client"
 _OUTPUT = 8 * 1024 * 1024
+_RETRY_AFTER = 10
 
 
 class ClientSandboxes:
@@ -24,19 +26,22 @@ class ClientSandboxes:
     def __init__(self, session: Session, config: ServiceConfig) -> None:
         self._session, self._config = session, config
         self._made: dict[str, tuple[str, Sandbox]] = {}
-        self._starting = 0
+        self._starting: Counter[str] = Counter()
 
     async def create(self, client: Token, wanted: SandboxRequest) -> str:
-        """Start a sandbox and return its id. Raises BusyError if the replica has `sandboxes` already."""
-        if len(self._made) + self._starting >= self._config.sandboxes:
+        """Start a sandbox and return its id.
+
+        Raises BusyError if the replica has `sandboxes` already, or the client as many as its quota.
+        """
+        if self._full(client):
             await self._forget_ended()
-        if len(self._made) + self._starting >= self._config.sandboxes:
-            raise BusyError(f"this replica has {self._config.sandboxes} sandboxes; delete one", 10)
+        if reason := self._full(client):
+            raise BusyError(f"{reason}; delete one", _RETRY_AFTER)
         lifetime = min(wanted.lifetime or self._config.lifetime, self._config.lifetime)
         given: dict[str, Any] = {**self._config.options}  # Any: the session's options
         given |= {k: v for k, v in wanted.model_dump().items() if v not in (None, {}, "standard")}
         given |= {"lifetime": lifetime, "tags": {**wanted.tags, CLIENT: client.name}}
-        self._starting += 1
+        self._starting[client.name] += 1
         try:
             sandbox = self._session.sandbox(**given)
             try:
@@ -45,10 +50,19 @@ class ClientSandboxes:
                 await asyncio.shield(asyncio.ensure_future(_stopped(sandbox)))
                 raise
         finally:
-            self._starting -= 1
+            self._starting[client.name] -= 1
         assert sandbox.id is not None
         self._made[sandbox.id] = client.name, sandbox
         return sandbox.id
+
+    def _full(self, client: Token) -> str:
+        """Return why the client gets no further sandbox, or ""."""
+        if len(self._made) + self._starting.total() >= self._config.sandboxes:
+            return f"this replica has {self._config.sandboxes} sandboxes"
+        own = sum(owner == client.name for owner, _ in self._made.values())
+        if client.quota is not None and own + self._starting[client.name] >= client.quota:
+            return f"{client.name!r} has {client.quota} sandboxes, its quota"
+        return ""
 
     async def find(self, client: Token, sandbox_id: str) -> Sandbox:
         """Return a client's sandbox. Raises SandboxNotFoundError, also for another client's."""
@@ -69,8 +83,10 @@ class ClientSandboxes:
             {"id": info.id, "state": info.state, "created_at": info.created_at} for info in found
         ]
 
-    async def exec(self, client: Token, sandbox_id: str, wanted: ExecRequest) -> RunResult:
-        """Run a command to its end."""
+    async def exec(
+        self, client: Token, sandbox_id: str, wanted: ExecRequest
+    ) -> AsyncGenerator[RunResult, None]:
+        """Run a command to its end and yield its result."""
         sandbox = await self.find(client, sandbox_id)
         try:
             result = await sandbox.exec(
@@ -82,8 +98,9 @@ class ClientSandboxes:
                 output_limit=_OUTPUT,
             )
         except CommandTimeoutError as error:
-            return RunResult(outcome="timeout", returncode=None, detail=str(error))
-        return RunResult.of(result)
+            yield RunResult(outcome="timeout", returncode=None, detail=str(error))
+        else:
+            yield RunResult.of(result)
 
     async def delete(self, client: Token, sandbox_id: str) -> None:
         """Delete a sandbox; an unknown id is no error."""

@@ -1,6 +1,8 @@
 """The server process of one replica."""
 
 import ipaddress
+import signal
+import sys
 
 import uvicorn
 
@@ -22,6 +24,8 @@ def serve(
         raise ConfigurationError(
             f"host={host!r} can be reached from other machines: give tokens, or use 127.0.0.1"
         )
+    # uvicorn drains at SIGTERM and then raises it again, for whichever handler was there before.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(
         create_app(config),
         host=host,

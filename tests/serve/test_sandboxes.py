@@ -1,11 +1,14 @@
 """Sandboxes over HTTP: each client sees its own, through any replica."""
 
+import time
+
 import httpx
+import pytest
 
 from sandboxkit.integrations.serve import Token
 from tests.serve.conftest import Serve
 
-ALICE, BOB = Token("alice", "a" * 20), Token("bob", "b" * 20)
+ALICE, BOB = Token("alice", "a" * 20, quota=1), Token("bob", "b" * 20)
 AS_ALICE, AS_BOB = ({"Authorization": f"Bearer {each.secret}"} for each in (ALICE, BOB))
 
 
@@ -81,3 +84,28 @@ def test_a_replica_lends_no_more_sandboxes_than_it_may(serve: Serve, http: httpx
     assert "this replica has 1 sandboxes" in refused.text
     http.delete(f"{url}/v1/sandboxes/{made}")
     assert http.post(f"{url}/v1/sandboxes", json={"lifetime": 10**9}).status_code == 201
+
+
+def test_a_client_holds_no_more_sandboxes_than_its_quota(serve: Serve, http: httpx.Client) -> None:
+    url = serve(provider="local", pool=0, tokens=(ALICE, BOB))
+    made = http.post(f"{url}/v1/sandboxes", json={}, headers=AS_ALICE).json()["id"]
+    refused = http.post(f"{url}/v1/sandboxes", json={}, headers=AS_ALICE)
+    assert refused.status_code == 429
+    assert "'alice' has 1 sandboxes, its quota" in refused.text
+    assert http.post(f"{url}/v1/sandboxes", json={}, headers=AS_BOB).status_code == 201
+    http.delete(f"{url}/v1/sandboxes/{made}", headers=AS_ALICE)
+    assert http.post(f"{url}/v1/sandboxes", json={}, headers=AS_ALICE).status_code == 201
+
+
+def test_a_command_ends_with_the_client_that_asked_for_it(local: str, http: httpx.Client) -> None:
+    made = http.post(f"{local}/v1/sandboxes", json={}).json()["id"]
+    run = f"{local}/v1/sandboxes/{made}/exec"
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(run, json={"argv": ["sleep", "4321"]}, timeout=1)
+    look = {"argv": ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]}
+    for _ in range(100):
+        if "sleep 4321" not in http.post(run, json=look).json()["stdout"]:
+            break
+        time.sleep(0.05)
+    assert "sleep 4321" not in http.post(run, json=look).json()["stdout"]
+    http.delete(f"{local}/v1/sandboxes/{made}")
