@@ -193,9 +193,12 @@ def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
         """Run a program as SandboxFusion's `/run_code` does. 504: busy, or the infrastructure failed."""
         wanted = _fusion.request_of(body)
         try:
-            [result] = await _whole(request, replica.run(client, wanted, None))
+            async with asyncio.timeout(_fusion.longest(body)):
+                [result] = await _whole(request, replica.run(client, wanted, None))
         except BusyError as error:
             raise HTTPException(_fusion.AGAIN, str(error)) from error
+        except TimeoutError as error:
+            raise HTTPException(_fusion.AGAIN, "no sandbox was free in time") from error
         if isinstance(result, str):
             raise HTTPException(_fusion.AGAIN, result)
         return _fusion.answer(result)

@@ -1,7 +1,8 @@
 """SandboxFusion's `/run_code`: its request and answer, so that verl's `sandbox_fusion.url` works unchanged.
 
-verl repeats a request that gets status 504 and scores every other error as not passed, so 504 is the
-answer when the service is busy or the infrastructure failed.
+verl repeats a request that gets status 504 and scores every other error as not passed, its own timeout
+included. So 504 is the answer when the service is busy, when the infrastructure failed, and shortly before
+that timeout.
 """
 
 from typing import Any
@@ -11,7 +12,8 @@ from sandboxkit.integrations.serve._models import FusionRequest, RunRequest, Run
 
 AGAIN = 504
 """The status that asks the client to send the request again."""
-_LANGUAGES = ("python", "pytest")
+_PATIENCE = 8.0
+"""verl waits for 10 s beyond both timeouts of a request."""
 _DATA = "/workspace/"
 
 
@@ -29,6 +31,11 @@ def request_of(body: FusionRequest) -> RunRequest:
         timeout=body.run_timeout,
         memory_mb=body.memory_limit_MB if body.memory_limit_MB > 0 else None,
     )
+
+
+def longest(body: FusionRequest) -> float:
+    """Return how many seconds the client waits for an answer, with a margin."""
+    return body.compile_timeout + body.run_timeout + _PATIENCE
 
 
 def answer(result: RunResult) -> dict[str, Any]:  # Any: JSON

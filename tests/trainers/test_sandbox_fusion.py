@@ -1,0 +1,41 @@
+"""verl's own client of SandboxFusion against our service."""
+
+import pytest
+
+from tests.serve.conftest import Serve, http, replica, serve
+from tests.serve.graders import Mortal
+
+fusion = pytest.importorskip("verl.utils.reward_score.sandbox_fusion.utils")
+
+__all__ = ["http", "serve"]
+
+CASES = {"inputs": ["3\n", "4\n"], "outputs": ["6\n", "8\n"]}
+
+
+def test_verl_grades_programs_through_the_service() -> None:
+    with replica(provider="local", pool=2) as url:
+
+        def results(code: str, cases: dict[str, object] = CASES) -> list[object]:
+            found, _ = fusion.check_correctness(f"{url}/run_code", cases, code, timeout=2)
+            return list(found)
+
+        assert results("print(int(input()) * 2)") == [True, True]
+        assert results("print(6)") == [True, False]
+        assert results("while True: pass") == [-3, -3]
+        assert results("1 / 0") == [-2, -2]
+        function = {"inputs": ["[3]"], "outputs": ["6"], "fn_name": "f"}
+        assert results("def f(x): return x[0] * 2", function) == [True]
+
+
+def test_verl_sends_a_request_again_when_the_backend_fails(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Mortal()
+    provider.dead = True
+    url = serve(provider=provider, pool=0)
+    pauses: list[float] = []
+    monkeypatch.setattr(fusion.time, "sleep", pauses.append)
+    answer, error = fusion.call_sandbox_api(f"{url}/run_code", "1", "", 1, 1, 1024)
+    assert answer is None
+    assert "504" in error
+    assert pauses == [1, 2]
