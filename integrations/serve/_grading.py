@@ -13,7 +13,7 @@ _PER_SANDBOX = 2
 """How many submissions are graded at a time for each sandbox of the pool."""
 
 
-class Grading:
+class GradingQueue:
     """Grades submissions in one session."""
 
     def __init__(self, session: Session, grader: Grader) -> None:

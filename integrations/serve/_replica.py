@@ -12,9 +12,9 @@ from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session, run_program
 from sandboxkit.integrations.serve._admission import Admission
 from sandboxkit.integrations.serve._config import ServiceConfig
-from sandboxkit.integrations.serve._grading import Grading
+from sandboxkit.integrations.serve._grading import GradingQueue
 from sandboxkit.integrations.serve._job import Job, Jobs
-from sandboxkit.integrations.serve._metrics import Metrics
+from sandboxkit.integrations.serve._metrics import ServiceMetrics
 from sandboxkit.integrations.serve._models import (
     ExecRequest,
     GradeLine,
@@ -36,7 +36,7 @@ class Replica:
     """Grades, runs and lends sandboxes while it is open."""
 
     def __init__(self, config: ServiceConfig) -> None:
-        self.metrics = Metrics()
+        self.metrics = ServiceMetrics()
         self._config = config
         self._admission = Admission(config.queue)
         self._grades = Jobs[GradeLine](lambda lines: all(each.reward is not None for each in lines))
@@ -49,7 +49,7 @@ class Replica:
             config.grader, config.provider, pool=config.pool, tags=config.tags
         )
         self._lent = Session(config.provider, tags=config.tags)
-        self._grading = Grading(self._session, config.grader)
+        self._grading = GradingQueue(self._session, config.grader)
         self.sandboxes = ClientSandboxes(self._lent, config)
 
     async def close(self) -> None:
