@@ -24,8 +24,9 @@ from sandboxkit.testing.conformance import (
     starts,
     transfers,
 )
+from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
-from tests.conformance import mutants, weakened
+from tests.conformance import mutants, weakened, weakened_mounts
 from tests.conformance.hooks import FakeHooks
 
 _TREES = {**kill._TREES, **kill._HIDDEN}
@@ -159,6 +160,28 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
     (weakened.LeavesNoHeadroom, "test_a_fork_bomb_leaves_a_usable_sandbox", None),
     (weakened.TrustsItsCommands, "test_the_first_process_cannot_be_traced_or_read", None),
     (weakened.TrustsItsCommands, "test_signals_do_not_end_the_first_process", None),
+    (weakened_mounts.MountsWritable, "test_a_mount_shows_the_dataset", None),
+    (weakened_mounts.MountsWritable, "test_no_program_changes_or_moves_a_mount", None),
+    (
+        weakened_mounts.SharesWrites,
+        "test_what_a_program_writes_to_a_mount_is_in_no_other_sandbox",
+        None,
+    ),
+    (weakened_mounts.MountsAnotherDigest, "test_sandboxes_mount_what_each_asked_for", None),
+    (weakened_mounts.FollowsLinks, "test_a_mount_shows_the_dataset", None),
+    (weakened_mounts.ShowsTheStore, "test_a_mount_shows_nothing_else_of_the_store", None),
+    (weakened_mounts.MountsOnce, "test_a_dataset_may_be_mounted_twice", None),
+    (
+        weakened_mounts.MountsTheWorkdirReadOnly,
+        "test_the_working_directory_around_a_mount_is_writable",
+        None,
+    ),
+    (weakened_mounts.IgnoresMounts, "test_sandboxes_mount_what_each_asked_for", None),
+    (
+        weakened_mounts.RemovesMountedDatasets,
+        "test_copies_that_no_sandbox_uses_are_removed",
+        None,
+    ),
 ]
 
 
@@ -246,8 +269,14 @@ def test_the_check_fails_on_its_mutant(
         def make_provider(cls) -> Provider:
             return mutant()
 
+    # In a store of the test's own, and before the provider looks for it.
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    dataset, mounts = None, {}
+    if mutant.__module__ == weakened_mounts.__name__:
+        dataset = example_dataset(tmp_path / "dataset")
+        mounts = {"/data": dataset, "/workspace/given": dataset}
     provider = mutant()
-    session = Session(provider, tags={"conformance": _base.token()})
+    session = Session(provider, tags={"conformance": _base.token()}, mounts=mounts)
     try:
         sandbox = session.sandbox().start().result(30)
         values = {
@@ -255,6 +284,9 @@ def test_the_check_fails_on_its_mutant(
             "session": session,
             "sandbox": sandbox,
             "shared": sandbox,
+            "mounting": provider,
+            "mounted": sandbox,
+            "dataset": dataset,
             "tree": _TREES.get(tree or ""),
             "large": _large(tmp_path),
             "kind": bytearray,
@@ -267,9 +299,10 @@ def test_the_check_fails_on_its_mutant(
             "number": signal.SIGKILL if "from_within" in check else signal.SIGTERM,
             "folder": f"/workspace/{_base.token()}",
         }
-        sandbox.exec(["mkdir", str(values["folder"])], check=True).result(30)
         method = getattr(Suite(), check)
         arguments = {name: values[name] for name in inspect.signature(method).parameters}
+        if "folder" in arguments:
+            sandbox.exec(["mkdir", str(values["folder"])], check=True).result(30)
         for _ in range(_CHANCES.get(mutant, 1)):
             try:
                 method(**arguments)

@@ -96,7 +96,7 @@ class OpensTheKernelsSettings(Weakened):
     """A kernel setting can be written; here a file in its place."""
 
     def options(self, given: list[str]) -> list[str]:
-        setting = _folder() / "setting"
+        setting = private_folder() / "setting"
         setting.write_text("core\n")
         setting.chmod(0o666)
         return _with_mount(given, "--bind", str(setting), "/proc/sys/kernel/core_pattern")
@@ -145,7 +145,8 @@ class LeavesNoHeadroom(LetsCommandsRunOn):
             return await super().create(spec)
 
 
-def _folder() -> Path:
+def private_folder() -> Path:
+    """Return a new folder of this machine, which whoever uses these providers removes in the end."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     made.append(folder)
@@ -164,7 +165,7 @@ def _without_seccomp(options: list[str]) -> list[str]:
 
 @functools.cache
 def _unguarded_agent() -> Path:
-    folder = _folder()
+    folder = private_folder()
     source = folder / "agent"
     shutil.copytree(ROOT / "agent", source)
     for name, line in (

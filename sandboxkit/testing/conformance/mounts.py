@@ -61,6 +61,18 @@ for name, attack in attacks.items():
 """
 
 
+def example_dataset(folder: Path) -> Dataset:
+    """Make a folder with something of each kind that a dataset can have, and return its snapshot."""
+    (folder / "empty").mkdir(parents=True)
+    (folder / "file").write_text("content")
+    (folder / "file").chmod(0o600)
+    (folder / "link").symlink_to("file")
+    (folder / "run").write_text("#!/bin/sh\necho it runs")
+    (folder / "run").chmod(0o4755)
+    (folder / "large").write_bytes(os.urandom(3 << 20))
+    return Dataset(folder)
+
+
 class MountsConformance(Conformance):
     """The option `mounts`: honoured, or refused before anything is made."""
 
@@ -68,15 +80,7 @@ class MountsConformance(Conformance):
     def dataset(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
         """A dataset in a store of the test's own."""
         monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
-        folder = tmp_path / "dataset"
-        (folder / "empty").mkdir(parents=True)
-        (folder / "file").write_text("content")
-        (folder / "file").chmod(0o600)
-        (folder / "link").symlink_to("file")
-        (folder / "run").write_text("#!/bin/sh\necho it runs")
-        (folder / "run").chmod(0o4755)
-        (folder / "large").write_bytes(os.urandom(3 << 20))
-        return Dataset(folder)
+        return example_dataset(tmp_path / "dataset")
 
     @pytest.fixture
     def mounting(self, dataset: Dataset) -> Iterator[Provider]:
@@ -145,11 +149,26 @@ class MountsConformance(Conformance):
         assert (result.returncode, result.stdout) == (0, ""), result.stderr
         assert mounted.read_file("/data/file").result(DEADLINE) == b"content"
 
+    def test_what_a_program_writes_to_a_mount_is_in_no_other_sandbox(
+        self, mounting: Provider, dataset: Dataset
+    ) -> None:
+        script = (
+            "echo more >> /data/file; echo > /data/new; rm /data/run; mv /data/link /data/moved"
+        )
+        with Session(mounting, image=self.image, mounts={"/data": dataset}) as session:
+            session.run(["sh", "-c", script]).result(DEADLINE)
+            seen = session.run(["sh", "-c", "cat /data/file; ls /data"]).result(DEADLINE).stdout
+        assert seen.split() == ["contentempty", "file", "large", "link", "run"]
+
     def test_a_mount_shows_nothing_else_of_the_store(
         self, mounted: Sandbox, dataset: Dataset
     ) -> None:
         store = os.environ["SANDBOXKIT_STATE_DIR"]
-        seen = mounted.exec(["sh", "-c", f"ls -a /data/.. {store} 2>&1"]).result(DEADLINE).stdout
+        seen = (
+            mounted.exec(["sh", "-c", f"ls -a /data/..; ls -aR {store} 2>&1"])
+            .result(DEADLINE)
+            .stdout
+        )
         assert dataset.digest[7:] not in seen
         assert "lock" not in seen.split()
 

@@ -1,0 +1,147 @@
+"""Local sandboxes whose mounts are wrong in one way each."""
+
+import builtins
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import anyio
+
+from sandboxkit.provider import DatasetStore
+from sandboxkit.providers.local import LocalProvider, _layout
+from sandboxkit.types import SandboxSpec
+from tests.conformance.weakened import private_folder
+
+
+class RewritesMounts(LocalProvider):
+    """A provider that gives bubblewrap another mount for each dataset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patching = anyio.Lock()
+
+    async def create(self, spec: SandboxSpec) -> str:
+        # A pool makes several sandboxes at once, and patches have to end in reverse order.
+        async with self._patching:
+            laid_out = _layout.layout
+
+            def layout(*args: Any, **named: Any) -> _layout.Layout:  # Any: they are passed on
+                root = laid_out(*args, **named)
+                self.rewrite(root)
+                return root
+
+            with mock.patch.object(_layout, "layout", layout):
+                return await super().create(spec)
+
+    def rewrite(self, root: _layout.Layout) -> None:
+        """Change the mounts of a sandbox's root."""
+        given, root.args = root.args, []
+        while given:
+            option, *rest = given
+            if option == "--ro-bind" and str(DatasetStore().path) in rest[0]:
+                self.mount(root, Path(rest[0]), rest[1])
+                given = rest[2:]
+            else:
+                root.args.append(option)
+                given = rest
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        """Mount the stored dataset `source` at `target`."""
+        root.bind(str(source), target)
+
+    def mount_writable(self, root: _layout.Layout, source: Path, target: str) -> None:
+        """Mount a folder so that the sandbox's user may write to it."""
+        root.args += ["--bind", str(source), target]
+        root.sources.append(str(source))
+
+
+class MountsWritable(RewritesMounts):
+    """Each sandbox can write to a copy of its own."""
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        self.mount_writable(root, _copy(source, writable=True), target)
+
+
+class SharesWrites(RewritesMounts):
+    """All sandboxes write to one copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._copies: dict[Path, Path] = {}
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        if source not in self._copies:
+            self._copies[source] = _copy(source, writable=True)
+        self.mount_writable(root, self._copies[source], target)
+
+
+class MountsAnotherDigest(RewritesMounts):
+    """A mount point shows the first dataset that was mounted there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: dict[str, Path] = {}
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        super().mount(root, self._first.setdefault(target, source), target)
+
+
+class FollowsLinks(RewritesMounts):
+    """A mount has copies of files in the place of links."""
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        super().mount(root, _copy(source, writable=False), target)
+
+
+class ShowsTheStore(RewritesMounts):
+    """A dataset is also at its path in the store, which tells where the store is."""
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        super().mount(root, source, target)
+        root.bind(str(source))
+
+
+class MountsOnce(RewritesMounts):
+    """A dataset is mounted at the last of its mount points only."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        points = {digest: point for point, digest in spec.mounts.items()}
+        mounts = {point: digest for digest, point in points.items()}
+        return await super().create(dataclasses.replace(spec, mounts=mounts))
+
+
+class MountsTheWorkdirReadOnly(RewritesMounts):
+    """A sandbox with a mount is read-only as a whole."""
+
+    def rewrite(self, root: _layout.Layout) -> None:
+        super().rewrite(root)
+        root.after += ["--remount-ro", "/"]
+
+
+class IgnoresMounts(LocalProvider):
+    """A sandbox has no mounts, although it was asked for them."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return await super().create(dataclasses.replace(spec, mounts={}))
+
+
+class RemovesMountedDatasets(LocalProvider):
+    """The removal of unused datasets removes all of them."""
+
+    async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
+        store = DatasetStore().path
+        stored = [path for path in store.iterdir() if path.is_dir()]
+        for path in () if dry_run else stored:
+            shutil.rmtree(path)
+        return [f"sha256:{path.name}" for path in stored]
+
+
+def _copy(source: Path, *, writable: bool) -> Path:
+    folder = private_folder() / "copy"
+    shutil.copytree(source, folder, symlinks=writable)
+    for path in (folder, *folder.rglob("*")) if writable else ():
+        if not path.is_symlink():
+            path.chmod(0o777)
+    return folder
