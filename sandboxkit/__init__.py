@@ -6,7 +6,7 @@ from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._session import Session
-from sandboxkit.datasets import Dataset
+from sandboxkit.datasets import Dataset, Volume
 from sandboxkit.egress import Credential, Egress, EgressRecord
 from sandboxkit.errors import (
     AgentTooOldError,
@@ -34,6 +34,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
     TerminalError,
+    VolumeError,
 )
 from sandboxkit.types import (
     CommandUsage,
@@ -96,6 +97,8 @@ __all__ = [
     "Session",
     "TerminalError",
     "Usage",
+    "Volume",
+    "VolumeError",
     "as_completed",
     "wait",
 ]

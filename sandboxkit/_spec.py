@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandboxkit import _arguments
-from sandboxkit.datasets import check_mounts
+from sandboxkit.datasets import check_mounts, split_mounts
 from sandboxkit.egress import Egress
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.options import ALL_OPTIONS
@@ -62,6 +62,11 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
         )
     if spec.reuse == "reset" and (spec.detach or spec.command):
         raise ConfigurationError("reuse='reset' cannot be combined with detach=True or a command")
+    if spec.reuse == "reset" and (volumes := split_mounts(spec.mounts)[1]):
+        raise ConfigurationError(
+            f"reuse='reset' cannot be combined with mounts={', '.join(volumes)}: a volume keeps what one "
+            "job writes, and the next job would find it; use reuse='never'"
+        )
     check_mounts(spec.mounts, spec.workdir)
     return spec
 

@@ -13,6 +13,7 @@
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SandboxTerminatedError           the sandbox died under a command (lifetime, oom, killed)
+    ├── VolumeError                      a volume that does not exist, or that something uses
     ├── SandboxNotCleanError             a reset found something that it could not remove
     ├── SandboxFileError                 a file operation failed
     │   └── SandboxFileNotFoundError (FileNotFoundError)
@@ -62,6 +63,7 @@ __all__ = [
     "SandboxStartError",
     "SandboxTerminatedError",
     "TerminalError",
+    "VolumeError",
 ]
 
 
@@ -174,6 +176,10 @@ class SandboxTerminatedError(SandboxError):
 
 class SandboxNotCleanError(SandboxError):
     """A reset could not prove that the sandbox is clean: delete it."""
+
+
+class VolumeError(SandboxError):
+    """There is no such volume, or something uses it, so it cannot be removed; the message says which."""
 
 
 class SandboxFileError(SandboxError):

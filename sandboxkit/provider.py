@@ -9,7 +9,7 @@ Providers implement no timeouts: the core cancels `exec`. They do not retry, do 
 created, and raise only errors of `sandboxkit.errors`. Pass each connection whose end tells the
 backend that this process is gone to `close_in_forks`; otherwise a forked child keeps it open.
 `state_folder` returns the folder for state that a user's processes share about local sandboxes, and
-`DatasetStore` has the snapshots that `spec.mounts` names.
+`DatasetStore` has the snapshots that `spec.mounts` names; `split_mounts` tells them from volumes.
 """
 
 import builtins
@@ -28,8 +28,8 @@ from sandboxkit import _exec_files
 from sandboxkit._forks import close_in_forks
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
-from sandboxkit.datasets import DatasetStore
-from sandboxkit.errors import ConfigurationError, SandboxNotFoundError
+from sandboxkit.datasets import DatasetStore, split_mounts, volume_of
+from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, VolumeError
 from sandboxkit.types import (
     Command,
     Diagnosis,
@@ -53,7 +53,9 @@ __all__ = [
     "StreamName",
     "close_in_forks",
     "no_thread",
+    "split_mounts",
     "state_folder",
+    "volume_of",
 ]
 
 
@@ -300,6 +302,17 @@ class Provider(ABC):
         With `dry_run` nothing is removed. A provider without `mounts` has none.
         """
         return []
+
+    async def list_volumes(self) -> builtins.list[str]:
+        """Return the names of the volumes that exist, sorted. A provider without volumes has none."""
+        return []
+
+    async def remove_volume(self, name: str) -> None:
+        """Remove a volume and all its content.
+
+        Raises VolumeError if there is none of this name, or if a sandbox mounts it.
+        """
+        raise VolumeError(f"provider {self.name!r} has no volume {name!r}", provider=self.name)
 
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""

@@ -100,7 +100,8 @@ class SandboxSpec:
     interpreter: Interpreter | None = None
     reuse: Reuse = "never"
     mounts: Mapping[str, str] = field(default_factory=dict)
-    """Maps folders in the sandbox to digests of datasets; see `sandboxkit.datasets`."""
+    """Maps folders in the sandbox to a dataset's digest or to "volume:" and a name; `split_mounts` of
+    `sandboxkit.provider` tells them apart."""
     egress: "Egress | None" = None
     """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
     native_rules: "NativeRules | None" = None

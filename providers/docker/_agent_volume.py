@@ -27,7 +27,7 @@ from sandboxkit.providers.docker._container import AGENT_DIRECTORY, AGENT_PATH
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loopback import HOSTS
 
-__all__ = ["AgentVolume", "Volume"]
+__all__ = ["AgentVolume", "FilledVolume"]
 
 _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
@@ -37,7 +37,7 @@ _LOADED_WITHIN = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class FilledVolume:
     """The volume as the daemon knows it."""
 
     name: str
@@ -50,10 +50,10 @@ class AgentVolume:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._volume: Volume | None = None
+        self._volume: FilledVolume | None = None
         self._lock = anyio.Lock()
 
-    async def ensure(self, image: str, *, refill: bool = False) -> Volume:
+    async def ensure(self, image: str, *, refill: bool = False) -> FilledVolume:
         """Return the volume, filled if it is new; cheap after the first call.
 
         `image` is any image that is present; the loader container is made from it. A volume that
@@ -72,14 +72,14 @@ class AgentVolume:
             return self._volume
 
 
-def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> Volume:
+def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> FilledVolume:
     try:
-        volume = Volume(name, f"{api.inspect_volume(name)['Mountpoint']}/{_HOSTS_NAME}")
+        volume = FilledVolume(name, f"{api.inspect_volume(name)['Mountpoint']}/{_HOSTS_NAME}")
         if not refill:
             return volume
     except NotFound:
         created = api.create_volume(name, labels={_LABEL: "1"})
-        volume = Volume(name, f"{created['Mountpoint']}/{_HOSTS_NAME}")
+        volume = FilledVolume(name, f"{created['Mountpoint']}/{_HOSTS_NAME}")
     loader = api.create_container_from_config(
         {
             "Image": image,

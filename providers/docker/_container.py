@@ -174,14 +174,13 @@ def create_body(
     capabilities: tuple[str, ...] = (),
     endpoint: bool = True,
     mounts: Mapping[str, str] = MappingProxyType({}),
-    datasets: Mapping[str, str] = MappingProxyType({}),
+    volumes: Iterable[Mapping[str, object]] = (),
 ) -> dict[str, object]:
     """Return the body of Docker's create call.
 
     `own_user` runs commands with profile="strict" if neither the spec nor the image names a user
     other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
-    sandbox to paths on the daemon's machine, read-only. `datasets` maps folders in the sandbox to
-    volumes, read-only. Raises ConfigurationError for an image with volumes and profile="strict".
+    sandbox to paths on the daemon's machine, read-only. `volumes` are further mounts as they are. Raises ConfigurationError for an image with volumes and profile="strict".
     """
     user = spec.user or image.user or None
     host: dict[str, object] = {
@@ -195,16 +194,14 @@ def create_body(
         "Memory": (spec.memory_mb or _MEMORY_MB) * _MIB,
         "MemorySwap": (spec.memory_mb or _MEMORY_MB) * _MIB,
         "Mounts": [
-            *(
-                {
-                    "Type": "volume",
-                    "Source": source,
-                    "Target": target,
-                    "ReadOnly": True,
-                    "VolumeOptions": {"NoCopy": True},
-                }
-                for target, source in {AGENT_DIRECTORY: agent_volume, **datasets}.items()
-            ),
+            {
+                "Type": "volume",
+                "Source": agent_volume,
+                "Target": AGENT_DIRECTORY,
+                "ReadOnly": True,
+                "VolumeOptions": {"NoCopy": True},
+            },
+            *volumes,
             *(
                 {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
                 for target, source in mounts.items()

@@ -23,23 +23,19 @@ from docker.errors import (  # type: ignore[import-untyped]  # the package ships
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.provider import DatasetStore
-from sandboxkit.providers.docker._container import AGENT_PATH
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import is_status
+from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 
 __all__ = ["DatasetMissingError", "DatasetVolumes"]
 
 _LABEL = "sandboxkit.dataset"
 _CONTENT = "sandboxkit.dataset.volume"
-_CLIENT = "sandboxkit.dataset.client"
 _PREFIX = "sandboxkit-dataset-"
 _POINTER = re.compile(_PREFIX + "([0-9a-f]{64})")
 _VOLUME = re.compile(_PREFIX + "([0-9a-f]{64})-[0-9a-f]{16}")
-_LOADER = "sandboxkit-dataset-loader-"
 _TARGET = "/dataset"
 _CHUNK = 1 << 20
-_LOADED_WITHIN = 24 * 3600
-"""Age (s) from which a loader container of another machine is abandoned."""
 
 
 class DatasetMissingError(SandboxStartError):
@@ -128,26 +124,11 @@ def _ensure(api: Any, image: str, digest: str) -> str:
 
 def _fill(api: Any, image: str, digest: str, folder: Path, pointer: str, volume: str) -> str:
     """Fill a volume, let the pointer name it unless another client was first; return what it names."""
-    mount = {"Type": "volume", "Source": volume, "Target": _TARGET}
-    loader = api.create_container_from_config(
-        {
-            "Image": image,
-            "Entrypoint": [AGENT_PATH],
-            "Labels": {_LABEL: digest, _CLIENT: _client()},
-            "HostConfig": {
-                "NetworkMode": "none",
-                "Mounts": [mount | {"VolumeOptions": {"NoCopy": True}}],
-            },
-        },
-        f"{_LOADER}{secrets.token_hex(8)}",
-    )["Id"]
-    try:
-        api.put_archive(loader, _TARGET, _archive(folder))
+    with loader(api, image, volume, _TARGET) as container:
+        api.put_archive(container, _TARGET, _archive(folder))
         # While the loader refers to the volume, nobody removes it for having no pointer.
         api.create_volume(pointer, labels={_LABEL: digest, _CONTENT: volume})
         return _labels(api, pointer).get(_CONTENT, "")
-    finally:
-        api.remove_container(loader, force=True)
 
 
 def _remove(api: Any, volume: str) -> bool:
@@ -165,7 +146,7 @@ def _remove(api: Any, volume: str) -> bool:
 
 def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
     if not dry_run:
-        _remove_loaders(api)
+        remove_abandoned(api)
     listed = api.volumes(filters={"name": _PREFIX}).get("Volumes") or ()
     known = {item["Name"]: item.get("Labels") or {} for item in listed}
     pointers = {
@@ -184,45 +165,6 @@ def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
                 _remove(api, pointers[volume])
             removed.append(known[pointers[volume]][_LABEL])
     return removed
-
-
-def _remove_loaders(api: Any) -> None:
-    """Remove loader containers of killed clients; their volumes are incomplete."""
-    loaders = [
-        item
-        for item in api.containers(all=True, filters={"label": _CLIENT})
-        if any(name.startswith(f"/{_LOADER}") for name in item["Names"])
-    ]
-    newest = max((item["Created"] for item in loaders), default=0)
-    for item in loaders:
-        old = item["Created"] < newest - _LOADED_WITHIN
-        if old or _is_dead(item["Labels"][_CLIENT]):
-            try:
-                api.remove_container(item["Id"], force=True)
-            except NotFound:
-                pass  # another client has just removed it
-
-
-def _client() -> str:
-    """Return text that tells this process from all others, also on other machines; "" without /proc."""
-    return _identity(os.getpid())
-
-
-def _identity(pid: int) -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else f"{boot}.{namespace}.{pid}.{fields[18]}"
-
-
-def _is_dead(client: str) -> bool:
-    """Whether a client was a process of this machine, in this pid namespace, that is gone."""
-    here = _client().split(".")[:2]
-    place, _, rest = client.rpartition(".")[0].rpartition(".")
-    return bool(client) and place.split(".") == here and _identity(int(rest)) != client
 
 
 def _archive(folder: Path) -> Iterator[bytes]:

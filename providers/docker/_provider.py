@@ -28,15 +28,15 @@ from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers.docker import _container
-from sandboxkit.providers.docker._agent_volume import AgentVolume, Volume
+from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
-from sandboxkit.providers.docker._dataset_volumes import DatasetMissingError, DatasetVolumes
 from sandboxkit.providers.docker._direct import DirectConnections, ShortWay
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
+from sandboxkit.providers.docker._mounts import MISSING, DockerMounts
 from sandboxkit.providers.docker._removals import Removals
 from sandboxkit.providers.docker._stream import AttachStream
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec
@@ -93,7 +93,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
         self._daemon = Daemon(Endpoint.resolve(base_url), timeout=timeout)
         self._images = Images(self._daemon, on_pull)
         self._agent = AgentVolume(self._daemon)
-        self._datasets = DatasetVolumes(self._daemon)
+        self._mounts = DockerMounts(self._daemon)
         self._by_daemon: set[str] = set()
         """References of images whose sandboxes need the daemon to write /etc/hosts."""
         self._runtime = runtime
@@ -116,16 +116,15 @@ class DockerProvider(AgentProvider[DockerInstance]):
             # More concurrent starts do not raise the throughput; each only takes longer.
             self._starts = anyio.CapacityLimiter(4 * (await self._daemon.info()).cpus)
         image = await self._images.ensure(reference)
-        digests = spec.mounts.values()
         try:
-            await self._datasets.ensure(image.reference, digests)
+            await self._mounts.ensure(image.reference, spec.mounts)
             return await self._created(spec, image, self._starts)
         except ImageNotFoundError:  # removed since it was looked up
             self._images.forget(reference)
             image = await self._images.ensure(reference)
-            await self._datasets.ensure(image.reference, digests)
-        except DatasetMissingError:
-            await self._datasets.ensure(image.reference, digests, again=True)
+            await self._mounts.ensure(image.reference, spec.mounts)
+        except MISSING:
+            await self._mounts.ensure(image.reference, spec.mounts, again=True)
         return await self._created(spec, image, self._starts)
 
     async def _created(
@@ -156,9 +155,12 @@ class DockerProvider(AgentProvider[DockerInstance]):
             return await self._start(spec, image, volume, Hosts.DAEMON)
 
     async def _start(
-        self, spec: SandboxSpec, image: _container.ContainerImage, volume: Volume, hosts: Hosts
+        self,
+        spec: SandboxSpec,
+        image: _container.ContainerImage,
+        volume: FilledVolume,
+        hosts: Hosts,
     ) -> str:
-        datasets = self._datasets.of(spec.mounts)
         body = _container.create_body(
             spec,
             image,
@@ -169,7 +171,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
             capabilities=self._capabilities,
             endpoint=hosts is Hosts.DAEMON,
             mounts={HOSTS_PATH: volume.hosts} if hosts is Hosts.MOUNT else {},
-            datasets=datasets,
+            volumes=self._mounts.of(spec.mounts),
         )
         # Chosen here, so that the container can be removed even if the answer to its creation is lost.
         name = f"sandboxkit-{secrets.token_hex(8)}"
@@ -184,7 +186,7 @@ class DockerProvider(AgentProvider[DockerInstance]):
                 shield=True,
             )
             answered = True
-            await self._datasets.verify(datasets.values())
+            await self._mounts.verify(spec.mounts)
             # Attach before the start: none of the agent's first output is lost, and if this client
             # is killed from here on, the sandbox ends with it.
             stream = await self._daemon.stream(
@@ -370,7 +372,13 @@ class DockerProvider(AgentProvider[DockerInstance]):
         )
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
-        return await self._datasets.remove_unused(dry_run=dry_run)
+        return await self._mounts.datasets.remove_unused(dry_run=dry_run)
+
+    async def list_volumes(self) -> builtins.list[str]:
+        return await self._mounts.volumes.names()
+
+    async def remove_volume(self, name: str) -> None:
+        await self._mounts.volumes.remove(name)
 
     async def diagnose(self) -> Diagnosis:
         isolation = "container: own namespaces, no capability, seccomp; the kernel is shared"

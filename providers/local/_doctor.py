@@ -67,7 +67,7 @@ def _identity(host: HostUser) -> str:
     if host.is_root:
         uids = _host_uid.uids()
     else:
-        sources = _layout.layout(SandboxSpec(), 1, None, None, {}).sources
+        sources = _layout.layout(SandboxSpec(), 1, None, None, {}, {}).sources
         uids = host.subordinate([*sources, str(binary.path()), *_bwrap.own_paths()])
     if uids is not None:
         return (

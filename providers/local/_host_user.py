@@ -47,7 +47,7 @@ class HostUser:
         """Why an ordinary user's sandboxes cannot have their own uids; "" as long as they may."""
 
     def owner(self) -> tuple[int, int]:
-        """Return the uid and gid of images, and of sandboxes without a uid of their own."""
+        """Return the uid and gid of images and volumes, and of sandboxes without a uid of their own."""
         if not self.is_root:
             return os.geteuid(), os.getegid()
         uids = _host_uid.uids()
@@ -114,7 +114,7 @@ class HostUser:
         """Return the command prefix that runs a command as the user `lent`, with access to these paths.
 
         The prefix sets `limits` if this process cannot (see `may_limit`). `namespace`, a result
-        of `image_of`, replaces the mount namespace for these paths.
+        of `owning`, replaces the mount namespace for these paths.
         """
         if not self.is_root:
             if lent is None:
@@ -131,10 +131,10 @@ class HostUser:
             command = [tool("prlimit"), *(f"{_OPTIONS[n]}={v}" for n, v in limits.items()), "--"]
         return [*command, tool("nsenter"), mount, f"--setuid={uid}", f"--setgid={gid}", "--"]
 
-    def image_of(self, lent: _host_uid.LentUid, folder: str, sources: list[str]) -> int | None:
-        """Return a mount namespace in which an image of `owner` belongs to `lent`; the caller closes it.
+    def owning(self, lent: _host_uid.LentUid, folders: list[str], sources: list[str]) -> int | None:
+        """Return a mount namespace in which folders of `owner` belong to `lent`; the caller closes it.
 
-        Returns None if the kernel or the folder's file system has no id-mapped mounts.
+        Returns None if the kernel or a folder's file system has no id-mapped mounts.
         """
         owner, _ = self.owner()
 
@@ -146,14 +146,14 @@ class HostUser:
         command = [tool("unshare"), "--user", "--", "sh", "-c", "echo ready\nread -r _"]
         users = namespace_of(command, "user", prepare)
         try:
-            return _id_map.with_owner(self._namespace(sources), folder, users)
+            return _id_map.with_owner(self._namespace(sources), folders, users)
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 _log.warning(
-                    "sandboxes with the image in %s share a uid of the host, because its owner cannot be "
-                    "mapped: %s",
-                    folder,
+                    "sandboxes with the image or volume in %s share a uid of the host, because its owner "
+                    "cannot be mapped: %s",
+                    error.filename,
                     error.strerror,
                 )
             return None

@@ -1,4 +1,4 @@
-"""Mount namespaces in which a folder has another owner, by id-mapped mounts (Linux 5.12)."""
+"""Mount namespaces in which folders have another owner, by id-mapped mounts (Linux 5.12)."""
 
 import ctypes
 import os
@@ -24,18 +24,18 @@ class _MountAttributes(ctypes.Structure):
     )
 
 
-def with_owner(namespace: int, folder: str, user_namespace: int) -> int:
-    """Copy a mount namespace and map the folder's owners in it; return the copy's descriptor.
+def with_owner(namespace: int, folders: list[str], user_namespace: int) -> int:
+    """Copy a mount namespace and map the owners of these folders in it; return the copy's descriptor.
 
-    `user_namespace` maps owners on disk to visible owners. Raises OSError if the kernel or the
-    folder's file system does not support that.
+    `user_namespace` maps owners on disk to visible owners. Raises OSError, with the folder as its
+    file name, if the kernel or a folder's file system does not support that.
     """
     made: list[int] = []
     failed: list[OSError] = []
 
     def work() -> None:
         try:
-            made.append(_mapped(namespace, folder, user_namespace))
+            made.append(_mapped(namespace, folders, user_namespace))
         except OSError as error:
             failed.append(error)
 
@@ -48,10 +48,10 @@ def with_owner(namespace: int, folder: str, user_namespace: int) -> int:
     return made[0]
 
 
-def _mapped(namespace: int, folder: str, user_namespace: int) -> int:
+def _mapped(namespace: int, folders: list[str], user_namespace: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def checked(result: int) -> int:
+    def checked(result: int, folder: str | None = None) -> int:
         if result < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), folder)
@@ -60,13 +60,16 @@ def _mapped(namespace: int, folder: str, user_namespace: int) -> int:
     checked(libc.unshare(_CLONE_FS))
     checked(libc.setns(namespace, _CLONE_NEWNS))
     checked(libc.unshare(_CLONE_NEWNS))
-    path = os.fsencode(folder)
-    tree = checked(libc.syscall(_OPEN_TREE, _AT_FDCWD, path, _OPEN_TREE_CLONE | os.O_CLOEXEC))
-    try:
-        wanted = _MountAttributes(set=_MOUNT_ATTR_IDMAP, user_namespace=user_namespace)
-        size = ctypes.sizeof(wanted)
-        checked(libc.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(wanted), size))
-        checked(libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH))
-    finally:
-        os.close(tree)
+    for folder in folders:
+        path = os.fsencode(folder)
+        flags = _OPEN_TREE_CLONE | os.O_CLOEXEC
+        tree = checked(libc.syscall(_OPEN_TREE, _AT_FDCWD, path, flags), folder)
+        try:
+            wanted = _MountAttributes(set=_MOUNT_ATTR_IDMAP, user_namespace=user_namespace)
+            size, pointer = ctypes.sizeof(wanted), ctypes.byref(wanted)
+            checked(libc.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, pointer, size), folder)
+            moved = libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
+            checked(moved, folder)
+        finally:
+            os.close(tree)
     return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -219,21 +219,28 @@ def _start(
     disk_mb: int,
     rlimits: dict[int, int],
     mounts: Mapping[str, str],
+    volumes: Mapping[str, str],
 ) -> _Start:
     agent, program = str(binary.path()), str(_bwrap.find())
     own = [agent, *_bwrap.own_paths()]
-    overlay = None if image is None else free_folder([str(image.root), *mounts.values(), *own])
-    root = _layout.layout(spec, disk_mb, image, overlay, mounts)
+    overlay = (
+        None
+        if image is None
+        else free_folder([str(image.root), *mounts.values(), *volumes.values(), *own])
+    )
+    root = _layout.layout(spec, disk_mb, image, overlay, mounts, volumes)
     sources = [*root.sources, *own]
     with ExitStack() as inherited, ExitStack() as kept:
-        # An ordinary user's image belongs to that user, and no other uid can change its files.
-        lent = host.lend(sources) if host.is_root or image is None else None
+        # An ordinary user's image and volumes belong to that user, and no other uid can change their files.
+        lent = host.lend(sources) if host.is_root or not (image or volumes) else None
         if lent is not None:
             kept.callback(lent.give_back)
         namespace = None
-        if lent is not None and image is not None and image.extracted:
-            # In an overlay only the owner of the image's files can change them.
-            namespace = host.image_of(lent, str(image.root), sources)
+        # In an overlay only the owner of the image's files can change them.
+        owned = [str(image.root)] if image is not None and image.extracted else []
+        owned += dict.fromkeys(volumes.values())
+        if lent is not None and owned:
+            namespace = host.owning(lent, owned, sources)
             if namespace is None:
                 lent.give_back()
                 lent = None
@@ -337,6 +344,7 @@ async def launch(
     disk_mb: int,
     groups: list[str],
     mounts: Mapping[str, str],
+    volumes: Mapping[str, str],
 ) -> tuple[Launched, socket.socket]:
     """Start the sandbox's processes; return them and the socket of the stream to the agent.
 
@@ -346,7 +354,7 @@ async def launch(
     rlimits = _rlimits()
     try:
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
-        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts)
+        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes)
     except OSError as error:
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"

@@ -155,12 +155,14 @@ def layout(
     image: LocalImage | None,
     overlay: str | None,
     mounts: Mapping[str, str],
+    volumes: Mapping[str, str],
 ) -> Layout:
     """Return the layout of the sandbox's root.
 
     Without an image the root is a tmpfs of `disk_mb` into which the host's programs are bound.
     With an image it is an overlay; the caller limits the size of `overlay`, the folder with the
-    upper layer. `mounts` maps folders in the sandbox to those on the host that they show read-only.
+    upper layer. `mounts` maps folders in the sandbox to those on the host that they show read-only,
+    and `volumes` to those that they show writable.
     """
     root = Layout()
     size = str(disk_mb << 20)
@@ -199,4 +201,7 @@ def layout(
         root.args += ["--perms", "0755", "--dir", DEFAULT_WORKDIR]
     for target, source in mounts.items():
         root.bind(source, target)  # bubblewrap adds nosuid and nodev to every bind mount
+    for target, source in volumes.items():
+        root.args += ["--bind", source, target]
+        root.sources.append(source)
     return root

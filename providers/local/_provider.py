@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import DatasetStore, Output, close_in_forks
+from sandboxkit.provider import DatasetStore, Output, close_in_forks, split_mounts
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
@@ -40,6 +40,7 @@ from sandboxkit.providers.local import (
 from sandboxkit.providers.local._counters import Counters, attributed
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
+from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
 __all__ = ["LocalProvider"]
@@ -81,6 +82,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
         self._remains: dict[str, list[str]] = {}
         """Control groups of ended sandboxes that could not be removed because the kernel still used
         them. Each creation, and the provider's `aclose`, tries to remove them again."""
+        self._volumes = LocalVolumes(self._host.owner())
         self._sweeper = _sweep.LocalSweeper(self._state, self._runs_here)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -93,7 +95,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
-        mounts = {point: await self._stored(digest) for point, digest in spec.mounts.items()}
+        datasets, volumes = split_mounts(spec.mounts)
+        mounts = {point: await self._stored(digest) for point, digest in datasets.items()}
         for ended, groups in tuple(self._remains.items()):
             self._clear(ended, groups)
         begun = self._state.begin()
@@ -101,7 +104,9 @@ class LocalProvider(AgentProvider[LocalInstance]):
         sandbox_id = begun.sandbox_id
         groups = []
         launched: Launched | None = None
+        held = ExitStack()
         try:
+            folders = held.enter_context(self._volumes.held(volumes))
             limits = self._limits(spec)
             groups = _cgroup.plan(sandbox_id, limits, detached=spec.detach)
             # Recorded before they exist, so that a sweep after our death finds all of them.
@@ -120,6 +125,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 disk_mb=_disk_mb(spec),
                 groups=groups,
                 mounts=mounts,
+                volumes=folders,
             )
             stream = UnixStream(connection)
             try:
@@ -137,6 +143,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
                     self._state.remove(begun.folder)
                 begun.close()
             raise
+        finally:
+            held.close()
         return sandbox_id
 
     async def _stored(self, digest: str) -> str:
@@ -171,6 +179,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
         if self._host.may_limit:
             launched.limit(launched.init_pid, instead)
         now = time.time()
+        datasets, volumes = split_mounts(spec.mounts)
         user = _spec.USERS[spec.user]
         self._state.publish(
             begun,
@@ -185,7 +194,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 cgroups=launched.groups,
                 maker=str(_state.Maker.me()),
                 detached=spec.detach,
-                datasets=sorted(set(spec.mounts.values())),
+                datasets=sorted(set(datasets.values())),
+                volumes=sorted(set(volumes.values())),
             ),
         )
         instance = self._instance(sandbox_id)
@@ -361,6 +371,16 @@ class LocalProvider(AgentProvider[LocalInstance]):
 
         store = DatasetStore()
         return await anyio.to_thread.run_sync(lambda: store.remove_unused(in_use, dry_run=dry_run))
+
+    async def list_volumes(self) -> builtins.list[str]:
+        return self._volumes.names()
+
+    async def remove_volume(self, name: str) -> None:
+        def in_use() -> set[str]:
+            living = _sweep.sweep(self._state, self._runs_here)
+            return {name for meta in living for name in meta.volumes}
+
+        await anyio.to_thread.run_sync(self._volumes.remove, name, in_use)
 
     async def diagnose(self) -> Diagnosis:
         return await _doctor.diagnose(self._host)

@@ -82,6 +82,8 @@ class Meta:
     detached: bool = False
     datasets: list[str] = field(default_factory=list)
     """Digests of the datasets that it mounts."""
+    volumes: list[str] = field(default_factory=list)
+    """Names of the volumes that it mounts."""
 
     @property
     def is_here(self) -> bool:

@@ -30,6 +30,7 @@ from sandboxkit.cli import (
     stop,
     tasks,
     top,
+    volumes,
 )
 from sandboxkit.cli._text import safe_line
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
@@ -42,7 +43,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    part of the request failed (cleanup, demo, doctor, ls, stop, tasks)
+  1    part of the request failed (cleanup, demo, doctor, ls, stop, tasks, volumes)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed
@@ -66,6 +67,7 @@ _VERBS = (
     logs,
     stop,
     cleanup,
+    volumes,
     bake,
     doctor,
     top,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args, get_origin
 
 from sandboxkit import _registry
-from sandboxkit.datasets import Dataset
+from sandboxkit.datasets import Dataset, Volume
 from sandboxkit.egress import Egress
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.options import ALL_OPTIONS, Option, SpecOptions
@@ -23,7 +23,7 @@ _REPEATED = {
     "K=V": "K alone copies yours",
     "K": "copies yours",
     "TAG": "repeatable",
-    "DIR=DATA": "DATA is a folder of yours or sha256:...",
+    "DIR=DATA": "DATA is a folder of yours, sha256:... or volume:NAME",
 }
 """Notes that help texts add to options that can be given several times, by the names of their values."""
 
@@ -177,10 +177,14 @@ def provider_name(args: argparse.Namespace) -> str:
     return args.provider or _registry.default_name()
 
 
-def _mount(text: str) -> tuple[str, Dataset]:
+def _mount(text: str) -> tuple[str, Dataset | Volume]:
     point, _, data = text.partition("=")
     if not point or not data:
-        raise ConfigurationError(f"--mount {text!r} is not valid; write --mount /data=./folder")
+        raise ConfigurationError(
+            f"--mount {text!r} is not valid; write --mount /data=./folder or /data=volume:NAME"
+        )
+    if data.startswith("volume:"):
+        return point, Volume(data.removeprefix("volume:"))
     return point, Dataset(digest=data) if data.startswith("sha256:") else Dataset(data)
 
 

@@ -1,7 +1,16 @@
-"""Data that sandboxes mount read-only: snapshots of folders, stored once and named by their content."""
+"""What sandboxes mount: read-only snapshots of folders, named by their content, and writable volumes."""
 
 from sandboxkit.datasets._dataset import Dataset
 from sandboxkit.datasets._points import check_mounts
 from sandboxkit.datasets._store import DatasetStore, is_digest
+from sandboxkit.datasets._volume import Volume, split_mounts, volume_of
 
-__all__ = ["Dataset", "DatasetStore", "check_mounts", "is_digest"]
+__all__ = [
+    "Dataset",
+    "DatasetStore",
+    "Volume",
+    "check_mounts",
+    "is_digest",
+    "split_mounts",
+    "volume_of",
+]

@@ -1,4 +1,4 @@
-"""Checks the folders of a sandbox at which datasets are mounted."""
+"""Checks the folders of a sandbox at which datasets and volumes are mounted."""
 
 import posixpath
 from collections.abc import Collection
@@ -10,7 +10,7 @@ _WRITABLE = ("/tmp", "/workspace")
 
 
 def check_mounts(points: Collection[str], workdir: str | None) -> None:
-    """Raise ConfigurationError for a folder where a dataset would hide what a sandbox needs.
+    """Raise ConfigurationError for a folder where a mount would hide what a sandbox needs.
 
     `points` are absolute paths without "..".
     """
@@ -31,7 +31,7 @@ def _objection(point: str, points: Collection[str], workdir: str | None) -> str:
             return f"it would hide {folder!r}, which is writable"
     for other in points:
         if other != point and _within(path, other):
-            return f"it lies in {other!r}, where another dataset is mounted"
+            return f"it lies in {other!r}, where something else is mounted"
     return ""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, get_args
 
 from sandboxkit import _arguments, _tags
-from sandboxkit.datasets import Dataset, is_digest
+from sandboxkit.datasets import Dataset, Volume, is_digest, volume_of
 from sandboxkit.egress import Egress
 from sandboxkit.options._option import Option, read
 from sandboxkit.types import Interpreter, Network, Profile, Reuse
@@ -37,16 +37,23 @@ def _interpreter(name: str, value: Any) -> Interpreter:
 def _mounts(name: str, value: Any) -> dict[str, str]:
     mounts = _arguments.mapping(name, value, "{'/data': Dataset('folder')}")
     return {
-        _arguments.path(path, name): _digest(f"{name}[{path!r}]", dataset)
-        for path, dataset in mounts.items()
+        _arguments.path(path, name): _source(f"{name}[{path!r}]", mounted)
+        for path, mounted in mounts.items()
     }
 
 
-def _digest(name: str, value: Any) -> str:
-    digest = value.digest if isinstance(value, Dataset) else value
-    if not isinstance(digest, str) or not is_digest(digest):
-        _arguments.refuse(name, value, "Dataset('folder'), or a stored one's digest, 'sha256:...'")
-    return digest
+def _source(name: str, value: Any) -> str:
+    if isinstance(value, Dataset):
+        return value.digest
+    if isinstance(value, Volume):
+        return value.source
+    if isinstance(value, str) and (is_digest(value) or volume_of(value)):
+        return value
+    _arguments.refuse(
+        name,
+        value,
+        "Dataset('folder'), a stored one's digest, 'sha256:...', Volume('name') or 'volume:name'",
+    )
 
 
 def _network(name: str, value: Any) -> str | Egress:
@@ -75,7 +82,9 @@ _argv = _arguments.optional(lambda name, value: _arguments.argv(value, name))
 _positive = _arguments.optional(_arguments.positive)
 _whole = _arguments.optional(_arguments.integer)
 _python = _arguments.optional(_interpreter)
-_MOUNTS = Option(_mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"},))
+_MOUNTS = Option(
+    _mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"}, {"/cache": Volume("pip")})
+)
 _NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"]), ["pypi.org"]))
 
 
@@ -121,7 +130,7 @@ class ConfigOptions(_PlainOptions, total=False):
     """
 
     network: Annotated[Network | list[str], _NETWORK]  # an Egress can hold secrets
-    mounts: Annotated[Mapping[str, str], _MOUNTS]  # digests of stored datasets
+    mounts: Annotated[Mapping[str, str], _MOUNTS]  # 'sha256:...' or 'volume:name'
 
 
 class SpecOptions(_PlainOptions, total=False):
@@ -146,9 +155,9 @@ class SpecOptions(_PlainOptions, total=False):
     reuse: Annotated[Reuse, Option(_choice(Reuse), "", ("reset",))]
     """'reset': after `stop()` the session cleans a sandbox, verifies that its state is as before its
     first command, and returns it to its pool; needs `profile="strict"`. Default: 'never'."""
-    mounts: Annotated[Mapping[str, Dataset | str], _MOUNTS]
-    """Datasets to mount read-only, by their absolute folder in the sandbox. Each is a `Dataset`, or the
-    digest of a stored one. Default: {}."""
+    mounts: Annotated[Mapping[str, Dataset | Volume | str], _MOUNTS]
+    """Datasets to mount read-only and volumes to mount writable, by their absolute folder in the sandbox.
+    Each is a `Dataset`, a stored one's digest, a `Volume`, or 'volume:name'. Default: {}."""
 
 
 ALL_OPTIONS = read(SpecOptions)

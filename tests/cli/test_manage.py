@@ -312,9 +312,31 @@ def test_a_mounted_folder_is_stored_until_a_cleanup_of_datasets(
     assert f"no dataset '{digest}' is stored" in gone.stderr
 
 
+def test_a_volume_keeps_what_a_sandbox_wrote_until_it_is_removed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    assert cli("volumes", "ls").stdout == ""
+    for expected in ("1\n", "2\n"):
+        script = "echo line >> /cache/file; wc -l < /cache/file"
+        shown = cli("run", "--mount", "/cache=volume:pip", "--", "sh", "-c", script)
+        assert shown.stdout == expected, shown.stderr
+    assert cli("volumes", "ls").stdout == "pip\n"
+    removed = cli("volumes", "rm", "pip", "other", "-p", "local")
+    assert (removed.returncode, removed.stdout) == (1, "pip\n")
+    assert "no volume 'other'" in removed.stderr
+    assert cli("volumes", "ls").stdout == ""
+    misspelt = cli("volumes", "rm", "Pip")
+    assert misspelt.returncode == 2
+    assert "use 1 to 32 characters of a-z" in misspelt.stderr
+
+
 def test_a_mount_without_data_is_refused(cli: Cli) -> None:
     result = cli("run", "--mount", "/data", "--", "true")
-    assert "--mount '/data' is not valid; write --mount /data=./folder" in result.stderr
+    assert (
+        "--mount '/data' is not valid; write --mount /data=./folder or /data=volume:NAME"
+        in result.stderr
+    )
 
 
 def test_cleanup_works_across_providers(cli: Cli, detached: str, tag: str) -> None:

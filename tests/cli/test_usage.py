@@ -22,6 +22,7 @@ VERBS = (
     "logs",
     "stop",
     "cleanup",
+    "volumes",
     "doctor",
     "top",
     "grpo",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import Operation, SandboxError, Session
+from sandboxkit import Operation, SandboxError, Session, Volume
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import kill_tree
@@ -182,6 +182,25 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
         "test_copies_that_no_sandbox_uses_are_removed",
         None,
     ),
+    (
+        weakened_mounts.ForgetsVolumes,
+        "test_what_a_sandbox_writes_to_a_volume_another_one_finds_and_changes",
+        None,
+    ),
+    (
+        weakened_mounts.GivesVolumesToTheirMaker,
+        "test_what_a_sandbox_writes_to_a_volume_another_one_finds_and_changes",
+        None,
+    ),
+    (weakened_mounts.ForgetsVolumes, "test_sandboxes_share_a_volume_while_they_run", None),
+    (weakened_mounts.HasOneVolume, "test_volumes_of_other_names_are_apart", None),
+    (weakened_mounts.RemovesUsedVolumes, "test_a_volume_in_use_is_not_removed", None),
+    (weakened_mounts.KeepsRemovedVolumes, "test_a_volume_stays_until_it_is_removed", None),
+    (
+        weakened_mounts.KeepsRemovedVolumes,
+        "test_removing_a_volume_that_does_not_exist_is_an_error",
+        None,
+    ),
 ]
 
 
@@ -287,6 +306,8 @@ def test_the_check_fails_on_its_mutant(
             "mounting": provider,
             "mounted": sandbox,
             "dataset": dataset,
+            "writing": provider,
+            "volume": Volume("test"),
             "tree": _TREES.get(tree or ""),
             "large": _large(tmp_path),
             "kind": bytearray,

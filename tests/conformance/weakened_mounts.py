@@ -2,6 +2,8 @@
 
 import builtins
 import dataclasses
+import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from unittest import mock
 
 import anyio
 
+from sandboxkit import Volume
 from sandboxkit.provider import DatasetStore
 from sandboxkit.providers.local import LocalProvider, _layout
 from sandboxkit.types import SandboxSpec
@@ -136,6 +139,56 @@ class RemovesMountedDatasets(LocalProvider):
         for path in () if dry_run else stored:
             shutil.rmtree(path)
         return [f"sha256:{path.name}" for path in stored]
+
+
+class ForgetsVolumes(LocalProvider):
+    """Each sandbox has a new volume."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return await super().create(_with_volume(spec, Volume(secrets.token_hex(8))))
+
+
+class HasOneVolume(LocalProvider):
+    """All volumes are the same."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return await super().create(_with_volume(spec, Volume("one")))
+
+
+class GivesVolumesToTheirMaker(LocalProvider):
+    """Only the user who made something in a volume may change it, and each sandbox has another user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        patched = mock.patch.object(
+            self._host, "owning", lambda _, folders, sources: os.dup(self._host._namespace(sources))
+        )
+        patched.start()
+
+
+class RemovesUsedVolumes(LocalProvider):
+    """The removal of a volume does not look whether a sandbox mounts it."""
+
+    async def remove_volume(self, name: str) -> None:
+        self._volumes.remove(name, list)
+
+
+class KeepsRemovedVolumes(LocalProvider):
+    """A volume that was removed is not listed, but its content is there when it is made again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._removed: set[str] = set()
+
+    async def list_volumes(self) -> builtins.list[str]:
+        return [name for name in await super().list_volumes() if name not in self._removed]
+
+    async def remove_volume(self, name: str) -> None:
+        self._removed.add(name)
+
+
+def _with_volume(spec: SandboxSpec, volume: Volume) -> SandboxSpec:
+    return dataclasses.replace(spec, mounts=dict.fromkeys(spec.mounts, volume.source))
 
 
 def _copy(source: Path, *, writable: bool) -> Path:

@@ -22,6 +22,7 @@ from sandboxkit.testing.conformance.starts import (
 )
 from sandboxkit.testing.conformance.streams import StreamsConformance
 from sandboxkit.testing.conformance.transfers import TransfersConformance
+from sandboxkit.testing.conformance.volumes import VolumesConformance
 
 __all__ = ["CoreConformance", "ProviderConformance"]
 
@@ -41,6 +42,7 @@ class CoreConformance(
     PortsConformance,
     EgressConformance,
     MountsConformance,
+    VolumesConformance,
     ForksConformance,
     SilenceConformance,
     LostConnectionConformance,

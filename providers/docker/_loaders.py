@@ -1,0 +1,84 @@
+"""Loader containers: never started, they are a way for a client to write into a volume of the daemon."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
+
+from sandboxkit.providers.docker._container import AGENT_PATH
+
+__all__ = ["loader", "remove_abandoned"]
+
+_CLIENT = "sandboxkit.dataset.client"
+_LOADER = "sandboxkit-dataset-loader-"
+_LOADED_WITHIN = 24 * 3600
+"""Age (s) from which a loader container of another machine is abandoned."""
+
+
+# Any: the docker package has no types.
+@contextmanager
+def loader(api: Any, image: str, volume: str, target: str) -> Iterator[str]:
+    """Make a container that mounts a volume at `target`, yield its id, and remove it in the end.
+
+    `image` is any image that is present.
+    """
+    mount = {"Type": "volume", "Source": volume, "Target": target}
+    container = api.create_container_from_config(
+        {
+            "Image": image,
+            "Entrypoint": [AGENT_PATH],
+            "Labels": {_CLIENT: _client()},
+            "HostConfig": {
+                "NetworkMode": "none",
+                "Mounts": [mount | {"VolumeOptions": {"NoCopy": True}}],
+            },
+        },
+        f"{_LOADER}{secrets.token_hex(8)}",
+    )["Id"]
+    try:
+        yield container
+    finally:
+        api.remove_container(container, force=True)
+
+
+def remove_abandoned(api: Any) -> None:
+    """Remove loader containers of killed clients, which keep volumes in use."""
+    loaders = [
+        item
+        for item in api.containers(all=True, filters={"label": _CLIENT})
+        if any(name.startswith(f"/{_LOADER}") for name in item["Names"])
+    ]
+    newest = max((item["Created"] for item in loaders), default=0)
+    for item in loaders:
+        old = item["Created"] < newest - _LOADED_WITHIN
+        if old or _is_dead(item["Labels"][_CLIENT]):
+            try:
+                api.remove_container(item["Id"], force=True)
+            except NotFound:
+                pass  # another client has just removed it
+
+
+def _client() -> str:
+    """Return text that tells this process from all others, also on other machines; "" without /proc."""
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else f"{boot}.{namespace}.{pid}.{fields[18]}"
+
+
+def _is_dead(client: str) -> bool:
+    """Whether a client was a process of this machine, in this pid namespace, that is gone."""
+    here = _client().split(".")[:2]
+    place, _, rest = client.rpartition(".")[0].rpartition(".")
+    return bool(client) and place.split(".") == here and _identity(int(rest)) != client

@@ -1,0 +1,128 @@
+"""Volumes of local sandboxes: folders below the state folder that sandboxes write to."""
+
+import fcntl
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from sandboxkit.errors import VolumeError
+from sandboxkit.provider import state_folder
+
+__all__ = ["LocalVolumes"]
+
+_FOLDER = re.compile(r"([a-z0-9-]+)\.[0-9a-f]{16}")
+_REMOVED = ".removed-"
+
+
+class LocalVolumes:
+    """The volumes of this user, one folder each.
+
+    A folder has a random suffix, so that a volume that is made again is never mistaken for the removed one.
+    A start holds a shared lock (flock) on each folder until the sandbox's metadata name the volume; a
+    removal takes an exclusive one. The lock on the parent folder is held only while a name is looked up,
+    made or renamed.
+    """
+
+    def __init__(self, owner: tuple[int, int]) -> None:
+        """`owner` is the uid and gid of the folders."""
+        self._owner = owner
+
+    @contextmanager
+    def held(self, volumes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+        """Make missing volumes and keep all from removal; yield the folder of each mount point.
+
+        Raises VolumeError while one of them is being removed.
+        """
+        with ExitStack() as locks:
+            folders = {point: self._hold(name, locks) for point, name in volumes.items()}
+            yield folders
+
+    def names(self) -> list[str]:
+        """Return the names of all volumes, sorted."""
+        return sorted(self._folders())
+
+    def remove(self, name: str, in_use: Callable[[], Collection[str]]) -> None:
+        """Remove a volume. `in_use` returns the names of volumes that sandboxes mount; it is called once,
+        when no sandbox can begin to use this one.
+
+        Raises VolumeError if there is no such volume, or if a sandbox mounts it.
+        """
+        with ExitStack() as locks:
+            with self._changing() as parent:
+                folder = self._folders().get(name)
+                if folder is None:
+                    raise VolumeError(
+                        f"no volume {name!r} in {parent}; `sandboxkit volumes ls` shows all",
+                        provider="local",
+                    )
+                free = _locked(folder, fcntl.LOCK_EX, locks)
+            if not free or name in in_use():
+                raise VolumeError(
+                    f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
+                    provider="local",
+                )
+            with self._changing() as parent:
+                removed = parent / f"{_REMOVED}{secrets.token_hex(8)}"
+                folder.rename(removed)
+        self._clear(parent)
+
+    def _hold(self, name: str, locks: ExitStack) -> str:
+        with self._changing() as parent:
+            folder = self._folders().get(name)
+            if folder is None:
+                folder = parent / f"{name}.{secrets.token_hex(8)}"
+                folder.mkdir(mode=0o755)
+            if os.geteuid() == 0:  # each time: whoever made it may have been killed before this
+                os.chown(folder, *self._owner)
+            if not _locked(folder, fcntl.LOCK_SH, locks):
+                raise VolumeError(f"volume {name!r} is being removed: try again", provider="local")
+        return str(folder)
+
+    def _folders(self) -> dict[str, Path]:
+        try:
+            found = os.listdir(_parent())
+        except FileNotFoundError:
+            return {}
+        matches = filter(None, map(_FOLDER.fullmatch, found))
+        return {match[1]: _parent() / match[0] for match in matches}
+
+    @contextmanager
+    def _changing(self) -> Iterator[Path]:
+        parent = _parent()
+        parent.mkdir(mode=0o700, exist_ok=True)
+        with ExitStack() as lock:
+            _locked(parent, fcntl.LOCK_EX, lock, wait=True)
+            yield parent
+
+    def _clear(self, parent: Path) -> None:
+        """Delete removed volumes, also those of removals that were killed."""
+        for removed in parent.glob(f"{_REMOVED}*"):
+            # Programs and not shutil: a sandbox can nest folders deeper than Python can recurse.
+            for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+                subprocess.run([*command, "--", str(removed)], capture_output=True, check=False)
+
+
+def _parent() -> Path:
+    return state_folder() / "volumes"
+
+
+def _locked(folder: Path, kind: int, locks: ExitStack, *, wait: bool = False) -> bool:
+    """Lock a folder until `locks` closes; return False if another process has a lock against it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    locks.callback(_unlock, descriptor)
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    # Closing is not enough: a child that was forked meanwhile may have a copy.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
