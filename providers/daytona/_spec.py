@@ -31,7 +31,7 @@ SNAPSHOT = "snapshot:"
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "this provider does not support GPUs yet",
-    "mounts": "datasets are mounted on local and docker only; build the data into an image, or upload it",
+    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Daytona cannot honour, each with the reason."""
 _SIZES = {"cpus": 1, "memory_mb": 1024, "disk_mb": 1024}

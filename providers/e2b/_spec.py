@@ -34,7 +34,7 @@ UNSUPPORTED = {
     "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
-    "mounts": "datasets are mounted on local and docker only; build the data into a template, or upload it",
+    "mounts": "only local and docker mount datasets and volumes; build the data into a template, or upload it",
 }
 """The fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)

@@ -13,7 +13,7 @@ __all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
 
 UNSUPPORTED = {
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",
-    "mounts": "datasets are mounted on local and docker only; build the data into an image, or upload it",
+    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Kubernetes cannot honour, each with the reason."""
 LEAST_MEMORY_MB = 32
