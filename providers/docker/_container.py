@@ -180,7 +180,8 @@ def create_body(
 
     `own_user` runs commands with profile="strict" if neither the spec nor the image names a user
     other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
-    sandbox to paths on the daemon's machine, read-only. `volumes` are further mounts as they are. Raises ConfigurationError for an image with volumes and profile="strict".
+    sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in Docker's words.
+    Raises ConfigurationError for an image with volumes and profile="strict".
     """
     user = spec.user or image.user or None
     host: dict[str, object] = {

@@ -49,7 +49,7 @@ class WritableVolumes:
             async with self._lock:
                 if again or name not in self._ready:
                     await self._daemon.call(
-                        partial(_prepare, image=image, name=name),
+                        partial(_prepare, image=image, name=name, replace=again),
                         what="start a sandbox: a volume could not be made",
                     )
                     self._ready.add(name)
@@ -95,27 +95,40 @@ def _names(api: Any) -> list[str]:
     return sorted(item["Labels"][_LABEL] for item in listed)
 
 
-def _prepare(api: Any, image: str, name: str) -> None:
-    """Create a volume in which users of all sandboxes may write; do no harm to one that exists."""
+def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
+    """Create a volume in which users of all sandboxes may write; do no harm to one that exists.
+
+    With `replace`, a volume without our label is one that the daemon has just made for a container.
+    """
     volume = volume_name(name)
-    try:
-        api.inspect_volume(volume)
-        if _LABEL not in _labels(api, name):
-            api.remove_volume(volume)  # an empty one that the daemon made for a container
-    except NotFound:
-        pass
-    except APIError as error:
-        if is_status(error, 409):
+    if _LABEL not in _labels(api, name) and not (replace and _is_gone(api, volume)):
+        try:
+            api.inspect_volume(volume)
+        except NotFound:
+            pass
+        else:
             raise ConfigurationError(
-                f"Docker has a volume {volume!r} that sandboxkit did not make, and a container uses it: "
-                f"remove it, or name the volume otherwise than {name!r}",
+                f"Docker has a volume {volume!r} that sandboxkit did not make: remove it, or name the "
+                f"volume otherwise than {name!r}",
                 provider="docker",
-            ) from error
-        raise
+            )
     api.create_volume(volume, labels={_LABEL: name})
     with loader(api, image, volume, _TARGET) as container:
         # From above, because the daemon leaves the folder that it unpacks into as it is.
         api.put_archive(container, "/", _writable_folder(_TARGET.strip("/")))
+
+
+def _is_gone(api: Any, volume: str) -> bool:
+    """Remove a volume; return False if a container refers to it."""
+    try:
+        api.remove_volume(volume)
+    except NotFound:
+        return True
+    except APIError as error:
+        if is_status(error, 409):
+            return False
+        raise
+    return True
 
 
 def _remove(api: Any, name: str) -> None:

@@ -82,7 +82,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
         self._remains: dict[str, list[str]] = {}
         """Control groups of ended sandboxes that could not be removed because the kernel still used
         them. Each creation, and the provider's `aclose`, tries to remove them again."""
-        self._volumes = LocalVolumes(self._host.owner())
+        self._volumes = LocalVolumes(self._state, self._host.owner())
         self._sweeper = _sweep.LocalSweeper(self._state, self._runs_here)
 
     def check(self, spec: SandboxSpec) -> None:

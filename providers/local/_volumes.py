@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sandboxkit.errors import VolumeError
-from sandboxkit.provider import state_folder
+from sandboxkit.providers.local._state import StateDir
 
 __all__ = ["LocalVolumes"]
 
@@ -27,9 +27,13 @@ class LocalVolumes:
     made or renamed.
     """
 
-    def __init__(self, owner: tuple[int, int]) -> None:
+    def __init__(self, state: StateDir, owner: tuple[int, int]) -> None:
         """`owner` is the uid and gid of the folders."""
-        self._owner = owner
+        self._state, self._owner = state, owner
+
+    @property
+    def _parent(self) -> Path:
+        return self._state.path / "volumes"
 
     @contextmanager
     def held(self, volumes: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -52,11 +56,11 @@ class LocalVolumes:
         Raises VolumeError if there is no such volume, or if a sandbox mounts it.
         """
         with ExitStack() as locks:
-            with self._changing() as parent:
+            with self._changing():
                 folder = self._folders().get(name)
                 if folder is None:
                     raise VolumeError(
-                        f"no volume {name!r} in {parent}; `sandboxkit volumes ls` shows all",
+                        f"no volume {name!r} in {self._parent}; `sandboxkit volumes ls` shows all",
                         provider="local",
                     )
                 free = _locked(folder, fcntl.LOCK_EX, locks)
@@ -65,16 +69,15 @@ class LocalVolumes:
                     f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
                     provider="local",
                 )
-            with self._changing() as parent:
-                removed = parent / f"{_REMOVED}{secrets.token_hex(8)}"
-                folder.rename(removed)
-        self._clear(parent)
+            with self._changing():
+                folder.rename(self._parent / f"{_REMOVED}{secrets.token_hex(8)}")
+        self._clear()
 
     def _hold(self, name: str, locks: ExitStack) -> str:
-        with self._changing() as parent:
+        with self._changing():
             folder = self._folders().get(name)
             if folder is None:
-                folder = parent / f"{name}.{secrets.token_hex(8)}"
+                folder = self._parent / f"{name}.{secrets.token_hex(8)}"
                 folder.mkdir(mode=0o755)
             if os.geteuid() == 0:  # each time: whoever made it may have been killed before this
                 os.chown(folder, *self._owner)
@@ -84,30 +87,25 @@ class LocalVolumes:
 
     def _folders(self) -> dict[str, Path]:
         try:
-            found = os.listdir(_parent())
+            found = os.listdir(self._parent)
         except FileNotFoundError:
             return {}
         matches = filter(None, map(_FOLDER.fullmatch, found))
-        return {match[1]: _parent() / match[0] for match in matches}
+        return {match[1]: self._parent / match[0] for match in matches}
 
     @contextmanager
-    def _changing(self) -> Iterator[Path]:
-        parent = _parent()
-        parent.mkdir(mode=0o700, exist_ok=True)
+    def _changing(self) -> Iterator[None]:
+        self._parent.mkdir(mode=0o700, exist_ok=True)
         with ExitStack() as lock:
-            _locked(parent, fcntl.LOCK_EX, lock, wait=True)
-            yield parent
+            _locked(self._parent, fcntl.LOCK_EX, lock, wait=True)
+            yield
 
-    def _clear(self, parent: Path) -> None:
+    def _clear(self) -> None:
         """Delete removed volumes, also those of removals that were killed."""
-        for removed in parent.glob(f"{_REMOVED}*"):
+        for removed in self._parent.glob(f"{_REMOVED}*"):
             # Programs and not shutil: a sandbox can nest folders deeper than Python can recurse.
             for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
                 subprocess.run([*command, "--", str(removed)], capture_output=True, check=False)
-
-
-def _parent() -> Path:
-    return state_folder() / "volumes"
 
 
 def _locked(folder: Path, kind: int, locks: ExitStack, *, wait: bool = False) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, Session, Volume
+from sandboxkit import ConfigurationError, Operation, Session, Volume, VolumeError
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.testing.conformance._base import until
 from tests.docker.test_datasets import docker
@@ -48,12 +48,16 @@ def remove(volume: Volume) -> None:
     Operation(DockerProvider().remove_volume(volume.name)).result(60)
 
 
-def test_a_volume_of_somebody_else_is_not_used(volume: Volume, tag: str) -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_a_volume_of_somebody_else_is_neither_used_nor_removed(
+    volume: Volume, tag: str, used: bool
+) -> None:
     docker("volume", "create", on_daemon(volume))
     container = f"sandboxkit-test-{tag}"
     image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", "sandboxkit/python:3.11")
-    mount = f"{on_daemon(volume)}:/data"
-    docker("create", "--name", container, "--volume", mount, image, "true")
+    if used:
+        mount = f"{on_daemon(volume)}:/data"
+        docker("create", "--name", container, "--volume", mount, image, "true")
     try:
         with (
             Session(DockerProvider(), mounts={"/cache": volume}) as session,
@@ -61,14 +65,18 @@ def test_a_volume_of_somebody_else_is_not_used(volume: Volume, tag: str) -> None
         ):
             session.run(["true"]).result(60)
         assert volume.name not in Operation(DockerProvider().list_volumes()).result(60)
+        with pytest.raises(VolumeError, match=f"no volume '{volume.name}'"):
+            remove(volume)
+        assert docker("volume", "inspect", on_daemon(volume))
     finally:
-        docker("rm", container)
+        if used:
+            docker("rm", container)
 
 
 def test_a_volume_that_was_removed_is_made_again(volume: Volume) -> None:
     with Session(DockerProvider(), mounts={"/cache": volume}) as session:
         for profile in ("standard", "strict"):
-            result = session.run(["touch", "/cache/file"], profile=profile).result(60)  # type: ignore[arg-type]  # a profile
+            result = session.run(["touch", "/cache/file"], profile=profile).result(60)
             assert result.returncode == 0, result.stderr
             until(lambda: not docker(*containers(volume)), "the sandbox is gone")
             docker("volume", "rm", on_daemon(volume))
