@@ -6,6 +6,7 @@ from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._session import Session
+from sandboxkit._snapshot import Snapshot
 from sandboxkit.datasets import Dataset, Volume
 from sandboxkit.egress import Credential, Egress, EgressRecord
 from sandboxkit.errors import (
@@ -33,6 +34,8 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
+    SnapshotInUseError,
+    SnapshotNotFoundError,
     TerminalError,
     VolumeError,
 )
@@ -95,6 +98,9 @@ __all__ = [
     "SandboxState",
     "SandboxTerminatedError",
     "Session",
+    "Snapshot",
+    "SnapshotInUseError",
+    "SnapshotNotFoundError",
     "TerminalError",
     "Usage",
     "Volume",

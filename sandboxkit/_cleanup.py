@@ -4,15 +4,16 @@
 the first start of each session whose sandboxes are on this machine. It deletes a sandbox only if
 its owner was a process of this machine that is gone, and its lifetime has passed by both clocks
 (see _owners). It never touches a sandbox with a live or unknown owner, or with lifetime left:
-that sandbox ends with its lifetime, or by `sandboxkit cleanup`.
+that sandbox ends with its lifetime, or by `sandboxkit cleanup`. It also deletes expired snapshots.
 """
 
+import time
 from collections.abc import Mapping
 
 from sandboxkit import _owners
-from sandboxkit.errors import SandboxError
+from sandboxkit.errors import SandboxError, SnapshotInUseError
 from sandboxkit.provider import Provider
-from sandboxkit.types import SandboxInfo
+from sandboxkit.types import SandboxInfo, SnapshotInfo
 
 
 async def sweep_strays(provider: Provider) -> None:
@@ -23,13 +24,48 @@ async def sweep_strays(provider: Provider) -> None:
             async for info in provider.list({})
             if _owners.is_orphan(info) and _owners.is_expired(info)
         ]
-    except SandboxError:
+        await sweep_snapshots(provider)
+    except (SandboxError, ExceptionGroup):
         return  # the concurrent start reports the backend's error
     for info in strays:
         try:
             await provider.delete(info.id)
         except SandboxError:
             pass
+
+
+async def sweep_snapshots(
+    provider: Provider,
+    *,
+    tags: Mapping[str, str] | None = None,
+    older_than: float | None = None,
+    dry_run: bool = False,
+) -> list[SnapshotInfo]:
+    """Delete the snapshots that have expired, or, with `tags` or `older_than` (s), all that match these.
+
+    Return the deleted snapshots; with `dry_run`, delete nothing and return those that would be deleted. One
+    in use stays. Other failures are raised together as one ExceptionGroup, after all were tried.
+    """
+    now, removed = time.time(), []
+    errors: list[Exception] = []
+    async for info in provider.list_snapshots(tags or {}):
+        expired = info.expires_at is not None and info.expires_at.timestamp() <= now
+        chosen = bool(tags) or older_than is not None or expired
+        if older_than is not None and now - info.created_at.timestamp() < older_than:
+            chosen = False
+        if not chosen:
+            continue
+        try:
+            if not dry_run:
+                await provider.delete_snapshot(info.id)
+            removed.append(info)
+        except SnapshotInUseError:
+            pass
+        except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} snapshots could not be deleted", errors)
+    return removed
 
 
 async def sweep(

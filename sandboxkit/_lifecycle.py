@@ -121,6 +121,10 @@ class Lifecycle:
         """When the sandbox was created, and when its lifetime last began (monotonic seconds)."""
         self.equip: Callable[[str], Awaitable[None]] | None = None
         """The last step of a start, given the sandbox's id: it brings what works through this process."""
+        self.after: Callable[[Lifecycle], Awaitable[None]] | None = None
+        """The last step of a stop, when nothing of the sandbox is left."""
+        self.pooled = True
+        """Whether the sandbox may come from a pool."""
         self.jobs = 0
         """How many earlier lives used this sandbox."""
         self.failures = 0
@@ -349,7 +353,7 @@ class Lifecycle:
         if self._leave_room is None:
             self._to(State.QUEUED)
             self.context.look(self)
-            if pool is None or not pool.takes(self.spec):
+            if pool is None or not self.pooled or not pool.takes(self.spec):
                 await self.take_room()
             elif isinstance(found := await pool.take(self), Lifecycle):
                 self.inherit(found)
@@ -419,6 +423,8 @@ class Lifecycle:
         if self.state is not State.STOPPED:
             self._to(State.STOPPED)
         self._gone()
+        if self.after is not None:
+            await self.after(self)
 
     async def _given_back(self) -> bool:
         """Offer the sandbox to the pool; return False if it must be deleted instead."""

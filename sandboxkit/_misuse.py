@@ -1,7 +1,9 @@
-"""Helpful errors for calls whose arguments do not match the signature."""
+"""Where a caller went wrong: arguments that do not match a signature, and the line of a call."""
 
 import functools
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
@@ -65,3 +67,14 @@ def _remedy(
         f"{title}() takes {', '.join(by_place) or 'nothing'} by position: pass "
         f"{_arguments.shown(first)} and what follows by name, such as {parameters[-1].name}="
     )
+
+
+def call_site() -> str:
+    """Return the caller's line outside the core, such as "train.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package, _, rest = str(frame.f_globals.get("__name__")).partition(".")
+        if package != "sandboxkit" or rest.startswith("integrations"):
+            break
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -36,20 +36,20 @@ class CommandLimits:
     output: int | None = OUTPUT_LIMIT
 
 
+Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[Exit]]]]
+"""Prepares a command, for example starts its sandbox, and returns the function that runs it."""
+
+
 def checked_limits(
     timeout: float | None, deadline: float | None, check: bool, output_limit: int | None
 ) -> CommandLimits:
-    """Return the limits that a caller gave. Raises ConfigurationError for a bad one."""
+    """Return the limits of a command; raise ConfigurationError for one that is not valid."""
     return CommandLimits(
         timeout=_arguments.timeout(timeout),
         deadline=None if deadline is None else _arguments.positive("deadline", deadline),
         check=_arguments.flag("check", check),
         output=None if output_limit is None else _arguments.size("output_limit", output_limit),
     )
-
-
-Ready = Callable[[], Awaitable[Callable[[Output], Awaitable[Exit]]]]
-"""Prepares a command, for example starts its sandbox, and returns the function that runs it."""
 
 
 class Process(Operation[ProcessResult]):

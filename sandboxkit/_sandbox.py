@@ -4,28 +4,28 @@ import builtins
 import contextlib
 import os
 import posixpath
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from sandboxkit import _ambient, _arguments, _tags
+from sandboxkit import _ambient, _arguments, _forking, _tags
+from sandboxkit._forking import TTL
 from sandboxkit._lifecycle import Lifecycle, SessionContext
-from sandboxkit._misuse import explained
+from sandboxkit._misuse import call_site, explained
 from sandboxkit._operation import Operation
 from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process, checked_limits
+from sandboxkit._snapshot import Snapshot
 from sandboxkit._states import State
 from sandboxkit._streams import Stdin, command_input
 from sandboxkit._work import start_detached
 from sandboxkit.display import Shown
-from sandboxkit.errors import ConfigurationError, SandboxFileError
+from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
     Command,
     Exit,
     FileInfo,
-    FileType,
     Network,
     Output,
     PtySize,
@@ -33,6 +33,7 @@ from sandboxkit.types import (
     SandboxInfo,
     SandboxSpec,
     SandboxState,
+    SnapshotKind,
     Usage,
 )
 
@@ -77,7 +78,7 @@ class Sandbox(Shown):
         sandbox_id: str | None = None,
     ) -> None:
         self._provider = provider
-        self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=_caller())
+        self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=call_site())
         self._reached_by_id = sandbox_id is not None
         self._network: NetworkControl | None = None
         if spec.egress is not None:
@@ -304,9 +305,7 @@ class Sandbox(Shown):
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
         """Read a whole file. Raises SandboxFileNotFoundError, or SandboxFileError past `max_bytes`."""
         path, max_bytes = _arguments.path(path), _arguments.size("max_bytes", max_bytes)
-        return self._call(
-            lambda sandbox_id: self._provider.read_file(sandbox_id, path, max_bytes=max_bytes)
-        )
+        return self._call(lambda box: self._provider.read_file(box, path, max_bytes=max_bytes))
 
     def write_file(
         self, path: str, data: _arguments.Content, *, mode: int | None = None
@@ -364,15 +363,7 @@ class Sandbox(Shown):
         )
 
         async def fetch(sandbox_id: str) -> "Transfer":
-            info = await self._provider.stat(sandbox_id, remote)
-            if info.type not in (FileType.FILE, FileType.DIRECTORY):
-                raise SandboxFileError(f"{remote!r} is a {info.type}; not downloaded", path=remote)
-            single = info.type is FileType.FILE
-            path = target
-            if single and os.path.isdir(target):
-                path = os.path.join(target, posixpath.basename(remote))
-            tar = self._provider.get_archive(sandbox_id, remote)
-            return await _transfer.unpack(tar, path, single=single, limits=limits)
+            return await _transfer.receive(self._provider, sandbox_id, remote, target, limits)
 
         return self._call(fetch)
 
@@ -388,10 +379,8 @@ class Sandbox(Shown):
 
     def remove(self, path: str, *, recursive: bool = False) -> Operation[None]:
         """Remove a file, a link or an empty folder; with `recursive` a whole tree."""
-        path, recursive = _arguments.path(path), _arguments.flag("recursive", recursive)
-        return self._call(
-            lambda sandbox_id: self._provider.remove(sandbox_id, path, recursive=recursive)
-        )
+        path, deep = _arguments.path(path), _arguments.flag("recursive", recursive)
+        return self._call(lambda box: self._provider.remove(box, path, recursive=deep))
 
     def logs(self) -> Operation[bytes]:
         """Return the newest output of the sandbox's main command, stdout and stderr together."""
@@ -422,6 +411,30 @@ class Sandbox(Shown):
             await self._provider.renew(sandbox_id, lifetime)
 
         return self._call(renew)
+
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        ttl: float = TTL,
+        tags: _tags.Tags | None = None,
+        kind: SnapshotKind = "files",
+    ) -> Operation[Snapshot]:
+        """Store what the sandbox has written, for `session.sandbox(snapshot=...)`.
+
+        Commands stand still meanwhile. `ttl` (s) is how long it is kept. It has the sandbox's tags and
+        `tags`. Raises ConfigurationError where the backend cannot keep `kind`, and CapacityError if the
+        snapshot does not fit.
+        """
+        return _forking.take(self._life, name, ttl, tags, kind)
+
+    def fork(self, n: int) -> "Operation[builtins.list[Sandbox | SandboxError]]":
+        """Start `n` sandboxes with this one's options, and its files as they are now.
+
+        Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
+        raises. The snapshot between them is removed when the last of the sandboxes has stopped.
+        """
+        return _forking.fork(self, n)
 
     def stop(self) -> Operation[None]:
         """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.
@@ -483,14 +496,3 @@ class Sandbox(Shown):
             return lambda output: self._life.during(sandbox_id, lambda box: run(box, led, output))
 
         return Process(argv, ready, limits, live, self._life)
-
-
-def _caller() -> str:
-    """Return the caller's line outside the core, such as "train.py:12"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        package, _, rest = str(frame.f_globals.get("__name__")).partition(".")
-        if package != "sandboxkit" or rest.startswith("integrations"):
-            break
-        frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -32,7 +32,7 @@ from sandboxkit._pool import Pool
 from sandboxkit._process import OUTPUT_LIMIT, Process
 from sandboxkit._reconciler import Reconciler
 from sandboxkit._sandbox import Sandbox
-from sandboxkit._spec import PRELOAD, build, check_abilities
+from sandboxkit._spec import PRELOAD, build, check
 from sandboxkit._states import WITHOUT_ROOM, State
 from sandboxkit._work import Work, start_detached
 from sandboxkit.display.signatures import spelled_out, with_options
@@ -89,8 +89,7 @@ class Session:
         self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
         owner = _owner_pids.setdefault(self._provider, os.getpid())
         _forks.refuse(owner, f"provider {self._provider!r}", "make a new one after a fork")
-        check_abilities(type(self._provider), self._spec)
-        self._provider.check(self._spec)
+        check(self._provider, self._spec)
         self.id = secrets.token_hex(6)
         limiter = Limiter(max_concurrency, _places(self._provider, max_live))
         context = SessionContext(limiter, begins=self._begin, mark=self._mark, full=self._full)
@@ -146,8 +145,7 @@ class Session:
         self._refuse_closed()
         _arguments.flag("counted", counted)
         spec = build(self._spec, overrides)
-        check_abilities(type(self._provider), spec)
-        self._provider.check(spec)
+        check(self._provider, spec)
         self._refuse_reuse(spec)
         return Sandbox(self._provider, spec, self._context if counted else self._uncounted)
 
@@ -238,8 +236,7 @@ class Session:
         """
         self._refuse_closed()
         pool, spec = self._pool, build(self._spec, overrides)
-        check_abilities(type(self._provider), spec)
-        self._provider.check(spec)
+        check(self._provider, spec)
         if pool is None or not pool.takes(spec):
             raise ConfigurationError(
                 "there is no pool to fill: make the Session with pool=, without command= or detach=True"

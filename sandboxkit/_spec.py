@@ -67,8 +67,21 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
             f"reuse='reset' cannot be combined with mounts={', '.join(volumes)}: a volume keeps what one "
             "job writes, and the next job would find it; use reuse='never'"
         )
+    if spec.reuse == "reset" and spec.snapshot is not None:
+        raise ConfigurationError(
+            f"snapshot={spec.snapshot!r} cannot be combined with reuse='reset', which empties the writable "
+            "folders: use reuse='never'"
+        )
     check_mounts(spec.mounts, spec.workdir)
     return spec
+
+
+def check(provider: Provider, spec: SandboxSpec) -> None:
+    """Raise ConfigurationError for a spec that the provider cannot honour, its snapshot included."""
+    check_abilities(type(provider), spec)
+    provider.check(spec)
+    if spec.snapshot is not None:
+        provider.check_snapshot(spec, "files")
 
 
 def check_abilities(kind: type[Provider], spec: SandboxSpec) -> None:

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import posixpath
 import tarfile
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
@@ -15,6 +16,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sandboxkit._untar import ArchiveError, Member, members
 from sandboxkit.errors import ConfigurationError, SandboxFileError
+from sandboxkit.provider import Provider
+from sandboxkit.types import FileType
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 64
@@ -63,6 +66,20 @@ async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
     with closing(_archive(local, name)) as pieces:
         while piece := await anyio.to_thread.run_sync(next, pieces, b""):
             yield piece
+
+
+async def receive(
+    provider: Provider, sandbox_id: str, remote: str, local: str, limits: "DownloadLimits"
+) -> "Transfer":
+    """Copy a file or a folder's contents from a sandbox; see `Sandbox.download`."""
+    info = await provider.stat(sandbox_id, remote)
+    if info.type not in (FileType.FILE, FileType.DIRECTORY):
+        raise SandboxFileError(f"{remote!r} is a {info.type}; not downloaded", path=remote)
+    single = info.type is FileType.FILE
+    if single and os.path.isdir(local):
+        local = os.path.join(local, posixpath.basename(remote))
+    tar = provider.get_archive(sandbox_id, remote)
+    return await unpack(tar, local, single=single, limits=limits)
 
 
 async def unpack(

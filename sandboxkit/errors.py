@@ -12,6 +12,8 @@
     │   │   └── NoRoomError              no room under our own caps within start_timeout
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
+    ├── SnapshotNotFoundError            no such snapshot, or it is gone
+    ├── SnapshotInUseError               sandboxes run from the snapshot that is to be deleted
     ├── SandboxTerminatedError           the sandbox died under a command (lifetime, oom, killed)
     ├── VolumeError                      a volume that does not exist, or that something uses
     ├── SandboxNotCleanError             a reset found something that it could not remove
@@ -62,6 +64,8 @@ __all__ = [
     "SandboxNotFoundError",
     "SandboxStartError",
     "SandboxTerminatedError",
+    "SnapshotInUseError",
+    "SnapshotNotFoundError",
     "TerminalError",
     "VolumeError",
 ]
@@ -152,6 +156,16 @@ class ImageNotFoundError(SandboxStartError):
 
 class SandboxNotFoundError(SandboxError):
     """No sandbox has this id, or it is gone already."""
+
+
+class SnapshotNotFoundError(SandboxError):
+    """No snapshot has this id, or it was removed."""
+
+
+class SnapshotInUseError(SandboxError):
+    """The snapshot cannot be deleted while sandboxes run from it; the message says which or how many."""
+
+    retryable = True
 
 
 class SandboxTerminatedError(SandboxError):

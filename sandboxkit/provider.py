@@ -41,6 +41,8 @@ from sandboxkit.types import (
     SandboxInfo,
     SandboxSpec,
     SandboxState,
+    SnapshotInfo,
+    SnapshotKind,
     StreamName,
     Usage,
 )
@@ -295,6 +297,46 @@ class Provider(ABC):
             "this machine there",
             provider=self.name,
         )
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        """Refuse snapshots of `kind` of a sandbox with these options, or its start from one.
+
+        Called before any I/O. A kind is never replaced by another one. A provider with snapshots
+        overrides this and the three methods below. Raises ConfigurationError.
+        """
+        raise ConfigurationError(
+            f"provider {self.name!r} has no snapshots: use provider='local' or 'docker', or set the sandbox "
+            "up anew"
+        )
+
+    async def take_snapshot(
+        self,
+        sandbox_id: str,
+        *,
+        kind: SnapshotKind,
+        name: str | None,
+        tags: Mapping[str, str],
+        expires: float,
+    ) -> SnapshotInfo:
+        """Store what a running sandbox has written, so that `create` can start others from it.
+
+        Kept: files with modes, owners, times, extended attributes, hard links, holes, and deletions of
+        files of the image; a backend's documentation says what of holes, extended attributes and parts of
+        a second it cannot keep. Kind "files" keeps nothing else: no process, no socket, no variable or
+        secret, none of sandboxkit's own tags, nothing of the agent. Commands stand still meanwhile.
+        `expires` (seconds since the epoch), `name` and `tags` are stored with it.
+        Raises `CapacityError`, with figures, if it does not fit; `ConfigurationError` for what cannot
+        be kept. Failed or cancelled: nothing is left, or something that `list_snapshots` shows.
+        """
+        raise NotImplementedError
+
+    async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        """Iterate over the snapshots that carry all of `tags`, expired ones included."""
+        return
+        yield
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove a snapshot. Idempotent. Raises SnapshotInUseError while a sandbox runs from it."""
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
         """Remove the stored copies of datasets that no sandbox or process uses; return their digests.

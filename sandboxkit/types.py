@@ -31,6 +31,8 @@ __all__ = [
     "SandboxInfo",
     "SandboxSpec",
     "SandboxState",
+    "SnapshotInfo",
+    "SnapshotKind",
     "StdinItem",
     "StreamName",
     "Usage",
@@ -39,6 +41,8 @@ __all__ = [
 Network = Literal["none", "internet"]
 Profile = Literal["standard", "strict"]
 Reuse = Literal["never", "reset"]
+SnapshotKind = Literal["files", "memory"]
+"""The content of a snapshot: files alone, or files and running processes."""
 
 
 class SandboxState(StrEnum):
@@ -102,6 +106,8 @@ class SandboxSpec:
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Maps folders in the sandbox to a dataset's digest or to "volume:" and a name; `split_mounts` of
     `sandboxkit.provider` tells them apart."""
+    snapshot: str | None = None
+    """The id of the snapshot whose files the sandbox starts with."""
     egress: "Egress | None" = None
     """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
     native_rules: "NativeRules | None" = None
@@ -131,6 +137,24 @@ class SandboxInfo(Shown):
     image: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo(Shown):
+    """One snapshot as its backend reports it."""
+
+    id: str
+    provider: str
+    kind: SnapshotKind
+    bytes: int | None
+    """The size that the snapshot itself takes at the backend; None if the backend cannot tell."""
+    created_at: datetime
+    expires_at: datetime | None
+    """When clean-up may remove it; None: never."""
+    parent: str | None = None
+    """The id of the snapshot from which its sandbox had started; None if it had started fresh."""
+    name: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

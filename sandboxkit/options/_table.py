@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, get_args
 
 from sandboxkit import _arguments, _tags
+from sandboxkit._snapshot import Snapshot
 from sandboxkit.datasets import Dataset, Volume, is_digest, volume_of
 from sandboxkit.egress import Egress
 from sandboxkit.options._option import Option, read
@@ -56,6 +57,12 @@ def _source(name: str, value: Any) -> str:
     )
 
 
+def _snapshot(name: str, value: Any) -> str | None:
+    if isinstance(value, Snapshot):
+        return value.id
+    return None if value is None else _arguments.text(name, value)
+
+
 def _network(name: str, value: Any) -> str | Egress:
     if isinstance(value, Egress):
         return value
@@ -85,6 +92,7 @@ _python = _arguments.optional(_interpreter)
 _MOUNTS = Option(
     _mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"}, {"/cache": Volume("pip")})
 )
+_SNAPSHOT = Option(_snapshot, "--snapshot ID", (f"snapshot-{'0' * 16}",))
 _NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"]), ["pypi.org"]))
 
 
@@ -131,6 +139,7 @@ class ConfigOptions(_PlainOptions, total=False):
 
     network: Annotated[Network | list[str], _NETWORK]  # an Egress can hold secrets
     mounts: Annotated[Mapping[str, str], _MOUNTS]  # 'sha256:...' or 'volume:name'
+    snapshot: Annotated[str | None, _SNAPSHOT]  # the id
 
 
 class SpecOptions(_PlainOptions, total=False):
@@ -158,6 +167,8 @@ class SpecOptions(_PlainOptions, total=False):
     mounts: Annotated[Mapping[str, Dataset | Volume | str], _MOUNTS]
     """Datasets to mount read-only and volumes to mount writable, by their absolute folder in the sandbox.
     Each is a `Dataset`, a stored one's digest, a `Volume`, or 'volume:name'. Default: {}."""
+    snapshot: Annotated[Snapshot | str | None, _SNAPSHOT]
+    """Snapshot to start from, or its id: `Sandbox.snapshot()` takes one. None, the default: start fresh."""
 
 
 ALL_OPTIONS = read(SpecOptions)

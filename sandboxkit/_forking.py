@@ -1,0 +1,107 @@
+"""Snapshots of a sandbox, and sandboxes that start from its files."""
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, get_args
+
+import anyio
+
+from sandboxkit import _arguments, _tags
+from sandboxkit._lifecycle import Lifecycle
+from sandboxkit._operation import Operation
+from sandboxkit._snapshot import Snapshot
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.types import SandboxSpec, SnapshotKind
+
+if TYPE_CHECKING:
+    from sandboxkit._sandbox import Sandbox
+
+TTL = 86400.0
+"""The default lifetime (s) of a snapshot."""
+
+
+def take(
+    life: Lifecycle, name: str | None, ttl: float, tags: _tags.Tags | None, kind: SnapshotKind
+) -> Operation[Snapshot]:
+    """Take a snapshot of a sandbox; see `Sandbox.snapshot`."""
+    life.refuse_ended()
+    provider = life.provider
+    _arguments.positive("ttl", ttl, unit="seconds")
+    name = None if name is None else _arguments.text("name", name)
+    own = {**_tags.public(life.spec.tags), **_tags.parse(tags)}
+    _arguments.one_of("kind", kind, get_args(SnapshotKind))
+    _refuse_reset(life.spec)
+    provider.check_snapshot(life.spec, kind)
+
+    async def run(sandbox_id: str) -> Snapshot:
+        info = await provider.take_snapshot(
+            sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
+        )
+        return Snapshot(provider, info)
+
+    return Operation(life.call(run), of=life)
+
+
+def fork(sandbox: "Sandbox", n: int) -> "Operation[list[Sandbox | SandboxError]]":
+    """Start `n` sandboxes from the files of a sandbox; see `Sandbox.fork`."""
+    life = sandbox._life
+    life.refuse_ended()
+    _arguments.integer("n", n)
+    _refuse_reset(life.spec)
+    if sandbox._reached_by_id:
+        raise ConfigurationError(
+            f"sandbox {life.id!r} was reached by its id, which does not tell its options: take a snapshot() "
+            "and start session.sandbox(snapshot=...)"
+        )
+    life.provider.check_snapshot(life.spec, "files")
+
+    async def run(sandbox_id: str) -> "list[Sandbox | SandboxError]":
+        info = await life.provider.take_snapshot(
+            sandbox_id,
+            kind="files",
+            name=None,
+            tags=_tags.public(life.spec.tags),
+            expires=time.time() + TTL,
+        )
+        # The snapshot has the files, as they are now.
+        spec = dataclasses.replace(life.spec, snapshot=info.id, files={})
+        made = [type(sandbox)(life.provider, spec, life.context) for _ in range(n)]
+        left = [each._life for each in made]
+
+        async def after(ended: Lifecycle) -> None:
+            left.remove(ended)
+            if not left:
+                with contextlib.suppress(SandboxError):  # it expires
+                    await life.provider.delete_snapshot(info.id)
+
+        results: list[Sandbox | SandboxError] = list(made)
+
+        async def start(number: int) -> None:
+            try:
+                await made[number]._life.started()
+            except SandboxError as error:
+                results[number] = error
+                made[number]._life.stop()
+
+        for each in left:
+            each.after, each.pooled = after, False
+        try:
+            async with anyio.create_task_group() as group:
+                for number in range(n):
+                    group.start_soon(start, number)
+        except BaseException:
+            for each in tuple(left):
+                each.stop()
+            raise
+        return results
+
+    return Operation(life.call(run), of=life)
+
+
+def _refuse_reset(spec: SandboxSpec) -> None:
+    if spec.reuse == "reset":
+        raise ConfigurationError(
+            "a sandbox with reuse='reset' has no snapshot: a reset empties its writable folders; "
+            "make it with reuse='never'"
+        )
