@@ -8,6 +8,7 @@ import datetime
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
@@ -24,6 +25,8 @@ from sandboxkit.errors import (
     ProviderUnavailableError,
     SandboxNotFoundError,
     SandboxTerminatedError,
+    SnapshotInUseError,
+    SnapshotNotFoundError,
 )
 from sandboxkit.provider import Output, PortListener, Provider, StreamName
 from sandboxkit.testing import _commands, _ports
@@ -35,6 +38,8 @@ from sandboxkit.types import (
     SandboxInfo,
     SandboxSpec,
     SandboxState,
+    SnapshotInfo,
+    SnapshotKind,
 )
 
 _LOG_LIMIT = 1 << 20
@@ -72,6 +77,7 @@ class FakeProvider(Provider):
 
     def __init__(self) -> None:
         self._boxes: dict[str, _Box] = {}
+        self._snapshots: dict[str, tuple[SnapshotInfo, Path]] = {}
 
     def check(self, spec: SandboxSpec) -> None:
         """Refuse options that a folder cannot honour; see `Provider.check`."""
@@ -87,6 +93,8 @@ class FakeProvider(Provider):
 
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""
+        if spec.snapshot is not None and spec.snapshot not in self._snapshots:
+            raise SnapshotNotFoundError(f"no snapshot {spec.snapshot!r}", provider=self.name)
         sandbox_id = f"fake-{secrets.token_hex(6)}"
         folder = Path(tempfile.mkdtemp(prefix="sandboxkit-fake-"))
         box = _Box(
@@ -98,6 +106,8 @@ class FakeProvider(Provider):
             log=deque(),
         )
         self._boxes[sandbox_id] = box
+        if spec.snapshot is not None:
+            self._copy(self._snapshots[spec.snapshot][1], folder)
         for path in ("/workspace", "/tmp", spec.workdir or "/workspace"):
             Path(_mapped(box, path)).mkdir(parents=True, exist_ok=True)
         if spec.lifetime is not None:
@@ -143,6 +153,76 @@ class FakeProvider(Provider):
             box.main.cancel()
         await self._kill(f"box:{box.folder}", None)
         shutil.rmtree(box.folder, ignore_errors=True)
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        """See `Provider.check_snapshot`."""
+        if kind != "files":
+            raise ConfigurationError(
+                f"kind={kind!r}: FakeProvider keeps files alone; use 'files'", provider=self.name
+            )
+
+    async def take_snapshot(
+        self,
+        sandbox_id: str,
+        *,
+        kind: SnapshotKind,
+        name: str | None,
+        tags: Mapping[str, str],
+        expires: float,
+    ) -> SnapshotInfo:
+        """See `Provider.take_snapshot`."""
+        box = self._box(sandbox_id)
+        await self._answer(box)
+        self.check_snapshot(box.spec, kind)
+        folder = Path(tempfile.mkdtemp(prefix="sandboxkit-fake-"))
+        await self._stop(box)
+        try:
+            self._copy(box.folder, folder)
+        finally:
+            continue_tree(f"box:{box.folder}")
+        info = SnapshotInfo(
+            id=f"snapshot-{secrets.token_hex(8)}",
+            provider=self.name,
+            kind=kind,
+            bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
+            created_at=datetime.datetime.now(datetime.UTC),
+            expires_at=_utc(expires),
+            parent=box.spec.snapshot,
+            name=name,
+            tags=tags,
+        )
+        self._snapshots[info.id] = info, folder
+        return info
+
+    async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        """See `Provider.list_snapshots`."""
+        for info, _ in list(self._snapshots.values()):
+            if tags.items() <= info.tags.items():
+                yield info
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """See `Provider.delete_snapshot`."""
+        users = [name for name, box in self._boxes.items() if box.spec.snapshot == snapshot_id]
+        if users:
+            raise SnapshotInUseError(
+                f"snapshot {snapshot_id!r} is in use by {', '.join(users)}: stop them first",
+                provider=self.name,
+            )
+        _, folder = self._snapshots.pop(snapshot_id, (None, None))
+        if folder is not None:
+            shutil.rmtree(folder)
+
+    async def aclose(self) -> None:
+        """Remove the snapshots, which nothing else can reach; see `Provider.aclose`."""
+        for _, folder in self._snapshots.values():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._snapshots.clear()
+
+    def _copy(self, source: Path, target: Path) -> None:
+        subprocess.run(["cp", "-a", "--", f"{source}/.", str(target)], check=True)
+
+    async def _stop(self, box: _Box) -> None:
+        await stop_tree(f"box:{box.folder}")
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         """See `Provider.exec`."""

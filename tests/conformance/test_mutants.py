@@ -26,7 +26,7 @@ from sandboxkit.testing.conformance import (
 )
 from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
-from tests.conformance import mutants, weakened, weakened_mounts
+from tests.conformance import mutants, snapshot_mutants, weakened, weakened_mounts
 from tests.conformance.hooks import FakeHooks
 
 _TREES = {**kill._TREES, **kill._HIDDEN}
@@ -150,6 +150,23 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
     (mutants.TakesACutForAnOutage, "test_a_command_whose_start_is_cut_runs_at_most_once", None),
     (mutants.RunsAgainAfterACut, "test_a_command_whose_start_is_cut_runs_at_most_once", None),
     (mutants.RunsAgainAfterACut, "test_input_is_exact_or_lost_with_its_command", None),
+    (
+        snapshot_mutants.InheritsTheEnvironment,
+        "test_nothing_that_runs_and_nothing_secret_is_kept",
+        None,
+    ),
+    (snapshot_mutants.SharesWrites, "test_forks_see_the_base_and_not_each_other", None),
+    (snapshot_mutants.SharesWrites, "test_every_file_can_be_changed_in_a_fork", None),
+    (snapshot_mutants.LosesDeletions, "test_deletions_are_kept_through_a_chain_of_snapshots", None),
+    (snapshot_mutants.LosesLinksAndModes, "test_files_are_kept_as_they_were", None),
+    (snapshot_mutants.KeepsOnRunning, "test_commands_stand_still_while_it_is_taken", None),
+    (snapshot_mutants.TakesAnyKind, "test_a_kind_is_never_replaced_by_another", None),
+    (snapshot_mutants.DeletesWhatIsUsed, "test_a_snapshot_in_use_is_not_deleted", None),
+    (
+        snapshot_mutants.IgnoresTheSnapshot,
+        "test_a_missing_snapshot_is_an_error_that_names_it",
+        None,
+    ),
     (weakened.OpensTheNetwork, "test_network_none_has_a_loopback_interface_only", None),
     (weakened.IgnoresThePidsLimit, "test_pids_bounds_the_processes", None),
     (weakened.IgnoresTheMemoryLimit, "test_memory_is_bounded", None),
@@ -308,6 +325,8 @@ def test_the_check_fails_on_its_mutant(
             "dataset": dataset,
             "writing": provider,
             "volume": Volume("test"),
+            "taking": session,
+            "each": session,
             "tree": _TREES.get(tree or ""),
             "large": _large(tmp_path),
             "kind": bytearray,

@@ -16,6 +16,7 @@ from sandboxkit.testing.conformance.neighbours import (
 )
 from sandboxkit.testing.conformance.ports import PortsConformance, SandboxPortsConformance
 from sandboxkit.testing.conformance.silence import LostConnectionConformance, SilenceConformance
+from sandboxkit.testing.conformance.snapshots import SnapshotsConformance
 from sandboxkit.testing.conformance.starts import (
     CommandStartConformance,
     SandboxStartConformance,
@@ -43,6 +44,7 @@ class CoreConformance(
     EgressConformance,
     MountsConformance,
     VolumesConformance,
+    SnapshotsConformance,
     ForksConformance,
     SilenceConformance,
     LostConnectionConformance,

@@ -37,6 +37,8 @@ class Conformance:
     cannot: ClassVar[frozenset[str]] = frozenset()
     """The hooks, "freeze" or "cut", that cannot be implemented for this backend; tests that need
     them are skipped."""
+    snapshots_lose: ClassVar[frozenset[str]] = frozenset()
+    """The details of files, "holes", "nanoseconds" or "xattrs", that the backend's snapshots do not keep."""
     silence_bound: ClassVar[float] = 10.0
     """Seconds of silence within which every call must fail with an infrastructure error."""
 
