@@ -38,6 +38,7 @@ from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
 from sandboxkit.providers.docker._mounts import MISSING, DockerMounts
 from sandboxkit.providers.docker._removals import Removals
+from sandboxkit.providers.docker._snapshots import DockerSnapshots
 from sandboxkit.providers.docker._stream import AttachStream
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec
 
@@ -61,7 +62,7 @@ class DockerInstance(Instance):
     way: ShortWay = field(default_factory=ShortWay)
 
 
-class DockerProvider(AgentProvider[DockerInstance]):
+class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
     """Runs sandboxes as containers on the daemon that DOCKER_HOST or the docker context names.
 
     The image defaults to SANDBOXKIT_DOCKER_IMAGE, then python:3.11-slim.
@@ -115,17 +116,21 @@ class DockerProvider(AgentProvider[DockerInstance]):
         if self._starts is None:
             # More concurrent starts do not raise the throughput; each only takes longer.
             self._starts = anyio.CapacityLimiter(4 * (await self._daemon.info()).cpus)
-        image = await self._images.ensure(reference)
+        image = await self._image(spec, reference)
         try:
             await self._mounts.ensure(image.reference, spec.mounts)
             return await self._created(spec, image, self._starts)
         except ImageNotFoundError:  # removed since it was looked up
             self._images.forget(reference)
-            image = await self._images.ensure(reference)
+            image = await self._image(spec, reference)
             await self._mounts.ensure(image.reference, spec.mounts)
         except MISSING:
             await self._mounts.ensure(image.reference, spec.mounts, again=True)
         return await self._created(spec, image, self._starts)
+
+    async def _image(self, spec: SandboxSpec, reference: str) -> _container.ContainerImage:
+        snapshot = spec.snapshot is not None
+        return await (self._snapshot_image(spec) if snapshot else self._images.ensure(reference))
 
     async def _created(
         self, spec: SandboxSpec, image: _container.ContainerImage, starts: anyio.CapacityLimiter

@@ -1,0 +1,242 @@
+"""Snapshots on docker: images that a commit makes of a container's writable layer, with our label."""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from sandboxkit.errors import (
+    CapacityError,
+    ConfigurationError,
+    SandboxError,
+    SnapshotInUseError,
+    SnapshotNotFoundError,
+)
+from sandboxkit.provider import Provider
+from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.providers.docker._container import ID_PATTERN, ContainerImage
+from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._errors import explanation, is_status
+from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
+
+__all__ = ["DockerSnapshots"]
+
+_REPOSITORY = "sandboxkit-snapshot"
+_LABEL = "sandboxkit.snapshot"
+_ID = re.compile(r"snapshot-([0-9a-f]{16})")
+_TAG = re.compile(rf"{_REPOSITORY}:([0-9a-f]{{16}})")
+
+
+class DockerSnapshots(Provider):
+    """The part of the docker provider that has to do with snapshots.
+
+    The daemon pauses the container while it commits it. A snapshot is one image, tagged with its id; one
+    label has all that is known about it. The container's own labels are blank in the image. The daemon's
+    layers keep times in seconds, fill holes, and drop extended attributes of users.
+    """
+
+    _daemon: Daemon
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        if kind != "files":
+            raise ConfigurationError(
+                f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'",
+                provider=self.name,
+            )
+        if spec.profile == "strict":
+            raise ConfigurationError(
+                "profile='strict' has no snapshots on docker: its writable folders are in memory, where a "
+                "commit does not see them; use profile='standard', or provider='local'",
+                provider=self.name,
+            )
+
+    async def take_snapshot(
+        self,
+        sandbox_id: str,
+        *,
+        kind: SnapshotKind,
+        name: str | None,
+        tags: Mapping[str, str],
+        expires: float,
+    ) -> SnapshotInfo:
+        if not ID_PATTERN.fullmatch(sandbox_id):
+            raise no_sandbox(self.name, sandbox_id)
+        labels, about = await self._daemon.call(
+            lambda api: _of_container(api, sandbox_id),
+            what="describe a sandbox",
+            sandbox_id=sandbox_id,
+        )
+        self.check_snapshot(SandboxSpec(profile=about.pop("profile")), kind)
+        if volumes := about.pop("volumes"):
+            raise ConfigurationError(
+                f"sandbox {sandbox_id!r} cannot be kept: its image declares the volumes {volumes}, which a "
+                "commit does not see; use an image without VOLUME",
+                provider=self.name,
+            )
+        tag = secrets.token_hex(8)
+        about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
+        config = {"Labels": {**dict.fromkeys(labels, ""), _LABEL: json.dumps(about)}}
+        try:
+            await self._daemon.call(
+                lambda api: api.commit(
+                    sandbox_id, repository=_REPOSITORY, tag=tag, pause=True, conf=config
+                ),
+                what="take a snapshot",
+                sandbox_id=sandbox_id,
+                shield=True,
+            )
+            # A cancellation that came during the commit is still pending.
+            await anyio.lowlevel.checkpoint()
+            return await self._inspected(f"snapshot-{tag}")
+        except BaseException as error:
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
+                await self.delete_snapshot(f"snapshot-{tag}")
+            if isinstance(error, CapacityError):
+                raise await self._full(sandbox_id, error) from error
+            raise
+
+    async def _full(self, sandbox_id: str, error: CapacityError) -> CapacityError:
+        size = "an unknown number of"
+        with suppress(SandboxError):
+            (found,) = await self._daemon.call(
+                lambda api: api.containers(size=True, filters={"name": sandbox_id}),
+                what="measure a sandbox",
+            )
+            size = str(int(found["SizeRw"]))
+        return CapacityError(
+            f"{error}; the sandbox has written {size} bytes: free space on the daemon's machine, for example "
+            "with sandboxkit cleanup --snapshots",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
+
+    async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        found = await self._daemon.call(
+            lambda api: [
+                _info(self.name, image["Labels"], str(tag), int(image["Size"]))
+                for image in api.images(filters={"label": _LABEL})
+                for tag in image["RepoTags"] or ()
+            ],
+            what="list snapshots",
+        )
+        for info in found:
+            if info is not None and tags.items() <= info.tags.items():
+                yield info
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        match = _ID.fullmatch(snapshot_id)
+        if match is None:
+            return
+        try:
+            # Not forced: an image that a container uses would stay for ever, without its tag.
+            await self._daemon.call(
+                lambda api: api.remove_image(f"{_REPOSITORY}:{match[1]}"),
+                what="remove a snapshot",
+                allow=lambda error: is_status(error, 404, 409),
+                shield=True,
+            )
+        except Exception as error:
+            if is_status(error, 404):
+                return
+            if not is_status(error, 409):
+                raise
+            raise SnapshotInUseError(
+                f"snapshot {snapshot_id!r} is in use: {explanation(error)}; stop the sandboxes that started "
+                "from it",
+                provider=self.name,
+            ) from error
+
+    async def _inspected(self, snapshot_id: str) -> SnapshotInfo:
+        labels, size = await self._described_image(snapshot_id)
+        tag = f"{_REPOSITORY}:{snapshot_id.removeprefix('snapshot-')}"
+        info = _info(self.name, labels, tag, size)
+        if info is None:
+            raise self._missing(snapshot_id)
+        return info
+
+    async def _snapshot_image(self, spec: SandboxSpec) -> ContainerImage:
+        """Return the image of the spec's snapshot.
+
+        Raises SnapshotNotFoundError, and ConfigurationError for a spec that names another image.
+        """
+        snapshot_id = spec.snapshot or ""
+        labels, _ = await self._described_image(snapshot_id)
+        about = json.loads(labels[_LABEL])
+        if spec.image not in (None, about["image"]):
+            raise ConfigurationError(
+                f"image={spec.image!r}: snapshot {snapshot_id!r} was taken of a sandbox with the image "
+                f"{about['image']!r}; leave image= out",
+                provider=self.name,
+            )
+        tag = snapshot_id.removeprefix("snapshot-")
+        return ContainerImage(f"{_REPOSITORY}:{tag}", user=about["user"], volumes=())
+
+    async def _described_image(self, snapshot_id: str) -> tuple[dict[str, str], int]:
+        match = _ID.fullmatch(snapshot_id)
+        try:
+            if match is not None:
+                answer = await self._daemon.call(
+                    lambda api: api.inspect_image(f"{_REPOSITORY}:{match[1]}"),
+                    what="look up a snapshot",
+                    allow=lambda error: is_status(error, 404),
+                )
+                labels = answer["Config"].get("Labels") or {}
+                if _LABEL in labels:
+                    return labels, int(answer["Size"])
+        except Exception as error:
+            if not is_status(error, 404):
+                raise
+        raise self._missing(snapshot_id)
+
+    def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
+        return SnapshotNotFoundError(
+            f"no snapshot {snapshot_id!r} on the daemon at {self._daemon.endpoint.url}; it was deleted, or "
+            "has expired and was removed",
+            provider=self.name,
+        )
+
+
+# Any: the daemon's answers are untyped.
+def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of a container's labels, and what its snapshot's label says of its image."""
+    container = api.inspect_container(sandbox_id)
+    image = api.inspect_image(container["Image"])
+    parent = json.loads((image["Config"].get("Labels") or {}).get(_LABEL, "{}"))
+    match = _TAG.fullmatch(str(container["Config"]["Image"]))
+    about = {
+        "profile": "strict" if container["HostConfig"].get("ReadonlyRootfs") else "standard",
+        "volumes": list(image["Config"].get("Volumes") or ()),
+        "image": parent.get("image", container["Config"]["Image"]),
+        "user": parent.get("user", str(image["Config"].get("User") or "")),
+        "below": int(image["Size"]),
+        "parent": f"snapshot-{match[1]}" if match else None,
+    }
+    return list(container["Config"].get("Labels") or ()), about
+
+
+def _info(
+    provider: str, labels: Mapping[str, str], reference: str, size: int
+) -> SnapshotInfo | None:
+    """Describe a snapshot by its image; None if the reference is not that of a snapshot."""
+    match = _TAG.fullmatch(reference)
+    if match is None:
+        return None
+    about = json.loads(labels[_LABEL])
+    return SnapshotInfo(
+        id=f"snapshot-{match[1]}",
+        provider=provider,
+        kind="files",
+        bytes=max(size - int(about["below"]), 0),
+        created_at=datetime.fromtimestamp(about["created"], UTC),
+        expires_at=datetime.fromtimestamp(about["expires"], UTC),
+        parent=about["parent"],
+        name=about["name"],
+        tags=about["tags"],
+    )
