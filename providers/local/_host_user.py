@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sandboxkit.errors import CapacityError, SandboxError
 from sandboxkit.providers.local import _cgroup, _host_uid, _id_map
@@ -131,22 +131,24 @@ class HostUser:
             command = [tool("prlimit"), *(f"{_OPTIONS[n]}={v}" for n, v in limits.items()), "--"]
         return [*command, tool("nsenter"), mount, f"--setuid={uid}", f"--setgid={gid}", "--"]
 
-    def owning(self, lent: _host_uid.LentUid, folders: list[str], sources: list[str]) -> int | None:
+    def owning(
+        self,
+        lent: _host_uid.LentUid,
+        folders: list[str],
+        sources: list[str],
+        prepare: Callable[[], object] = lambda: None,
+    ) -> int | None:
         """Return a mount namespace in which folders of `owner` belong to `lent`; the caller closes it.
 
+        `prepare` is called in the namespace, by root.
         Returns None if the kernel or a folder's file system has no id-mapped mounts.
         """
         owner, _ = self.owner()
 
-        def prepare(pid: int) -> None:
-            for name in ("uid_map", "gid_map"):
-                with open(f"/proc/{pid}/{name}", "w") as file:
-                    file.write(f"{owner} {lent.uid} 1")
-
-        command = [tool("unshare"), "--user", "--", "sh", "-c", "echo ready\nread -r _"]
-        users = namespace_of(command, "user", prepare)
+        users = -1
         try:
-            return _id_map.with_owner(self._namespace(sources), folders, users)
+            users = _id_map.user_namespace(lent.uid, owner)
+            return _id_map.with_owner(self._namespace(sources), folders, users, prepare)
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -158,7 +160,8 @@ class HostUser:
                 )
             return None
         finally:
-            os.close(users)
+            if users >= 0:
+                os.close(users)
 
     def close(self) -> None:
         """Close the namespaces; running sandboxes have their own."""

@@ -2,17 +2,23 @@
 
 import ctypes
 import os
+import signal
 import threading
+from collections.abc import Callable
 
-__all__ = ["with_owner"]
+__all__ = ["mount_tmpfs", "user_namespace", "with_owner"]
 
 # System call numbers and flags, the same on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _CLONE_FS, _CLONE_NEWNS = 0x200, 0x20000
+_CLONE_VM, _CLONE_NEWUSER = 0x100, 0x10000000
+_WALL = 0x40000000
+_STACK, _SLEEP = 64 * 1024, 10
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x100000
+_MS_NOSUID, _MS_NODEV = 2, 4
 
 
 class _MountAttributes(ctypes.Structure):
@@ -24,18 +30,24 @@ class _MountAttributes(ctypes.Structure):
     )
 
 
-def with_owner(namespace: int, folders: list[str], user_namespace: int) -> int:
+def with_owner(
+    namespace: int,
+    folders: list[str],
+    user_namespace: int,
+    prepare: Callable[[], object] = lambda: None,
+) -> int:
     """Copy a mount namespace and map the owners of these folders in it; return the copy's descriptor.
 
-    `user_namespace` maps owners on disk to visible owners. Raises OSError, with the folder as its
-    file name, if the kernel or a folder's file system does not support that.
+    `user_namespace` maps owners on disk to visible owners. `prepare` is called in the copy. Raises
+    OSError, with the folder as its file name, if the kernel or a folder's file system does not support
+    that.
     """
     made: list[int] = []
     failed: list[OSError] = []
 
     def work() -> None:
         try:
-            made.append(_mapped(namespace, folders, user_namespace))
+            made.append(_mapped(namespace, folders, user_namespace, prepare))
         except OSError as error:
             failed.append(error)
 
@@ -48,7 +60,9 @@ def with_owner(namespace: int, folders: list[str], user_namespace: int) -> int:
     return made[0]
 
 
-def _mapped(namespace: int, folders: list[str], user_namespace: int) -> int:
+def _mapped(
+    namespace: int, folders: list[str], user_namespace: int, prepare: Callable[[], object]
+) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def checked(result: int, folder: str | None = None) -> int:
@@ -72,4 +86,41 @@ def _mapped(namespace: int, folders: list[str], user_namespace: int) -> int:
             checked(moved, folder)
         finally:
             os.close(tree)
+    prepare()
     return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def mount_tmpfs(folder: str, size: int, owner: int) -> None:
+    """Mount a tmpfs of `size` bytes that belongs to `owner` in this thread's namespace. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={size},mode=0755,uid={owner},gid={owner}".encode()
+    flags = _MS_NOSUID | _MS_NODEV
+    if libc.mount(b"sandboxkit", os.fsencode(folder), b"tmpfs", flags, options) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), folder)
+
+
+def user_namespace(shown: int, stored: int) -> int:
+    """Return a descriptor of a new user namespace that maps the uid and gid `stored` to `shown`.
+
+    A start waits for this, and a helper program would take ten times as long. Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The child shares our memory, runs nothing but libc's sleep(), and is killed at once. Were this
+    # process killed first, it would end by itself.
+    stack = ctypes.create_string_buffer(_STACK)
+    top = (ctypes.addressof(stack) + _STACK) & ~15
+    flags = _CLONE_VM | _CLONE_NEWUSER
+    sleep = ctypes.cast(libc.sleep, ctypes.c_void_p)
+    pid = libc.clone(sleep, ctypes.c_void_p(top), flags, ctypes.c_void_p(_SLEEP))
+    if pid < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "a user namespace")
+    try:
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{pid}/{name}", "w") as file:
+                file.write(f"{stored} {shown} 1")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, _WALL)

@@ -26,6 +26,7 @@ from sandboxkit.providers.local import (
     _seccomp,
     _state,
 )
+from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._counters import Counters
 from sandboxkit.providers.local._host_uid import LentUid
 from sandboxkit.providers.local._host_user import HostUser
@@ -220,27 +221,34 @@ def _start(
     rlimits: dict[int, int],
     mounts: Mapping[str, str],
     volumes: Mapping[str, str],
+    base: Base | None,
 ) -> _Start:
     agent, program = str(binary.path()), str(_bwrap.find())
     own = [agent, *_bwrap.own_paths()]
-    overlay = (
-        None
-        if image is None
-        else free_folder([str(image.root), *mounts.values(), *volumes.values(), *own])
+    below = (
+        [str(image.root)] if image is not None else [str(base.store)] if base is not None else []
     )
-    root = _layout.layout(spec, disk_mb, image, overlay, mounts, volumes)
+    overlay = free_folder([*below, *mounts.values(), *volumes.values(), *own]) if below else None
+    root = _layout.layout(spec, disk_mb, image, overlay, mounts, volumes, base)
     sources = [*root.sources, *own]
     with ExitStack() as inherited, ExitStack() as kept:
-        # An ordinary user's image and volumes belong to that user, and no other uid can change their files.
-        lent = host.lend(sources) if host.is_root or not (image or volumes) else None
+        # An ordinary user's images, snapshots and volumes belong to that user; no other uid can change
+        # their files.
+        lent = host.lend(sources) if host.is_root or not (below or volumes) else None
         if lent is not None:
             kept.callback(lent.give_back)
         namespace = None
-        # In an overlay only the owner of the image's files can change them.
-        owned = [str(image.root)] if image is not None and image.extracted else []
-        owned += dict.fromkeys(volumes.values())
+        uid = None if lent is None else lent.uid
+
+        def prepare() -> None:
+            if base is not None and overlay is not None and uid is not None:
+                base.prepare(overlay, disk_mb, uid)
+
+        # In an overlay only the owner of the lower layer's files can change them.
+        lower = base.root if base is not None else image.root if image and image.extracted else None
+        owned = [*([str(lower)] if lower is not None else []), *dict.fromkeys(volumes.values())]
         if lent is not None and owned:
-            namespace = host.owning(lent, owned, sources)
+            namespace = host.owning(lent, owned, sources, prepare)
             if namespace is None:
                 lent.give_back()
                 lent = None
@@ -300,6 +308,8 @@ def _start(
         if _arguments.has_outer_network(spec):
             command = [*_arguments.NO_TIME_WAIT, *command]
             command = under(_arguments.network_arguments(spec), command)
+        if base is not None and overlay is not None and namespace is None:
+            command = under(base.outer(overlay, disk_mb, detach=spec.detach), command)
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))
             outer = _arguments.outer_arguments(spec, image, overlay, disk_mb, files[-1])
@@ -345,6 +355,7 @@ async def launch(
     groups: list[str],
     mounts: Mapping[str, str],
     volumes: Mapping[str, str],
+    base: Base | None,
 ) -> tuple[Launched, socket.socket]:
     """Start the sandbox's processes; return them and the socket of the stream to the agent.
 
@@ -354,7 +365,7 @@ async def launch(
     rlimits = _rlimits()
     try:
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
-        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes)
+        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes, base)
     except OSError as error:
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"

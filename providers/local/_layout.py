@@ -10,10 +10,20 @@ from functools import cache
 from pathlib import Path
 
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
+from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["AGENT", "Layout", "host_folder", "layout", "python_prefix"]
+__all__ = [
+    "AGENT",
+    "Layout",
+    "folders_made",
+    "host_folder",
+    "kept_folders",
+    "layout",
+    "python_prefix",
+    "system",
+]
 
 AGENT = "/.sandboxkit/agent"
 SANDBOX_UID = 1000
@@ -76,7 +86,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 @cache
-def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def system() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return bubblewrap's arguments for the host's programs and libraries, and the paths they bind."""
     found = Layout()
     found.bind("/usr")
@@ -100,7 +110,7 @@ def _system() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def host_folder(path: str) -> str | None:
     """Return the folder of the host in a sandbox without an image that `path` lies in or would hide."""
-    shown = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", *_system()[1])
+    shown = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", *system()[1])
     return next((each for each in shown if _within(path, each) or _within(each, path)), None)
 
 
@@ -140,6 +150,18 @@ def resolver(spec: SandboxSpec) -> bytes:
         return b""
 
 
+def folders_made() -> list[str]:
+    """Return bubblewrap's options that make the folders of a sandbox without an image."""
+    own = ("/tmp", "/var/tmp", DEFAULT_WORKDIR, "/proc", "/dev", AGENT)
+    accounts = (path for path, _ in _accounts())
+    return [word for path in (*_FOLDERS, *own, *accounts) for word in ("--dir", path)]
+
+
+def kept_folders(spec: SandboxSpec) -> list[str]:
+    """Return the folders that a snapshot keeps of a sandbox without an image."""
+    return _writable(spec) if spec.profile == "strict" else ["/"]
+
+
 def _writable(spec: SandboxSpec) -> list[str]:
     """Return the writable folders of a sandbox with a read-only root."""
     folders = ["/tmp", DEFAULT_WORKDIR]
@@ -156,24 +178,31 @@ def layout(
     overlay: str | None,
     mounts: Mapping[str, str],
     volumes: Mapping[str, str],
+    base: Base | None = None,
 ) -> Layout:
     """Return the layout of the sandbox's root.
 
     Without an image the root is a tmpfs of `disk_mb` into which the host's programs are bound.
     With an image it is an overlay; the caller limits the size of `overlay`, the folder with the
     upper layer. `mounts` maps folders in the sandbox to those on the host that they show read-only,
-    and `volumes` to those that they show writable.
+    and `volumes` to those that they show writable. `base` is a snapshot whose files lie below, for a
+    sandbox without an image.
     """
     root = Layout()
     size = str(disk_mb << 20)
     if image is None:
-        root.args += ["--size", size, "--tmpfs", "/"]
+        if base is not None and overlay is not None and spec.profile != "strict":
+            root.args += base.overlay(overlay, "/")
+        else:
+            root.args += ["--size", size, "--tmpfs", "/"]
         for folder in _FOLDERS:
             root.args += ["--perms", "0755", "--dir", folder]
-        args, sources = _system()
+        args, sources = system()
         root.args += args
         root.sources += sources
-        root.files += [*_accounts(), ("/etc/resolv.conf", resolver(spec))]
+        kept = base is not None and spec.profile != "strict"
+        accounts = (each for each in _accounts() if not (kept and base and base.has_file(each[0])))
+        root.files += [*accounts, ("/etc/resolv.conf", resolver(spec))]
     else:
         root.args += ["--overlay-src", str(image.root)]
         root.args += ["--overlay", f"{overlay}/upper", f"{overlay}/work", "/"]
@@ -191,6 +220,9 @@ def layout(
         folders = _writable(spec)
         share = str((disk_mb << 20) // len(folders))
         for folder in folders:
+            if base is not None and overlay is not None and folder in base.folders:
+                root.args += base.overlay(overlay, folder)
+                continue
             mode = "1777" if folder == "/tmp" else "0755"
             root.args += ["--size", share, "--perms", mode, "--tmpfs", folder]
         root.after += ["--remount-ro", "/"]
@@ -204,4 +236,7 @@ def layout(
     for target, source in volumes.items():
         root.args += ["--bind", source, target]
         root.sources.append(source)
+    if base is not None:
+        base.check([*root.args, *(word for path, _ in root.files for word in ("--file", "", path))])
+        root.sources.append(str(base.store))
     return root

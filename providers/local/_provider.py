@@ -33,13 +33,16 @@ from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
     _image,
+    _layout,
     _spec,
     _state,
     _sweep,
 )
+from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._counters import Counters, attributed
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
+from sandboxkit.providers.local._snapshots import LocalSnapshots
 from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
@@ -63,7 +66,7 @@ class LocalInstance(Instance):
     out_of_memory: bool = False
 
 
-class LocalProvider(AgentProvider[LocalInstance]):
+class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
     """Runs the agent under bubblewrap, with namespaces, seccomp and control groups.
 
     `image` is a folder with a root file system, or an archive of an image (OCI layout or
@@ -94,6 +97,10 @@ class LocalProvider(AgentProvider[LocalInstance]):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
+        with self._base_of(spec) as base:
+            return await self._create(spec, base)
+
+    async def _create(self, spec: SandboxSpec, base: Base | None) -> str:
         image = None if spec.image is None else await _image.find(spec.image, self._host)
         datasets, volumes = split_mounts(spec.mounts)
         mounts = {point: await self._stored(digest) for point, digest in datasets.items()}
@@ -126,6 +133,7 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 groups=groups,
                 mounts=mounts,
                 volumes=folders,
+                base=base,
             )
             stream = UnixStream(connection)
             try:
@@ -196,6 +204,8 @@ class LocalProvider(AgentProvider[LocalInstance]):
                 detached=spec.detach,
                 datasets=sorted(set(datasets.values())),
                 volumes=sorted(set(volumes.values())),
+                snapshot=spec.snapshot,
+                folders=_layout.kept_folders(spec),
             ),
         )
         instance = self._instance(sandbox_id)

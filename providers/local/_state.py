@@ -84,6 +84,10 @@ class Meta:
     """Digests of the datasets that it mounts."""
     volumes: list[str] = field(default_factory=list)
     """Names of the volumes that it mounts."""
+    snapshot: str | None = None
+    """The id of the snapshot from which it started."""
+    folders: list[str] = field(default_factory=list)
+    """The folders that a snapshot of it keeps."""
 
     @property
     def is_here(self) -> bool:

@@ -20,12 +20,12 @@ def folder() -> Iterator[Path]:
     (FOLDER / "security.conf").write_text("settings")
     (FOLDER / "management.password").write_text("a secret")
     (FOLDER / "management.password").chmod(0o600)
-    _layout._system.cache_clear()
+    _layout.system.cache_clear()
     try:
         yield FOLDER
     finally:
         shutil.rmtree(FOLDER)
-        _layout._system.cache_clear()
+        _layout.system.cache_clear()
 
 
 @pytest.mark.parametrize("profile", ["standard", "strict"])

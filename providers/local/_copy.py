@@ -1,0 +1,164 @@
+"""Copies the files of a sandbox, without following a link of the sandbox or trusting its names."""
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from sandboxkit.errors import ConfigurationError
+
+__all__ = ["TreeCopy"]
+
+_DEPTH = 200
+"""Folders within folders; each takes two open files while it is copied."""
+_CHUNK = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(slots=True)
+class TreeCopy:
+    """A copy of folders with modes, owners, times, `user.` attributes, hard links and holes.
+
+    Sockets and devices are left out. Names are opened below descriptors of their folders, so that a program
+    that changes the source meanwhile cannot lead the copy elsewhere.
+    """
+
+    target: int
+    """A descriptor of the folder to copy to."""
+    skipped: Collection[str]
+    """Absolute paths that are left out."""
+    folders: Collection[str]
+    """Absolute paths that are left out unless they are folders."""
+    owner: tuple[int, int] | None
+    """Uid and gid of the copies; None leaves them to this process."""
+    between: Callable[[], object]
+    """Called before each entry; it raises to end the copy."""
+    bytes: int = 0
+    """The bytes that were copied."""
+    _links: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def add(self, source: int, path: str) -> None:
+        """Copy the content of the folder `source` to `path`, whose parents exist in the target.
+
+        Raises OSError, and ConfigurationError for what cannot be copied.
+        """
+        relative = path.strip("/")
+        with ExitStack() as stack:
+            if relative:
+                os.mkdir(relative, 0o700, dir_fd=self.target)
+            to = os.open(relative or ".", _FOLDER, dir_fd=self.target)
+            stack.callback(os.close, to)
+            self._content(source, to, path.rstrip("/"))
+            self._finish(source, to, os.fstat(source))
+
+    def _content(self, source: int, to: int, path: str) -> None:
+        pending = [(source, to, path, self._entries(source))]
+        try:
+            while pending:
+                source, to, path, entries = pending[-1]
+                name = next(entries, None)
+                if name is None:
+                    pending.pop()
+                    if pending:
+                        self._finish(source, to, os.fstat(source))
+                        os.close(source)
+                        os.close(to)
+                    continue
+                self.between()
+                each = f"{path}/{name}"
+                found = os.lstat(name, dir_fd=source)
+                if each in self.skipped or (
+                    each in self.folders and not stat.S_ISDIR(found.st_mode)
+                ):
+                    continue
+                if not stat.S_ISDIR(found.st_mode):
+                    self._file(source, to, name, each, found)
+                    continue
+                if len(pending) == _DEPTH:
+                    raise ConfigurationError(
+                        f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep",
+                        provider="local",
+                    )
+                inner = os.open(name, _FOLDER, dir_fd=source)
+                try:
+                    os.mkdir(name, 0o700, dir_fd=to)
+                    copied = os.open(name, _FOLDER, dir_fd=to)
+                except BaseException:
+                    os.close(inner)
+                    raise
+                pending.append((inner, copied, each, self._entries(inner)))
+        finally:
+            for inner, copied, _, _ in pending[1:]:
+                os.close(inner)
+                os.close(copied)
+
+    def _entries(self, folder: int) -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            return iter([entry.name for entry in entries])
+
+    def _file(self, source: int, to: int, name: str, path: str, found: os.stat_result) -> None:
+        key = found.st_dev, found.st_ino
+        if found.st_nlink > 1 and key in self._links:
+            first = self._links[key]
+            os.link(first, name, src_dir_fd=self.target, dst_dir_fd=to, follow_symlinks=False)
+            return
+        if stat.S_ISREG(found.st_mode):
+            self._regular(source, to, name)
+        elif stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=to)
+            self._own(to, name)
+            times = (found.st_atime_ns, found.st_mtime_ns)
+            os.utime(name, ns=times, dir_fd=to, follow_symlinks=False)
+        elif stat.S_ISFIFO(found.st_mode):
+            os.mkfifo(name, 0o600, dir_fd=to)
+            self._own(to, name)
+            os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=to)
+            os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=to)
+        else:
+            return
+        if found.st_nlink > 1:
+            self._links[key] = path.lstrip("/")
+
+    def _regular(self, source: int, to: int, name: str) -> None:
+        with ExitStack() as stack:
+            read = os.open(name, _READ, dir_fd=source)
+            stack.callback(os.close, read)
+            found = os.fstat(read)
+            if not stat.S_ISREG(found.st_mode):
+                return
+            write = os.open(
+                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to
+            )
+            stack.callback(os.close, write)
+            at = 0
+            while at < found.st_size:
+                try:
+                    at = os.lseek(read, at, os.SEEK_DATA)
+                except OSError:
+                    break  # no more data: the rest is a hole
+                end = os.lseek(read, at, os.SEEK_HOLE)
+                os.lseek(write, at, os.SEEK_SET)
+                while at < end and (sent := os.sendfile(write, read, at, min(end - at, _CHUNK))):
+                    at += sent
+                    self.bytes += sent
+                if at < end:
+                    break  # the file has become shorter
+            os.ftruncate(write, found.st_size)
+            self._finish(read, write, found)
+
+    def _own(self, to: int, name: str) -> None:
+        if self.owner is not None:
+            os.chown(name, *self.owner, dir_fd=to, follow_symlinks=False)
+
+    def _finish(self, source: int, to: int, found: os.stat_result) -> None:
+        """Give an open file or folder the owner, attributes, mode and times of its source."""
+        for name in os.listxattr(source):
+            # An overlay would obey its own attributes.
+            if name.startswith("user.") and not name.startswith("user.overlay."):
+                os.setxattr(to, name, os.getxattr(source, name))
+        if self.owner is not None:
+            os.fchown(to, *self.owner)
+        os.fchmod(to, stat.S_IMODE(found.st_mode))  # after the owner, whose change clears bits
+        os.utime(to, ns=(found.st_atime_ns, found.st_mtime_ns))

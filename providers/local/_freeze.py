@@ -1,0 +1,80 @@
+"""Stops all programs of a sandbox, except its agent, for as long as its files are read."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from sandboxkit.errors import ProviderUnavailableError
+
+__all__ = ["frozen"]
+
+_PATIENCE = 5.0
+_BLOCKED = 0.1
+"""How long (s) to wait for processes that are blocked in the kernel. A parent in vfork is, until its child,
+which may be stopped, executes another program; it stops before it runs again."""
+_CONTINUE = 'all=""; while read -r pid; do all="$all $pid"; done; kill -CONT $all 2>/dev/null'
+
+
+@contextmanager
+def frozen(init: int) -> Iterator[None]:
+    """Stop every process in the pid namespace of the process `init`, except `init`; continue them at the end.
+
+    A process that cannot stop because the kernel blocks it runs no instruction either. A helper continues
+    them if this process dies meanwhile. Raises ProviderUnavailableError if one does not stop within 5 s.
+    """
+    namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
+    stopped: set[int] = set()
+    with subprocess.Popen(
+        ["/bin/sh", "-c", _CONTINUE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as helper:
+        assert helper.stdin is not None
+        end = time.monotonic() + _PATIENCE
+        while states := {pid: _state_of(pid, pid in stopped) for pid in _members(namespace, init)}:
+            running = [pid for pid, state in states.items() if state == "runs"]
+            late = time.monotonic() > end - _PATIENCE + _BLOCKED
+            if not running and (late or "blocked" not in states.values()):
+                break
+            if time.monotonic() > end:
+                raise ProviderUnavailableError(
+                    f"process {running[0]} of the sandbox does not stop; try again",
+                    provider="local",
+                )
+            for pid in running:
+                if pid not in stopped:
+                    stopped.add(pid)
+                    helper.stdin.write(b"%d\n" % pid)
+                    helper.stdin.flush()
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.0005)
+        yield
+
+
+def _members(namespace: int, init: int) -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != init:
+            with suppress(OSError):
+                if os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace:
+                    yield int(entry)
+
+
+def _state_of(pid: int, signalled: bool) -> str:
+    """Return "runs", "blocked" in the kernel before it can obey the signal, or "still"."""
+    found = "still"
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+            if state in (b"T", b"t", b"Z", b"X"):
+                continue
+            if state != b"D" or not signalled:
+                return "runs"
+            found = "blocked"
+    return found

@@ -1,0 +1,274 @@
+"""Snapshots on this machine: hostile files, dead owners, full disks, ordinary users and many forks."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Dataset,
+    Sandbox,
+    SandboxStartError,
+    Session,
+    Snapshot,
+)
+from sandboxkit.providers.local import LocalProvider
+from tests.local.conftest import client
+from tests.local.test_unprivileged import as_ordinary_user
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="root starts programs as other users and mounts"),
+]
+FORKS = 50
+_EACH = """
+import os, sys
+number = sys.argv[1]
+assert sorted(os.listdir(".")) == ["base", "first", "gone", "second"], os.listdir(".")
+open("base", "a").write(number)
+os.unlink("gone")
+os.unlink("second"); os.link("first", f"linked-{number}")
+open(f"own-{number}", "w").write(number)
+"""
+
+
+@pytest.fixture
+async def session(provider: LocalProvider) -> AsyncIterator[Session]:
+    """A session, after which no snapshot is left."""
+    async with Session(provider, tags=("snapshots",)) as session:
+        yield session
+    async for info in provider.list_snapshots({}):
+        await provider.delete_snapshot(info.id)
+    store = provider._state.path / "snapshots"
+    assert not store.exists() or os.listdir(store) == []
+    if store.exists():
+        store.rmdir()
+
+
+async def test_fifty_forks_write_delete_and_link_at_once_and_none_sees_another(
+    session: Session,
+) -> None:
+    async with session.sandbox() as base:
+        make = "echo -n base > base; echo x > gone; echo y > first; ln first second"
+        await base.exec(["sh", "-c", make], check=True)
+        forks = await base.fork(FORKS)
+        assert [each for each in forks if not isinstance(each, Sandbox)] == []
+        boxes = [each for each in forks if isinstance(each, Sandbox)]
+        runs = [
+            each.exec(["python3", "-c", _EACH, str(number)], check=True)
+            for number, each in enumerate(boxes)
+        ]
+        for number, (each, run) in enumerate(zip(boxes, runs, strict=True)):
+            await run
+            listed = await each.exec(["sh", "-c", "ls; cat base; stat -c %h first"])
+            names = ["base", "first", f"linked-{number}", f"own-{number}"]
+            assert listed.stdout.split() == [*names, f"base{number}2"]
+        for each in boxes:
+            await each.stop()
+        seen = await base.exec(["sh", "-c", "ls; cat base"])
+        assert seen.stdout.split() == ["base", "first", "gone", "second", "base"]
+
+
+async def test_links_in_the_place_of_folders_do_not_lead_out_of_the_sandbox(
+    session: Session, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o777)
+    hostile = (
+        f"rmdir /home /opt && ln -s {victim} /home && ln -s / /opt && mv /etc /etc2 && ln -s {victim} /etc"
+        f" && ln -s {victim} /data && rm -rf /tmp && ln -s {victim} /tmp"
+    )
+    async with session.sandbox(user="root") as sandbox:
+        done = await sandbox.exec(["sh", "-c", hostile])
+        assert done.returncode == 0, done.stderr
+        snapshot = await sandbox.snapshot()
+    async with session.sandbox(snapshot=snapshot, user="root") as other:
+        kinds = await other.exec(["sh", "-c", "stat -c %F /home /opt /etc /tmp /data"])
+        assert kinds.stdout.splitlines() == ["directory"] * 4 + ["symbolic link"]
+    (tmp_path / "dataset").mkdir()
+    with pytest.raises(SandboxStartError, match="/data"):
+        await session.sandbox(
+            snapshot=snapshot, mounts={"/data": Dataset(tmp_path / "dataset")}
+        ).start()
+    assert os.listdir(victim) == []
+    shutil.rmtree(Path(os.environ["SANDBOXKIT_STATE_DIR"], "datasets"))
+
+
+async def test_attributes_of_overlays_are_not_kept(session: Session) -> None:
+    code = (
+        "import os; os.mkdir('a'); os.mkdir('b'); open('b/secret', 'w').close()\n"
+        "for name in ('redirect', 'opaque', 'metacopy', 'whiteout'):\n"
+        "    try: os.setxattr('a', f'user.overlay.{name}', b'/workspace/b')\n"
+        "    except OSError: pass\n"
+    )
+    async with session.sandbox() as sandbox:
+        await sandbox.exec(["python3", "-c", code], check=True)
+        snapshot = await sandbox.snapshot()
+    async with session.sandbox(snapshot=snapshot) as other:
+        assert (await other.exec(["ls", "a"])).stdout == ""
+        look = "import os; print(os.listxattr('a'))"
+        assert (await other.exec(["python3", "-c", look])).stdout == "[]\n"
+
+
+async def test_a_fork_has_the_limits_of_a_fresh_sandbox(session: Session) -> None:
+    async with session.sandbox(disk_mb=8) as sandbox:
+        await sandbox.exec(["sh", "-c", "head -c 4M /dev/zero > file"], check=True)
+        (fork,) = await sandbox.fork(1)
+        assert isinstance(fork, Sandbox)
+        full = await fork.exec(["sh", "-c", "head -c 20M /dev/zero > more; stat -c %s more"])
+        assert "No space left" in full.stderr
+        assert int(full.stdout) <= 8 << 20
+        changed = await fork.exec(["sh", "-c", "touch /usr/x /proc/sys/kernel/core_pattern; id -u"])
+        assert changed.stdout == "1000\n"
+        assert changed.returncode == 0
+        status = await fork.exec(["grep", "-E", "CapEff|NoNewPrivs|Seccomp:", "/proc/self/status"])
+        fresh = await sandbox.exec(
+            ["grep", "-E", "CapEff|NoNewPrivs|Seccomp:", "/proc/self/status"]
+        )
+        assert status.stdout == fresh.stdout
+        await fork.stop()
+
+
+async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "full", state], check=True)
+    try:
+        provider = LocalProvider()
+        async with Session(provider) as session, session.sandbox() as sandbox:
+            await sandbox.exec(["sh", "-c", "head -c 9M /dev/urandom > file"], check=True)
+            with pytest.raises(CapacityError, match=r"4194304 bytes was full after \d{7} bytes"):
+                await sandbox.snapshot()
+            assert os.listdir(state / "snapshots") == []
+            assert (await sandbox.exec(["true"])).returncode == 0
+        await provider.aclose()
+    finally:
+        subprocess.run(["umount", state], check=True)
+        state.rmdir()
+
+
+async def test_programs_go_on_when_the_process_that_takes_a_snapshot_is_killed(
+    session: Session,
+) -> None:
+    provider = session._provider
+    ticks = "while :; do date +%s%N > .tick; mv .tick tick; sleep 0.05; done >/dev/null 2>&1 &"
+    async with session.sandbox() as sandbox:
+        await sandbox.exec(["sh", "-c", ticks], check=True)
+        with client(
+            f"""
+import time
+from sandboxkit.providers.local._copy import TreeCopy
+def hang(*_):
+    print("copying", flush=True)
+    time.sleep(600)
+TreeCopy.add = hang
+await provider.take_snapshot({sandbox.id!r}, kind="files", name=None, tags={{}}, expires=time.time() + 60)
+"""
+        ) as taker:
+            assert taker.stdout is not None
+            assert await anyio.to_thread.run_sync(taker.stdout.readline) == "copying\n"
+            first = await sandbox.read_file("/workspace/tick")
+            await anyio.sleep(0.3)
+            assert await sandbox.read_file("/workspace/tick") == first, "it stands still"
+            taker.kill()
+        with anyio.fail_after(10):
+            while await sandbox.read_file("/workspace/tick") == first:
+                await anyio.sleep(0.02)
+        assert [info async for info in provider.list_snapshots({})] == []
+        assert os.listdir(Path(os.environ["SANDBOXKIT_STATE_DIR"], "snapshots")) == []
+
+
+_LOOP = """
+from sandboxkit import Session
+async with Session(provider) as session:
+    base = session.sandbox()
+    await base.exec(["sh", "-c", "for n in $(seq 200); do echo $n > $n; done"])
+    print("begins", flush=True)
+    while True:
+        await base.snapshot(ttl=60)
+        forks = await base.fork(2)
+        for fork in forks:
+            await fork.stop()
+"""
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23, 0.4, 0.7])
+async def test_a_killed_owner_leaves_only_snapshots_that_expire(
+    session: Session, state: Path, delay: float
+) -> None:
+    provider = session._provider
+    with client(_LOOP) as owner:
+        assert owner.stdout is not None
+        assert await anyio.to_thread.run_sync(owner.stdout.readline) == "begins\n"
+        await anyio.sleep(delay)
+        owner.kill()
+    with anyio.fail_after(20):
+        while [info async for info in provider.list({})]:
+            await anyio.sleep(0.05)
+    left = [info async for info in provider.list_snapshots({})]
+    assert all(info.expires_at is not None for info in left)
+    assert sorted(os.listdir(state / "snapshots")) == sorted(info.id for info in left)
+    for info in left:
+        await provider.delete_snapshot(info.id)
+
+
+async def test_an_expired_snapshot_goes_with_the_next_session(session: Session) -> None:
+    provider = session._provider
+    async with session.sandbox() as sandbox:
+        await sandbox.snapshot(ttl=0.001)
+    time.sleep(0.01)
+    async with Session(provider) as other, other.sandbox():
+        with anyio.fail_after(20):
+            while [info async for info in provider.list_snapshots({})]:
+                await anyio.sleep(0.02)
+
+
+async def test_many_forks_and_snapshots_keep_no_descriptor(session: Session) -> None:
+    snapshot: Snapshot | None = None
+
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    counts = []
+    for _ in range(6):
+        async with session.sandbox(snapshot=snapshot) as sandbox:
+            await sandbox.exec(["touch", "x"])
+            snapshot = await sandbox.snapshot()
+        counts.append(opened())
+    assert counts[-1] <= counts[1], counts
+
+
+async def test_an_ordinary_user_takes_snapshots_and_forks(state: Path) -> None:
+    code = """
+from sandboxkit import Session
+async with Session(provider) as session:
+    for profile in ("standard", "strict"):
+        base = session.sandbox(profile=profile)
+        await base.exec(["sh", "-c", "echo kept > file; ln file linked; echo x > gone"], check=True)
+        for fork in await base.fork(2):
+            done = await fork.exec(["sh", "-c", "echo more >> file; rm gone; cat file; ls"], check=True)
+            print(*done.stdout.split())
+            await fork.stop()
+    await base.stop()
+print(os.listdir(os.environ["SANDBOXKIT_STATE_DIR"] + "/snapshots"))
+await provider.aclose()
+"""
+    out = await as_ordinary_user(code, state)
+    assert out.splitlines() == ["kept more file linked"] * 4 + ["[]"]
+
+
+async def test_a_snapshot_belongs_to_a_profile_and_has_no_image(session: Session) -> None:
+    async with session.sandbox() as sandbox:
+        snapshot = await sandbox.snapshot()
+    with pytest.raises(ConfigurationError, match="profile='strict'"):
+        await session.sandbox(snapshot=snapshot, profile="strict").start()
+    with pytest.raises(ConfigurationError, match="image"):
+        session.sandbox(snapshot=snapshot, image="/")
