@@ -31,6 +31,7 @@ SNAPSHOT = "snapshot:"
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "this provider does not support GPUs yet",
+    "snapshot": "this provider does not support Daytona's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Daytona cannot honour, each with the reason."""

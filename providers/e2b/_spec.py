@@ -34,6 +34,7 @@ UNSUPPORTED = {
     "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
+    "snapshot": "this provider does not support E2B's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into a template, or upload it",
 }
 """The fields that E2B cannot honour, each with the reason."""

@@ -13,6 +13,7 @@ __all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
 
 UNSUPPORTED = {
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",
+    "snapshot": "there are no snapshots of pods yet: build an image, or use provider='docker'",
     "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Kubernetes cannot honour, each with the reason."""

@@ -18,6 +18,7 @@ CREATED = "sandboxkit.created"
 UNSUPPORTED = {
     "disk_mb": "Modal does not limit the disk of a sandbox; leave the option out",
     "pids": "Modal does not limit the processes of a sandbox; leave the option out",
+    "snapshot": "this provider does not support Modal's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 _MEMORY_MB = (128, 1024)
