@@ -27,6 +27,7 @@ from sandboxkit.cli import (
     run,
     serve,
     shell,
+    snapshots,
     stop,
     tasks,
     top,
@@ -43,7 +44,8 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    some of it failed (cleanup, demo, doctor, ls, stop, tasks, volumes)
+  1    part of the request failed
+       (cleanup, demo, doctor, ls, snapshots, stop, tasks, volumes)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed
@@ -68,6 +70,7 @@ _VERBS = (
     stop,
     cleanup,
     volumes,
+    snapshots,
     bake,
     doctor,
     top,

@@ -1,4 +1,4 @@
-"""`sandboxkit cleanup`: remove the selected sandboxes, and datasets that nothing uses."""
+"""`sandboxkit cleanup`: remove the selected sandboxes or snapshots, and datasets that nothing uses."""
 
 import argparse
 import sys
@@ -12,7 +12,9 @@ _EPILOG = """\
 What is removed carries every --tag, is older than --older-than, and, with
 --expired or --orphans, is one of these. Without any of them no sandbox is
 removed. --datasets removes the provider's copies of datasets that no sandbox
-mounts and no process uses, after the sandboxes.
+mounts and no process uses, after the sandboxes. --snapshots removes snapshots
+instead of sandboxes: those that have expired, or all with every --tag and older
+than --older-than. One that a sandbox uses stays.
 
 exit codes:
   0    done, even if there was nothing to remove
@@ -51,6 +53,7 @@ def add(verbs: _options.Verbs) -> None:
     parser.add_argument(
         "--older-than", type=_options.seconds, metavar="TIME", help="such as 90s, 15m, 1h or 2d"
     )
+    parser.add_argument("--snapshots", action="store_true", help="snapshots instead of sandboxes")
     parser.add_argument("--datasets", action="store_true", help="stored datasets that nothing uses")
     parser.add_argument(
         "-n", "--dry-run", action="store_true", help="only say what would be removed"
@@ -61,17 +64,22 @@ def add(verbs: _options.Verbs) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the verb."""
     sandboxes = bool(args.tag or args.expired or args.orphans or args.older_than)
-    if not (sandboxes or args.datasets):
+    if not (sandboxes or args.datasets or args.snapshots):
         raise ConfigurationError(
-            "nothing selected; give --tag, --expired, --orphans, --older-than or --datasets (see --help)"
+            "nothing selected; give --tag, --expired, --orphans, --older-than, --snapshots or --datasets "
+            "(see --help)"
         )
-    removed, datasets, failures = Operation(_sweep(args, sandboxes=sandboxes)).result()
+    if args.snapshots and args.orphans:
+        raise ConfigurationError("--snapshots does not go with --orphans: snapshots have no owner")
+    removed, others, failures = Operation(_sweep(args, sandboxes=sandboxes)).result()
+    datasets, snapshots = others
     if removed:
         ls.show(removed)
     verb = "would remove" if args.dry_run else "removed"
-    for digest in datasets:
-        print(digest)
+    for name in (*snapshots, *datasets):
+        print(name)
     what = [count(len(removed), "sandbox")] if removed else []
+    what += [count(len(snapshots), "snapshot")] if snapshots else []
     what += [count(len(datasets), "dataset")] if datasets else []
     print(f"{verb} {' and '.join(what)}" if what else "nothing to remove")
     for failure in failures:
@@ -81,15 +89,21 @@ def main(args: argparse.Namespace) -> int:
 
 async def _sweep(
     args: argparse.Namespace, *, sandboxes: bool
-) -> tuple[list[SandboxInfo], list[str], list[Exception]]:
+) -> tuple[list[SandboxInfo], tuple[list[str], list[str]], list[Exception]]:
     tags = _tags.parse(args.tag)
     removed: list[SandboxInfo] = []
     datasets: list[str] = []
+    snapshots: list[str] = []
     failures: list[Exception] = []
     for name in await _providers.chosen(args):
         try:
             async with _providers.loaded(name) as provider:
-                if sandboxes:
+                if args.snapshots:
+                    gone = await _cleanup.sweep_snapshots(
+                        provider, tags=tags, older_than=args.older_than, dry_run=args.dry_run
+                    )
+                    snapshots += [info.id for info in gone]
+                elif sandboxes:
                     removed += await _cleanup.sweep(
                         provider,
                         tags=tags,
@@ -106,4 +120,4 @@ async def _sweep(
             if not args.every:
                 raise
             failures.append(error)
-    return removed, datasets, failures
+    return removed, (datasets, snapshots), failures

@@ -1,0 +1,148 @@
+"""`sandboxkit snapshots`: take snapshots of sandboxes, list them and remove them."""
+
+import argparse
+import datetime
+import json
+import sys
+
+from sandboxkit import Operation, Snapshot, _tags
+from sandboxkit._forking import TTL
+from sandboxkit._snapshot import listed
+from sandboxkit.cli import _configured, _find, _options, _providers
+from sandboxkit.cli._text import duration, safe_line, tag_line
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.types import SnapshotInfo
+
+_EPILOG = """\
+Start from a snapshot with sandboxkit run --snapshot ID. Remove expired ones with
+sandboxkit cleanup --snapshots, and those of a run with --tag as well.
+
+examples:
+  sandboxkit snapshots create local-0123456789abcdef --ttl 2h --tag run:42
+  sandboxkit snapshots ls --tag run:42
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "snapshots",
+        help="take, list and remove snapshots of sandboxes",
+        description="Take, list and remove snapshots of sandboxes.",
+        epilog=_EPILOG,
+    )
+    parts = parser.add_subparsers(metavar="PART", required=True)
+    create = parts.add_parser(
+        "create",
+        help="take a snapshot of a running sandbox",
+        description="Take a snapshot of a running sandbox, whose programs stand still meanwhile, and print "
+        "its id. It has the sandbox's tags and those given.",
+    )
+    _options.provider(create, found=True)
+    create.add_argument("id", metavar="ID", help="the sandbox")
+    create.add_argument("--name", help="a name to recognise it by")
+    create.add_argument(
+        "--ttl",
+        type=_options.seconds,
+        default=TTL,
+        metavar="TIME",
+        help="how long it is kept, such as 2h (default: 24h)",
+    )
+    create.add_argument(
+        "--tag", metavar="TAG", action="append", default=[], help="a tag to find it by; repeatable"
+    )
+    create.set_defaults(verb=_create)
+    ls = parts.add_parser(
+        "ls",
+        help="list snapshots",
+        description="List the snapshots of every provider that is configured here, oldest first.",
+    )
+    _options.provider(ls)
+    _options.tags(ls)
+    ls.add_argument("--json", action="store_true", help="as JSON, for programs")
+    ls.set_defaults(verb=_ls)
+    rm = parts.add_parser(
+        "rm",
+        help="remove snapshots by id",
+        description="Remove snapshots that no sandbox uses. Prints each id that is gone.",
+    )
+    _options.provider(rm)
+    rm.add_argument("ids", metavar="ID", nargs="+")
+    rm.set_defaults(verb=_rm)
+
+
+def _create(args: argparse.Namespace) -> int:
+    info = Operation(_find.located(args.provider, args.id)).result()
+    tags = {**_tags.public(info.tags), **_tags.parse(args.tag)}
+    with _find.reached(args, info.id) as sandbox:
+        print(sandbox.snapshot(args.name, ttl=args.ttl, tags=tags).result().id)
+    return 0
+
+
+def _ls(args: argparse.Namespace) -> int:
+    found, silent = _stored(args)
+    if args.json:
+        print(json.dumps([_as_json(info) for info in found], indent=2))
+    elif found:
+        rows = [("ID", "PROVIDER", "SIZE", "LEFT", "NAME", "TAGS"), *map(_row, found)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("   ".join(cells).rstrip())
+    for name, error in silent.items():
+        print(f"sandboxkit: {name} could not be asked: {safe_line(str(error))}", file=sys.stderr)
+    return 1 if silent else 0
+
+
+def _stored(args: argparse.Namespace) -> tuple[list[SnapshotInfo], dict[str, SandboxError]]:
+    tags = _tags.parse(args.tag)
+    names = [args.provider] if args.provider else _configured.names()
+    answers, silent = Operation(
+        _providers.ask(names, lambda provider: listed(provider, tags))
+    ).result()
+    if args.provider in silent:
+        raise silent[args.provider]
+    found = [info for infos in answers.values() for info in infos]
+    return sorted(found, key=lambda info: (info.created_at, info.id)), silent
+
+
+def _rm(args: argparse.Namespace) -> int:
+    args.tag, failed = [], False
+    known, _ = _stored(args)
+    for given in dict.fromkeys(args.ids):
+        try:
+            places = [info for info in known if info.id == given]
+            if not places:
+                raise ConfigurationError(
+                    f"no snapshot {given!r}; sandboxkit snapshots ls shows those there are"
+                )
+            Snapshot.from_id(given, provider=places[0].provider).result().delete().result()
+            print(safe_line(given))
+        except SandboxError as error:
+            failed = True
+            print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _row(info: SnapshotInfo) -> tuple[str, ...]:
+    left = "-"
+    if info.expires_at is not None:
+        seconds = (info.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds()
+        left = duration(seconds) if seconds > 0 else "expired"
+    size = "-" if info.bytes is None else f"{info.bytes / 1e6:.1f} MB"
+    texts = (info.id, info.provider, size, left, info.name or "-", tag_line(info.tags))
+    return tuple(safe_line(text) or "-" for text in texts)
+
+
+def _as_json(info: SnapshotInfo) -> dict[str, object]:
+    return {
+        "id": info.id,
+        "provider": info.provider,
+        "kind": info.kind,
+        "name": info.name,
+        "bytes": info.bytes,
+        "parent": info.parent,
+        "created_at": info.created_at.isoformat(),
+        "expires_at": info.expires_at and info.expires_at.isoformat(),
+        "tags": dict(info.tags),
+    }
