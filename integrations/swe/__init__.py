@@ -5,6 +5,7 @@ from sandboxkit.integrations.swe._episode import Episode, Policy, run_episode
 from sandboxkit.integrations.swe._grading import grade
 from sandboxkit.integrations.swe._metrics import Metrics
 from sandboxkit.integrations.swe._pool import SwePool
+from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._source import bundled_tasks, load_tasks
 from sandboxkit.integrations.swe._task import Task, load_task
 
@@ -17,6 +18,7 @@ __all__ = [
     "SweEnv",
     "SwePool",
     "Task",
+    "TaskSetups",
     "bundled_tasks",
     "grade",
     "load_task",

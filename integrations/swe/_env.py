@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxkit import ConfigurationError, Sandbox, Session
+from sandboxkit import ConfigurationError, Sandbox, Session, Snapshot, SnapshotNotFoundError
 from sandboxkit.integrations._outages import stop_broken
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
 from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
 from sandboxkit.integrations.swe._metrics import Metrics
+from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
 
 _LAST = "\n\n[This was the last step but one: the next call is the last. Submit if you are done.]"
@@ -82,6 +83,8 @@ class SweEnv:
     config: SweConfig = field(default_factory=SweConfig)
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
+    setups: TaskSetups | None = None
+    """Starts the episodes of a task from one set-up; None: each is set up by itself."""
     _episode: _Episode | None = field(default=None, init=False, repr=False)
 
     schemas = SCHEMAS
@@ -99,13 +102,7 @@ class SweEnv:
         self.metrics.episodes += 1
 
         async def once() -> Sandbox:
-            sandbox = make_sandbox(self.session, task)
-            try:
-                await _prepare(sandbox, task, self.config.start_timeout)
-            except BaseException:
-                await stop_broken(sandbox)
-                raise
-            return sandbox
+            return await self._set_up(task)
 
         def again(error: Exception, failures: int) -> bool:
             trouble = isinstance(error, TROUBLE) and not isinstance(error, ConfigurationError)
@@ -125,6 +122,29 @@ class SweEnv:
         )
         self._episode = _Episode(task, sandbox, tools, started)
         return Step(task.instruction)
+
+    async def _set_up(self, task: Task) -> Sandbox:
+        """Return a started sandbox in which the task's set-up is done."""
+        seconds = self.config.start_timeout
+
+        async def prepared(snapshot: Snapshot | None = None) -> Sandbox:
+            sandbox = make_sandbox(self.session, task, snapshot=snapshot)
+            try:
+                await _start(sandbox, seconds)
+                if snapshot is None:
+                    await _prepare(sandbox, task)
+            except BaseException:
+                await stop_broken(sandbox)
+                raise
+            return sandbox
+
+        if self.setups is None or (task.seeds is None and task.setup is None):
+            return await prepared()
+        try:
+            return await prepared(await self.setups.of(task, prepared))
+        except SnapshotNotFoundError:
+            self.setups.forget(task)
+            raise
 
     # Any: a JSON object written by a model.
     async def step(self, name: str, arguments: str | Mapping[str, Any], *, tokens: int = 0) -> Step:
@@ -210,12 +230,15 @@ class SweEnv:
         return Step("the sandbox failed", True, None, verdict)
 
 
-async def _prepare(sandbox: Sandbox, task: Task, start_timeout: float) -> None:
+async def _start(sandbox: Sandbox, start_timeout: float) -> None:
     try:
         async with asyncio.timeout(start_timeout):
             await sandbox.start()
     except TimeoutError:
         raise TimeoutError(f"the sandbox did not start within {start_timeout:g} s") from None
+
+
+async def _prepare(sandbox: Sandbox, task: Task) -> None:
     if task.seeds is not None:
         await sandbox.upload(task.seeds, task.workdir)
     if task.setup is not None:

@@ -8,6 +8,7 @@ from sandboxkit import (
     SandboxError,
     SandboxFileError,
     Session,
+    Snapshot,
 )
 from sandboxkit.integrations.rewards import (
     TROUBLE,
@@ -52,14 +53,22 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
     )
 
 
-def make_sandbox(session: Session, task: Task, *, tests: bool = False) -> Sandbox:
-    """Return a sandbox of the task's image, not yet started: for the agent or, with `tests`, for grading."""
+def make_sandbox(
+    session: Session, task: Task, *, tests: bool = False, snapshot: Snapshot | None = None
+) -> Sandbox:
+    """Return a sandbox of the task's image, not yet started: for the agent or, with `tests`, for grading.
+
+    With `snapshot` it has the task's set-up, and therefore the network of the time after it.
+    """
+    after = task.network or ("none" if task.setup_network is not None else None)
+    before = task.setup_network or task.network
     limits = {
         "workdir": task.workdir,
         "memory_mb": task.memory_mb,
         "cpus": task.cpus,
-        "network": task.test_network if tests else task.setup_network or task.network,
+        "network": task.test_network if tests else before if snapshot is None else after,
         "env": task.env or None,
+        "snapshot": snapshot,
     }
     given = {name: value for name, value in limits.items() if value is not None}
     if task.image is not None:

@@ -9,6 +9,7 @@ from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._tools import Clock
 from sandboxkit.integrations.swe._env import Step, SweConfig, SweEnv
 from sandboxkit.integrations.swe._metrics import Metrics
+from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
 
 
@@ -26,6 +27,8 @@ class SwePool:
     starts: int = 4
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
+    setups: TaskSetups | None = None
+    """Starts the episodes of a task from one set-up; None: each is set up by itself."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.starts < 1:
@@ -38,7 +41,9 @@ class SwePool:
         """Wait for a free slot, start a task, and yield the environment and its first step."""
         async with (
             self._live,
-            SweEnv(self.session, self.tasks, self.config, self.clock, self.metrics) as env,
+            SweEnv(
+                self.session, self.tasks, self.config, self.clock, self.metrics, self.setups
+            ) as env,
         ):
             async with self._starting:
                 first = await env.reset(task_id)

@@ -230,7 +230,11 @@ LANGUAGES: tuple[Language, ...] = (
         "main.ts",
         ("node", "--stack-size=60000", "main.js"),
         # Status 2: it wrote the program and found the types wanting, for example those of node.
-        ("sh", "-c", "tsc --target es2020 --module commonjs main.ts; end=$?; [ $end -eq 2 ] || exit $end"),
+        (
+            "sh",
+            "-c",
+            "tsc --target es2020 --module commonjs main.ts; end=$?; [ $end -eq 2 ] || exit $end",
+        ),
         "main.js",
         packages=("nodejs", "node-typescript"),
         other_names=("ts",),
