@@ -7,10 +7,11 @@ from sandboxkit import _tags
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
+from sandboxkit._snapshot import Snapshot
 from sandboxkit.display import Shown, page_of
 from sandboxkit.display.page import Page
 from sandboxkit.errors import SandboxError
-from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState
+from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState, SnapshotInfo
 
 ANSWER_SECONDS = 2.0
 """How long (s) a notebook waits for a backend to report a sandbox's status."""
@@ -45,6 +46,23 @@ def _info(info: SandboxInfo) -> Page:
     if info.expires_at is not None:
         rows["time left"] = _left(info.expires_at)
     return Page("SandboxInfo", info.state.value, _STATES[info.state], rows)
+
+
+@page_of.register
+def _snapshot_info(info: SnapshotInfo) -> Page:
+    size = "unknown" if info.bytes is None else f"{info.bytes / 2**20:.1f} MiB"
+    rows = {"id": info.id, "provider": info.provider, "kind": info.kind, "size": size}
+    if info.name is not None:
+        rows["name"] = info.name
+    rows["tags"] = _tags_text(info.tags)
+    if info.expires_at is not None:
+        rows["time left"] = _left(info.expires_at)
+    return Page("Snapshot", info.name or "stored", "plain", rows)
+
+
+@page_of.register
+def _snapshot(snapshot: Snapshot) -> Page:
+    return _snapshot_info(snapshot.info)
 
 
 @page_of.register

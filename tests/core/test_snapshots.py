@@ -1,0 +1,154 @@
+"""Snapshots and forks in the core: bad input, partial failures, cancellation, and what a notebook shows."""
+
+import time
+
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Operation,
+    Sandbox,
+    SandboxTerminatedError,
+    Session,
+    Snapshot,
+)
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec, SnapshotInfo
+
+
+async def stored(provider: FakeProvider) -> list[SnapshotInfo]:
+    return [info async for info in provider.list_snapshots({})]
+
+
+def left(provider: FakeProvider) -> tuple[int, int]:
+    """How many sandboxes and snapshots there are."""
+    return len(provider._boxes), len(Operation(stored(provider)).result(10))
+
+
+def test_bad_input_is_refused_before_anything_starts() -> None:
+    provider = FakeProvider()
+    with Session(provider) as session:
+        sandbox = session.sandbox()
+        for call, words in (
+            (lambda: sandbox.snapshot(ttl=0), "ttl=0"),
+            (lambda: sandbox.snapshot(kind="disk"), "kind='disk'"),  # type: ignore[arg-type]
+            (lambda: sandbox.snapshot(tags="sandboxkit.owner:me"), "reserved"),
+            (lambda: sandbox.fork(0), "n=0"),
+            (lambda: session.sandbox(snapshot=3), "snapshot=3"),  # type: ignore[arg-type]
+            (lambda: Snapshot(), r"sandbox\.snapshot\(\)"),
+        ):
+            with pytest.raises(ConfigurationError, match=words):
+                call()
+        with pytest.raises(ConfigurationError, match="reset"):
+            session.sandbox(snapshot="x", reuse="reset", profile="strict")
+    with Session(provider, pool=1) as pooled:
+        reset = pooled.sandbox(reuse="reset", profile="strict")
+        with pytest.raises(ConfigurationError, match="reuse='reset'"):
+            reset.snapshot()
+        with pytest.raises(ConfigurationError, match="reuse='reset'"):
+            reset.fork(1)
+    assert left(provider) == (0, 0)
+
+
+def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
+    with Session(FakeProvider()) as session:
+        with session.sandbox() as sandbox:
+            assert sandbox.id is not None
+            reached = session.from_id(sandbox.id).result(10)
+            with pytest.raises(ConfigurationError, match="by its id"):
+                reached.fork(1)
+            reached.snapshot().result(10).delete().result(10)
+        with pytest.raises(SandboxTerminatedError):
+            sandbox.fork(1)
+        with pytest.raises(SandboxTerminatedError):
+            sandbox.snapshot()
+
+
+class FillsUp(FakeProvider):
+    """It has no room for every second sandbox that starts from a snapshot."""
+
+    started = 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        self.started += spec.snapshot is not None
+        if spec.snapshot is not None and self.started % 2 == 0:
+            raise NoPermanentRoom("no room")
+        return await super().create(spec)
+
+
+class NoPermanentRoom(CapacityError):
+    """A refusal that the core does not wait for."""
+
+    retryable = False
+
+
+def test_each_fork_succeeds_or_fails_by_itself() -> None:
+    provider = FillsUp()
+    with Session(provider) as session, session.sandbox() as sandbox:
+        sandbox.write_file("/workspace/file", b"kept").result(10)
+        forks = sandbox.fork(4).result(30)
+        running = [each for each in forks if isinstance(each, Sandbox)]
+        assert [type(each) for each in forks if each not in running] == [NoPermanentRoom] * 2
+        for each in running:
+            assert each.read_file("/workspace/file").result(10) == b"kept"
+            each.stop().result(10)
+        assert left(provider) == (1, 0)
+
+
+def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
+    provider = FakeProvider()
+    with Session(provider, max_concurrency=3, pool=(0, 2)) as session:
+        sandbox = session.sandbox().start().result(10)
+        forks = sandbox.fork(2).result(10)
+        more = session.sandbox()
+        start = more.start()
+        time.sleep(0.1)
+        assert not start.done()
+        for each in forks:
+            assert isinstance(each, Sandbox)
+            each.stop().result(10)
+        start.result(10)
+    assert left(provider) == (0, 0)
+
+
+class StartsSlowly(FakeProvider):
+    """A start from a snapshot takes a minute."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        import anyio
+
+        if spec.snapshot is not None:
+            await anyio.sleep(60)
+        return await super().create(spec)
+
+
+def test_a_cancelled_fork_leaves_nothing() -> None:
+    provider = StartsSlowly()
+    with Session(provider) as session, session.sandbox() as sandbox:
+        forking = sandbox.fork(3)
+        while left(provider) != (1, 1):
+            time.sleep(0.01)
+        forking.cancel()
+        end = time.monotonic() + 10
+        while left(provider) != (1, 0):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_closing_the_session_ends_the_forks_and_their_snapshot() -> None:
+    provider = FakeProvider()
+    with Session(provider) as session:
+        session.sandbox().fork(2).result(10)
+        assert left(provider) == (3, 1)
+    assert left(provider) == (0, 0)
+
+
+def test_a_notebook_shows_a_snapshot() -> None:
+    with Session(FakeProvider()) as session, session.sandbox(tags="run:1") as sandbox:
+        snapshot = sandbox.snapshot("a name").result(10)
+        for thing in (snapshot, snapshot.info):
+            text = thing._repr_mimebundle_()["text/plain"]
+            assert snapshot.id in text
+            assert "a name" in text
+        snapshot.delete().result(10)
