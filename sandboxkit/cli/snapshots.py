@@ -14,8 +14,8 @@ from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.types import SnapshotInfo
 
 _EPILOG = """\
-Start from a snapshot with sandboxkit run --snapshot ID. Remove expired ones with
-sandboxkit cleanup --snapshots, and those of a run with --tag as well.
+Start from a snapshot with sandboxkit run --snapshot ID. Remove expired ones
+with sandboxkit cleanup --snapshots, and those of a run with --tag as well.
 
 examples:
   sandboxkit snapshots create local-0123456789abcdef --ttl 2h --tag run:42

@@ -36,7 +36,7 @@ def test_bad_input_is_refused_before_anything_starts() -> None:
             (lambda: sandbox.snapshot(tags="sandboxkit.owner:me"), "reserved"),
             (lambda: sandbox.fork(0), "n=0"),
             (lambda: session.sandbox(snapshot=3), "snapshot=3"),  # type: ignore[arg-type]
-            (lambda: Snapshot(), r"sandbox\.snapshot\(\)"),
+            (lambda: Snapshot(), r"sandbox\.snapshot\(\)"),  # type: ignore[call-arg]
         ):
             with pytest.raises(ConfigurationError, match=words):
                 call()
