@@ -60,10 +60,10 @@ def main(args: argparse.Namespace) -> int:
     names = [args.provider] if args.provider else sorted({*_registry.names(), default})
     if stranger := _distribution.elsewhere():
         print(f"sandboxkit: warning: {stranger}", file=sys.stderr)
-    if args.live:
-        return _doctor_live.main(args, default)
     if args.languages:
         return _doctor_languages.main(args, default)
+    if args.live:
+        return _doctor_live.main(args, default)
     _doctor_live.refuse_options(args)
     found = Operation(_providers.diagnoses(names)).result()
     if args.json:

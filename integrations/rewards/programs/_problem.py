@@ -93,7 +93,7 @@ def problem_of(
         )
     if not tests and own.get("trust"):
         raise ConfigurationError("the task has trust='shared' and no tests, the only key it is for")
-    interactor = own.get("interactor")
+    interactor = _judge_program(own.get("interactor"))
     cases = tuple(
         _case(each, number, interactive=interactor is not None)
         for number, each in enumerate(own.get("cases", ()), 1)
@@ -129,9 +129,24 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
         return LinesChecker()
     if isinstance(given, str):
         return NAMED[given]()
+    if isinstance(given, Mapping):
+        return _judge_program(given) or LinesChecker()
     if isinstance(given, JudgeProgram) or hasattr(given, "mark"):
         return given  # type: ignore[no-any-return]  # has the protocol's one method
     return FunctionChecker(given)
+
+
+def _judge_program(value: JudgeProgram | Mapping[str, Any] | None) -> JudgeProgram | None:
+    """Return a judge program that a task describes, as a row of JSON does."""
+    if not isinstance(value, Mapping):
+        return value
+    unknown = sorted(value.keys() - {"source", "files", "language", "most"})
+    if unknown or "source" not in value:
+        raise ConfigurationError(
+            f"{_shown(dict(value))} is no checker or interactor: give source, and perhaps files, "
+            "language and most"
+        )
+    return JudgeProgram(**value)
 
 
 def _case(case: Any, number: int, *, interactive: bool) -> JudgedCase:
@@ -228,7 +243,7 @@ def _is_number(value: Any) -> bool:
 def _is_checker(value: Any) -> bool:
     if isinstance(value, str):
         return value in NAMED
-    return isinstance(value, JudgeProgram) or hasattr(value, "mark") or callable(value)
+    return isinstance(value, JudgeProgram | Mapping) or hasattr(value, "mark") or callable(value)
 
 
 def _is_files(value: Any) -> bool:
@@ -246,7 +261,7 @@ _GOOD: dict[KeyKind, Callable[[Any], bool]] = {
     "from 0": lambda value: _is_number(value) or (value == 0 and not isinstance(value, bool)),
     "whole": lambda value: _is_number(value) and isinstance(value, int),
     "checker": _is_checker,
-    "interactor": lambda value: isinstance(value, JudgeProgram),
+    "interactor": lambda value: isinstance(value, JudgeProgram | Mapping),
     "texts": lambda value: (
         _is_list(value) and all(isinstance(each, str) and "\0" not in each for each in value)
     ),

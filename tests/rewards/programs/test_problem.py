@@ -39,6 +39,8 @@ CASE = {"stdin": "1\n", "stdout": "2\n"}
         ({"cases": [CASE], "checker": "token"}, "checker='token'"),
         ({"cases": [CASE], "checker": "tokens", "rel_tol": 0.1}, "use checker='floats'"),
         ({"cases": [CASE], "interactor": "int main() {}"}, "interactor=.*give a JudgeProgram"),
+        ({"cases": [CASE], "checker": {"src": "x"}}, "is no checker or interactor"),
+        ({"cases": [CASE], "interactor": {"source": "x", "language": "see"}}, "unknown language"),
         ({"cases": [CASE], "tests": "assert 1"}, "give them trust='shared', and no cases"),
         ({"tests": "assert 1"}, "give them trust='shared'"),
         ({"cases": [CASE], "trust": "shared"}, "trust='shared' and no tests"),
@@ -63,6 +65,12 @@ def test_columns_of_a_data_set_pass() -> None:
 
 def test_a_case_may_have_files_alone() -> None:
     Program("c").validate({"cases": [{"stdin": "", "outputs": {"out.txt": "1"}}]})
+
+
+def test_a_row_of_json_describes_a_checker() -> None:
+    checker = {"source": "int main() {}", "files": {"a.h": ""}, "language": "c", "most": 10}
+    Program("c").validate({"cases": [CASE], "checker": checker})
+    Program("c").validate({"cases": [{"stdin": "7"}], "interactor": {"source": "int main() {}"}})
 
 
 def test_an_interactor_needs_no_expected_output() -> None:
