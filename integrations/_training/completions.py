@@ -102,7 +102,8 @@ class CompletionGrader:
             )
         self.name = name
         self._grader = within(grader, deadline)
-        self._extract = extract or getattr(grader, "extract", extract_code)
+        own: Callable[[str], str | None] = getattr(grader, "extract", extract_code)
+        self._extract = extract or own
         self._deadline = deadline
         self._check_tasks: CheckTasks = check_tasks
         self._options = {

@@ -3,15 +3,13 @@
 import argparse
 import asyncio
 import dataclasses
+import importlib
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
 from sandboxkit.cli import _options
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.options import SpecOptions
-
-if TYPE_CHECKING:
-    from sandboxkit.integrations.rewards.programs import LanguageReport
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +31,14 @@ def main(args: argparse.Namespace, provider: str) -> int:
     return 0 if all(report.works for report in reports) else 1
 
 
-async def _reports(provider: str, options: SpecOptions, *, quiet: bool) -> "list[LanguageReport]":
+# Any: LanguageReport of an integration, which this package does not know.
+async def _reports(provider: str, options: SpecOptions, *, quiet: bool) -> list[Any]:
     from sandboxkit import Session
-    from sandboxkit.integrations.rewards.programs import check_languages
 
+    programs = importlib.import_module("sandboxkit.integrations.rewards.programs")
     reports = []
     async with Session(provider, **options) as session:
-        async for report in check_languages(session):
+        async for report in programs.check_languages(session):
             reports.append(report)
             if not quiet:
                 works = f"yes  {report.seconds:5.1f} s" if report.works else "no "
