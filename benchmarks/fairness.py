@@ -6,6 +6,8 @@ A transfer is a file read, a file written, a command's output, or a connection w
 reads.
 
     python -m benchmarks.fairness [--provider local docker] [--streams 1 8] [--rounds 5] [--json]
+
+With `--through-daemon` the docker provider connects as a client that is not root does, whoever runs this.
 """
 
 import argparse
@@ -18,8 +20,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from unittest import mock
 
 from sandboxkit import Sandbox, Session
+from sandboxkit.providers.docker._direct import DirectConnections
 
 IMAGE = "sandboxkit/python:3.11"
 FILE_BYTES = 8 << 20
@@ -191,8 +195,11 @@ def main() -> None:
     parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--through-daemon", action="store_true", help="no direct connections")
     parser.add_argument("--json", action="store_true", help="print an object a line")
     args = parser.parse_args()
+    if args.through_daemon:
+        mock.patch.object(DirectConnections, "_possible", return_value=False).start()
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)
     for provider in args.provider:
         for row in asyncio.run(measured(provider, args.kind, args.streams, args.rounds)):
