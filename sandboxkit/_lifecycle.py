@@ -18,13 +18,14 @@ from sandboxkit._work import UndoneError, Work
 from sandboxkit.errors import (
     CapacityError,
     NoRoomError,
+    OutcomeUnknownError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import Provider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.provider import FirstCommand, Provider
+from sandboxkit.types import Command, SandboxSpec, StreamName
 
 T = TypeVar("T")
 
@@ -34,6 +35,10 @@ _CALLS_SECONDS = 5.0
 
 def _ignore(_: "Lifecycle") -> None:
     """Do nothing: the default for `SessionContext.begins` and `SessionContext.look`."""
+
+
+async def _drop(stream: StreamName, data: bytes) -> None:
+    pass
 
 
 def _unmarked(spec: SandboxSpec) -> SandboxSpec:
@@ -133,6 +138,8 @@ class Lifecycle:
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""
         self._leave_room: Release | None = None
         self._start: Work | None = None
+        self._first: FirstCommand | None = None
+        """The command of the caller that began the start, until a sandbox is created for it."""
         self._stopping: asyncio.Task[None] | None = None
         self._wanted = 0  # how many callers received the id
         self._calls: set[anyio.CancelScope] = set()
@@ -212,26 +219,66 @@ class Lifecycle:
             attached.on_end(attachments.discard)
         return attached
 
-    async def started(self) -> str:
-        """Wait until the sandbox runs and return its id; start it if needed."""
+    async def started(self, command: Command | None = None) -> str:
+        """Wait until the sandbox runs and return its id; start it if needed.
+
+        `command` is what the caller executes then. If this call begins the start, the command may be
+        sent along with it; OutcomeUnknownError is raised if the start fails and it may have run.
+        """
         while True:
             self.refuse_ended()
+            first: FirstCommand | None = None
             if self.state in (State.RUNNING, State.ENDED):
                 assert self.id is not None
                 self._wanted += 1
                 return self.id
             if self._start is None:
                 self.context.begins(self)
+                if command is not None and self._is_ready_when_created():
+                    first = FirstCommand(command)
+                self._first = first
                 self._start = Work(self._create)
             start = self._start
             try:
                 await start.wait()
             except UndoneError:
                 pass  # undone by stop(), or because earlier callers gave up: check again
+            except SandboxError as error:
+                if first is not None and first.sent:
+                    raise self._unknown(error) from error
+                raise
             except asyncio.CancelledError:
-                if not start.waited_for and not self._wanted:
+                if first is not None and not first.withdraw():
+                    await self._recall(first.command, start)
+                elif not start.waited_for and not self._wanted:
                     self._undo()
                 raise
+
+    def _is_ready_when_created(self) -> bool:
+        """Whether a command may run as soon as the sandbox exists, because nothing else prepares it."""
+        spec = self.spec
+        return not (
+            spec.files or spec.interpreter or self.equip is not None or spec.reuse == "reset"
+        )
+
+    def _unknown(self, error: SandboxError) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"the command was sent with the start of its sandbox, which failed; whether it ran is unknown: "
+            f"{error}",
+            provider=self.provider.name,
+            sandbox_id=error.sandbox_id,
+        )
+
+    async def _recall(self, command: Command, start: Work) -> None:
+        """End a command that was sent with the start and whose caller has given up since."""
+        if self.state is not State.RUNNING or self.id is None:
+            start.cancel()  # the command ends with the sandbox; other callers start another one
+        elif not self._wanted:
+            self._undo()
+        else:
+            with anyio.CancelScope() as scope:
+                scope.cancel()  # a cancelled `exec` kills its command
+                await self.provider.exec(self.id, command, _drop)
 
     def lost(self) -> None:
         """Note that a caller of `started` was cancelled before it received the id."""
@@ -377,8 +424,9 @@ class Lifecycle:
         return ProviderUnavailableError(f"{what}: {why}", provider=name)
 
     async def _make(self) -> None:
+        first, self._first = self._first, None
         self._exists = await self.context.throttle.create(
-            self.provider, self.context.mark(self.spec)
+            self.provider, self.context.mark(self.spec), first
         )
         self.made = self.renewed = time.monotonic()
 

@@ -491,8 +491,9 @@ class Sandbox(Shown):
         live: Stdin | None,
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
-            sandbox_id = await self._life.started()
-            led = command if self._network is None else self._network.lead(command)
+            network = self._network  # read once: a command that was sent along is not led any more
+            sandbox_id = await self._life.started(command if network is None else None)
+            led = command if network is None else network.lead(command)
             return lambda output: self._life.during(sandbox_id, lambda box: run(box, led, output))
 
         return Process(argv, ready, limits, live, self._life)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 from sandboxkit.errors import CapacityError, ProviderUnavailableError, SandboxError
-from sandboxkit.provider import Provider
+from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import SandboxSpec
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
@@ -49,14 +49,21 @@ class AdmissionThrottle:
         """The error that began the pause; None without a pause and without waiting creations."""
         return self._why if self._line or self.closed_for else None
 
-    async def create(self, provider: Provider, spec: SandboxSpec) -> str:
+    async def create(
+        self, provider: Provider, spec: SandboxSpec, first: FirstCommand | None = None
+    ) -> str:
         """Wait for admission, then call `provider.create` and return the sandbox id.
+
+        With `first` call `provider.create_for`.
 
         Raises what `provider.create` raises, and ProviderUnavailableError for a pause over 60 s.
         """
         await self._turn()
         try:
-            sandbox_id = await provider.create(spec)
+            if first is None:
+                sandbox_id = await provider.create(spec)
+            else:
+                sandbox_id = await provider.create_for(spec, first)
         except (CapacityError, ProviderUnavailableError) as error:
             self._refused(error)
             raise

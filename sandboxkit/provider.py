@@ -25,6 +25,7 @@ from typing import ClassVar
 from anyio.abc import ByteStream
 
 from sandboxkit import _exec_files
+from sandboxkit._first_command import FirstCommand
 from sandboxkit._forks import close_in_forks
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
@@ -49,6 +50,7 @@ from sandboxkit.types import (
 
 __all__ = [
     "DatasetStore",
+    "FirstCommand",
     "Output",
     "PortListener",
     "Provider",
@@ -114,6 +116,17 @@ class Provider(ABC):
         Not detached: the sandbox ends soon after this process does, if the backend can.
         Always: the sandbox ends by itself after `spec.lifetime` seconds.
         """
+
+    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
+        """Create a sandbox as `create` does, for a command that is known; the default ignores it.
+
+        A provider may send the command along with the start, which saves a round trip, but only if
+        `first.claim()` returns True. `exec` is then called with `first.command`, that very object, and
+        returns its end. When the start fails, `first.refuted()` says that the command was not started.
+        If that is not proven, the core raises OutcomeUnknownError. If it is cancelled, or fails, the
+        sandbox and the command have ended when the call returns.
+        """
+        return await self.create(spec)
 
     @abstractmethod
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:

@@ -1,0 +1,208 @@
+"""A command that is sent along with its sandbox's start: at most once, and never for a caller who gave up."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    Operation,
+    OutcomeUnknownError,
+    Process,
+    ProviderUnavailableError,
+    Sandbox,
+    Session,
+)
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Command, Exit, Output, SandboxSpec
+
+
+class Eager(FakeProvider):
+    """It sends a first command along, and holds each creation from then on until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, ...]] = []
+        """The commands that were sent along."""
+        self.executed: list[tuple[str, ...]] = []
+        """The commands that `exec` was called with."""
+        self.fails: Exception | None = None
+        self.refuses = False
+        """Whether a failed start proves that the command did not run."""
+        self.creates = 0
+        self.entered = threading.Semaphore(0)
+        self.gate = asyncio.Event()
+
+    def open(self) -> None:
+        """Let every creation go on."""
+        on_the_loop(self.gate.set)
+
+    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
+        self.creates += 1
+        sandbox_id = await self.create(spec)
+        try:
+            if first.claim():
+                self.sent.append(first.command.argv)
+            self.entered.release()
+            await self.gate.wait()
+            if self.fails is not None:
+                if self.refuses:
+                    first.refuted()
+                raise self.fails
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.delete(sandbox_id)
+            raise
+        return sandbox_id
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        self.executed.append(command.argv)
+        return await super().exec(sandbox_id, command, output)
+
+
+def on_the_loop(call: Callable[[], object]) -> None:
+    async def run() -> None:
+        call()
+
+    Operation(run()).result(10)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def provider() -> Eager:
+    return Eager()
+
+
+@pytest.fixture
+def session(provider: Eager) -> Iterator[Session]:
+    with Session(provider) as session:
+        yield session
+    assert not provider._boxes
+
+
+def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provider: Eager) -> None:
+    provider.open()
+    sandbox = session.sandbox()
+    for text in ("1", "2"):
+        assert sandbox.exec(["echo", text]).result(10).stdout == f"{text}\n"
+    assert provider.sent == [("echo", "1")]
+    assert provider.executed == [("echo", "1"), ("echo", "2")]
+
+
+def test_nothing_is_sent_along_where_files_are_written_first(
+    session: Session, provider: Eager
+) -> None:
+    sandbox = session.sandbox(files={"/workspace/a": b"1"})
+    assert sandbox.exec(["cat", "/workspace/a"]).result(10).stdout == "1"
+    assert provider.sent == []
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_failed_start_says_whether_the_command_may_have_run(
+    session: Session, provider: Eager, refuses: bool
+) -> None:
+    provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
+    provider.refuses = refuses
+    first = session.sandbox().exec(["true"])
+    provider.open()
+    with pytest.raises(
+        ProviderUnavailableError if refuses else OutcomeUnknownError, match="connection broke"
+    ):
+        first.result(10)
+    assert provider.executed == []
+
+
+def test_a_command_that_shares_a_failed_start_was_never_sent(
+    session: Session, provider: Eager
+) -> None:
+    provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
+    sandbox = session.sandbox()
+    first = sandbox.exec(["echo", "first"])
+    assert provider.entered.acquire(timeout=10)
+    second = sandbox.exec(["echo", "second"])
+    provider.open()
+    with pytest.raises(OutcomeUnknownError):
+        first.result(10)
+    with pytest.raises(ProviderUnavailableError):
+        second.result(10)
+    assert provider.sent == [("echo", "first")]
+
+
+def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
+    session: Session, provider: Eager
+) -> None:
+    sandbox = session.sandbox()
+    first = sandbox.exec(["echo", "first"])
+    assert provider.entered.acquire(timeout=10)
+    second = sandbox.exec(["echo", "second"])
+    time.sleep(0.1)  # until it shares the start
+    first.cancel()
+    # The other caller gets a sandbox in which nothing has run, and its own command is sent along.
+    assert provider.entered.acquire(timeout=10)
+    provider.open()
+    assert second.result(10).stdout == "second\n"
+    assert provider.creates == 2
+    assert provider.sent == [("echo", "first"), ("echo", "second")]
+    assert provider.executed == [("echo", "second")]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: int) -> None:
+    """Another caller comes `ahead` turns of the loop before the first one gives up."""
+    for hops in range(ahead, 30):
+        provider = Eager()
+        with Session(provider) as session:
+            sandbox = session.sandbox()
+            first = sandbox.exec(["echo", "first"])
+            assert provider.entered.acquire(timeout=10)
+            others = [sandbox.exec(["echo", "other"])]
+            on_the_loop(lambda: None)  # it shares the start now
+
+            def turn(
+                left: int,
+                box: Sandbox = sandbox,
+                first: Process = first,
+                others: list[Process] = others,
+            ) -> None:
+                if left == ahead:
+                    others.append(box.exec(["echo", "other"]))
+                if left:
+                    asyncio.get_running_loop().call_soon(turn, left - 1, box, first, others)
+                else:
+                    first.cancel()
+
+            def race(provider: Eager = provider, hops: int = hops) -> None:
+                provider.gate.set()
+                turn(hops)  # it runs within this round
+
+            on_the_loop(race)
+            wait_for(lambda: len(others) == 2)  # noqa: B023
+            for other in others:
+                assert other.result(10).stdout == "other\n"
+            # Either `exec` has taken the command over, and killed it, or it ended with its sandbox.
+            assert (("echo", "first") in provider.executed) == (provider.creates == 1)
+        assert not provider._boxes
+
+
+def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: Eager) -> None:
+    provider.open()
+    with Session(provider, max_concurrency=1) as session:
+        other = session.sandbox().start().result(10)
+        sandbox = session.sandbox()
+        first = sandbox.exec(["echo", "first"])
+        second = sandbox.exec(["echo", "second"])
+        time.sleep(0.1)  # both wait for room
+        first.cancel()
+        other.stop().result(10)
+        assert second.result(10).stdout == "second\n"
+    assert provider.sent == []
