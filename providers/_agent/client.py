@@ -42,11 +42,14 @@ _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
 
 class ConnectionEndedError(Exception):
-    """The agent's stream ended; `reason` is the agent's last message, "" if there was none."""
+    """The agent's stream ended; `reason` is the agent's last message, "" if there was none.
 
-    def __init__(self, reason: str) -> None:
+    `refused` says that the agent answered HELLO with BYE, so it carried out no request.
+    """
+
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
         super().__init__(reason or "the agent's stream ended")
-        self.reason = reason
+        self.reason, self.refused = reason, refused
 
 
 class SilentError(Exception):
@@ -200,10 +203,13 @@ class AgentClient:
         """The default working directory of commands."""
         self.calls = _FIRST_CALLS
         """The operations that the agent knows, one byte each."""
+        self.first: AgentStream | None = None
+        """The request that was sent with HELLO, if there was one."""
+        self._refused = False
         self._link = link
         self._pulse = Heartbeat(link, self._waits, self._wake, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
-        self._next_number = 1
+        self._next_number = frames.FIRST_STREAM
         self._outgoing = SendQueue()
         self._idle = False
         """Whether the writing task waits with an empty queue."""
@@ -217,6 +223,7 @@ class AgentClient:
         stream: ByteStream,
         hello: bytes | Greeting,
         *,
+        first: bytes = b"",
         patience: float = _BEGIN_PATIENCE,
         grace: float = 0.0,
         reopen: Reopen | None = None,
@@ -227,6 +234,8 @@ class AgentClient:
         """Connect over `stream`, which is closed if the handshake fails.
 
         `hello` is the payload of the first frame, or the greeting that the agent was started with.
+        `first` is the payload of a command's EXEC behind it, which does not wait for WELCOME. The
+        attribute `first` is its stream. An agent that refuses HELLO does not carry it out.
 
         `reopen` opens another stream to the same agent. With it, a broken stream is replaced for up
         to `grace` seconds, transparently for requests. With `fall_silent` a stream on which nothing
@@ -244,13 +253,17 @@ class AgentClient:
         try:
             if not isinstance(hello, Greeting):
                 self.post(frames.encode(Kind.HELLO, 0, hello), 0)
+            if first:
+                self.first = self._begun()
+                if greeting is None or not greeting.has_first:
+                    self.post(frames.encode(Kind.EXEC, self.first.number, first), self.first.number)
             with anyio.move_on_after(patience) as waited:
                 await self._welcomed.wait()
             if waited.cancelled_caught:
                 raise SilentError(f"no greeting within {patience:g} s")
             if self.ended is not None:
-                raise ConnectionEndedError(self.ended)
-            if self._link.falls_silent:
+                raise ConnectionEndedError(self.ended, refused=self._refused)
+            if self._link.falls_silent or self.first is not None:
                 self._pulse.watch()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -332,13 +345,17 @@ class AgentClient:
             raise ValueError(
                 f"a request of {len(payload)} bytes; {frames.MAX_PAYLOAD} is the limit"
             )
+        stream = self._begun()
+        self.post(frames.encode(kind, stream.number, payload), stream.number)
+        self._pulse.watch()
+        return stream
+
+    def _begun(self) -> AgentStream:
         number = self._next_number
         while number in self._streams:
             number = number % 0xFFFFFFFF + 1
         self._next_number = number % 0xFFFFFFFF + 1
         stream = self._streams[number] = AgentStream(self, number)
-        self.post(frames.encode(kind, number, payload), number)
-        self._pulse.watch()
         return stream
 
     def call(self, operation: int, arguments: bytes = b"") -> AgentStream:
@@ -392,6 +409,7 @@ class AgentClient:
                 for frame in decoder.feed(data):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
+                        self._refused = not self._welcomed.is_set()
                     elif frame.kind == Kind.WELCOME:
                         fields = Fields(frame.payload)
                         fields.u32()

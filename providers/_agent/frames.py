@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 __all__ = [
     "FAR",
+    "FIRST_STREAM",
     "MAX_PAYLOAD",
     "NEAR",
     "PROTOCOL_VERSION",
@@ -22,6 +23,8 @@ PROTOCOL_VERSION = 3
 MAGIC = b"SBXK"
 MAX_PAYLOAD = 4 << 20
 CHUNK_BYTES = 64 << 10
+FIRST_STREAM = 1
+"""The stream of a session's first request."""
 
 _HEADER = struct.Struct(">IBI")
 _U32 = struct.Struct(">I")

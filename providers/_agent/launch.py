@@ -19,6 +19,8 @@ class AgentConfig:
     """Variables added to the agent's own environment for every command, including secrets."""
     command: tuple[str, ...] = ()
     """argv of the main command, which starts at once; empty for none."""
+    first: bytes = field(default=b"", repr=False)
+    """The payload of the EXEC that is sent along, see `AgentClient.start`; b"" for none."""
 
 
 def config_of(spec: SandboxSpec) -> AgentConfig:

@@ -58,13 +58,21 @@ class Greeting:
     """The first bytes of the session's stream."""
     data: bytes
     """The opening and the record with `payload`."""
+    first: bytes = b""
+    """The payload of an EXEC that is sent along, see `AgentClient.start`; b"" for none."""
+    has_first: bool = False
+    """Whether `payload` ends with that EXEC; otherwise it is sent on the stream."""
 
     @classmethod
-    def of(cls, payload: bytes, grace: float) -> Self:
-        """Return the greeting of a new session whose stream begins with `payload`; `grace` in seconds."""
+    def of(cls, payload: bytes, grace: float, *, first: bytes = b"") -> Self:
+        """Return the greeting of a new session whose stream begins with `payload`; `grace` in seconds.
+
+        `first` is the payload of the EXEC at the end of `payload`, if there is one.
+        """
         session = secrets.token_bytes(16)
         opening = _opening(session, grace, resume=False, received=0)
-        return cls(session, payload, opening + RECORD.pack(DATA, 0, len(payload)) + payload)
+        data = opening + RECORD.pack(DATA, 0, len(payload)) + payload
+        return cls(session, payload, data, first, bool(first))
 
 
 class Link:

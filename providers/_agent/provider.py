@@ -94,10 +94,8 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
 
     @asynccontextmanager
     async def _deletion(self, sandbox_id: str) -> AsyncIterator[InstanceT]:
-        """Context in which `delete` ends a sandbox; its instance is dropped afterwards.
-
-        That holds for a failed deletion, too: the next attempt asks the backend.
-        """
+        """Context in which `delete` ends a sandbox. Its instance is dropped afterwards, also after a
+        failure: the next attempt asks the backend."""
         instance = self._instance(sandbox_id)
         instance.deletions += 1
         try:
@@ -197,6 +195,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         return await AgentClient.start(
             stream,
             config if isinstance(config, Greeting) else requests.hello(config, self._windows()),
+            first=b"" if config is None else config.first,
             grace=self._grace(stream),
             reopen=lambda: self._connect(instance.id),
             fall_silent=self._streams_fall_silent,

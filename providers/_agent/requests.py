@@ -30,7 +30,9 @@ from sandboxkit.types import (
 __all__ = [
     "Stats",
     "Used",
+    "exec_payload",
     "execute",
+    "follow",
     "get_archive",
     "hello",
     "list_dir",
@@ -105,6 +107,24 @@ def hello(
     )
 
 
+def exec_payload(command: Command, code: str | None = None) -> bytes:
+    """Return the payload of the EXEC that starts a command, or with `code` a job of the interpreter."""
+    pty = command.pty or PtySize()
+    flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
+    if code is not None:
+        flags |= _FLAG_PYTHON
+    return b"".join(
+        (
+            frames.strings(command.argv),
+            frames.strings(f"{name}={value}" for name, value in command.env.items()),
+            frames.string(command.cwd or ""),
+            frames.string(command.user or ""),
+            struct.pack(">BHH", flags, pty.rows, pty.cols),
+            b"" if code is None else frames.string(code),
+        )
+    )
+
+
 async def execute(
     client: AgentClient, command: Command, output: Output, code: str | None = None
 ) -> Exit:
@@ -116,24 +136,15 @@ async def execute(
     group is visible inside. An owner that can read the group from outside fills them in, and
     decides the ending of a command that died of SIGKILL.
     """
-    pty = command.pty or PtySize()
-    flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
-    if code is not None:
-        flags |= _FLAG_PYTHON
-    payload = b"".join(
-        (
-            frames.strings(command.argv),
-            frames.strings(f"{name}={value}" for name, value in command.env.items()),
-            frames.string(command.cwd or ""),
-            frames.string(command.user or ""),
-            struct.pack(">BHH", flags, pty.rows, pty.cols),
-            b"" if code is None else frames.string(code),
-        )
-    )
     try:
-        stream = client.open(Kind.EXEC, payload)
+        stream = client.open(Kind.EXEC, exec_payload(command, code))
     except ValueError as error:
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
+    return await follow(stream, command, output)
+
+
+async def follow(stream: AgentStream, command: Command, output: Output) -> Exit:
+    """Feed and read a command whose EXEC was sent, as `execute` does; cancelling it kills the command."""
     try:
         if command.stdin is None:
             return await _collect(stream, output)

@@ -3,7 +3,7 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import anyio
@@ -16,15 +16,23 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._agent.client import ConnectionEndedError
-from sandboxkit.providers._agent.frames import FAR, Kind, Windows, encode
+from sandboxkit.provider import FirstCommand, Output
+from sandboxkit.providers._agent import requests
+from sandboxkit.providers._agent.client import (
+    AgentClient,
+    AgentStream,
+    CallError,
+    ConnectionEndedError,
+    SilentError,
+)
+from sandboxkit.providers._agent.frames import FAR, FIRST_STREAM, Kind, Windows, encode
 from sandboxkit.providers._agent.instance import Instance
-from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, AgentConfig, agent_flags, config_of
+from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of
 from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
-from sandboxkit.providers._agent.requests import hello
 from sandboxkit.providers._hosted import install
-from sandboxkit.types import SandboxSpec
+from sandboxkit.providers._hosted.ambiguous import is_ambiguous
+from sandboxkit.types import Command, Exit, SandboxSpec
 
 __all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream"]
 
@@ -36,6 +44,8 @@ _GRACE = 60.0
 _START_SECONDS = 60.0
 _LARGEST_GREETING = 8 << 10
 """Bytes that a start request carries for the agent; Modal limits a command line to 64 KiB in all."""
+_LARGEST_FIRST = 256 << 10
+"""Bytes of a command that is sent along with a start; a longer one follows when the agent has answered."""
 
 
 class ProgramStream(ByteStream):
@@ -53,9 +63,20 @@ class ProgramStream(ByteStream):
         raise NotImplementedError("its input ends when it is closed")
 
 
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """A command that was sent along with its sandbox's start; `exec` of the same object takes it over."""
+
+    command: Command
+    client: AgentClient
+    stream: AgentStream
+
+
 @dataclass(eq=False)
 class HostedInstance(Instance):
     """The state that this process keeps about a vendor's sandbox."""
+
+    first: SentCommand | None = None
 
     machine_seen: str | None = None
     """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
@@ -80,8 +101,8 @@ HostedInstanceT = TypeVar("HostedInstanceT", bound=HostedInstance)
 class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     """`AgentProvider` for a vendor that runs programs in its sandboxes.
 
-    A subclass implements `create`, `list`, `get`, `delete` and `_run`. Its `create` makes a sandbox,
-    awaits `self._begin(id, spec)`, and deletes the sandbox if that fails.
+    A subclass implements `create_for`, `list`, `get`, `delete` and `_run`. Its `create_for` makes a
+    sandbox, awaits `self._begin(id, spec, first)`, and deletes the sandbox if that fails.
     """
 
     def __init__(self, kind: type[HostedInstanceT]) -> None:
@@ -105,12 +126,19 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     def _windows(self) -> Windows:
         return FAR
 
-    async def _begin(self, sandbox_id: str, spec: SandboxSpec, *, user: str | None = None) -> None:
+    async def _begin(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        first: FirstCommand | None = None,
+        *,
+        user: str | None = None,
+    ) -> None:
         """Install the agent in a new sandbox, start it and become its owner.
 
-        `user` runs commands if neither the spec nor its profile names a user. Returns once the
-        workdir exists and the main command has started. Raises SandboxStartError with the reason,
-        ProviderUnavailableError after 60 s, and what `_run` raises.
+        `first` is sent along if possible. `user` runs commands if neither the spec nor its profile names
+        a user. Returns once the workdir exists and the main command has started. Raises
+        SandboxStartError with the reason, ProviderUnavailableError after 60 s, and what `_run` raises.
         """
         is_strict = spec.profile == "strict" and self._root_is_ours
         if is_strict:
@@ -126,7 +154,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         guess = self._guesses.get(image, install.LIKELY)
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
-                greeting = self._greeting(spec) if guess == install.PRESENT else None
+                greeting = self._greeting(spec, first) if guess == install.PRESENT else None
                 argv = install.command(
                     _socket(sandbox_id),
                     verb,
@@ -135,9 +163,15 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     common=common,
                     first=b"" if greeting is None else greeting.data,
                 )
-                found = install.Found(await self._run(sandbox_id, argv), install.data_of(guess))
                 try:
-                    await self._own(sandbox_id, found, greeting or config_of(spec))
+                    stream = await self._run(sandbox_id, argv)
+                except SandboxError as error:
+                    if first is not None and not is_ambiguous(error):
+                        first.refuted()
+                    raise
+                found = install.Found(stream, install.data_of(guess))
+                try:
+                    await self._own(sandbox_id, found, greeting or spec, first)
                 except install.WantsError as error:
                     guess = self._guesses[image] = error.arch
                     continue
@@ -151,22 +185,44 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 sandbox_id=sandbox_id,
             )
 
-    def _greeting(self, spec: SandboxSpec) -> Greeting | None:
+    def _greeting(self, spec: SandboxSpec, first: FirstCommand | None) -> Greeting | None:
         """Return what the start request can carry for the agent, or None to send it on the stream.
 
-        Vendors log and list the command lines that they run, so these carry no secrets.
+        Vendors log and list the command lines that they run, so these carry neither secrets nor the
+        variables of a command.
         """
         if spec.secrets:
             return None
-        payload = encode(Kind.HELLO, 0, hello(config_of(spec), self._windows()))
-        return Greeting.of(payload, _GRACE) if len(payload) <= _LARGEST_GREETING else None
+        payload = encode(Kind.HELLO, 0, requests.hello(config_of(spec), self._windows()))
+        if len(payload) > _LARGEST_GREETING:
+            return None
+        if first is not None and not first.command.env:
+            sent = requests.exec_payload(first.command)
+            both = payload + encode(Kind.EXEC, FIRST_STREAM, sent)
+            if len(both) <= _LARGEST_GREETING and first.claim():
+                return Greeting.of(both, _GRACE, first=sent)
+        return Greeting.of(payload, _GRACE)
 
     async def _own(
-        self, sandbox_id: str, found: install.Found, config: AgentConfig | Greeting
+        self,
+        sandbox_id: str,
+        found: install.Found,
+        start: Greeting | SandboxSpec,
+        first: FirstCommand | None,
     ) -> None:
+        """Become the owner of an agent; send `first` unless the greeting has it."""
+        config = start if isinstance(start, Greeting) else config_of(start)
+        if first is not None and not config.first:
+            sent = requests.exec_payload(first.command)
+            if len(sent) <= _LARGEST_FIRST and first.claim():
+                config = replace(config, first=sent)
         try:
-            await self._attach(sandbox_id, found, config, lifeline=False)
+            client = await self._attach(sandbox_id, found, config, lifeline=False)
         except SandboxStartError as error:
+            ended = error.__cause__
+            refused = isinstance(ended, ConnectionEndedError) and ended.refused
+            if first is not None and (found.is_over or refused):
+                first.refuted()
             match found.failure:
                 case install.WantsError():
                     raise found.failure from None
@@ -176,11 +232,24 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                         provider=self.name,
                         sandbox_id=sandbox_id,
                     ) from found.failure
-            ended = error.__cause__
             if not found.machine or (isinstance(ended, ConnectionEndedError) and not ended.reason):
                 raise self._broke(sandbox_id) from error
             raise
-        self._instance(sandbox_id).machine_seen = found.machine
+        instance = self._instance(sandbox_id)
+        instance.machine_seen = found.machine
+        if first is not None and client.first is not None:
+            instance.first = SentCommand(first.command, client, client.first)
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        instance = self._known(sandbox_id)
+        first = instance.first
+        if first is None or first.command is not command:
+            return await super().exec(sandbox_id, command, output)
+        instance.first = None
+        try:
+            return await requests.follow(first.stream, command, output)
+        except (ConnectionEndedError, SilentError, CallError) as error:
+            raise await self._explained(error, sandbox_id, first.client, None, once=True) from error
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         try:

@@ -3,10 +3,22 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sandboxkit.errors import ProviderUnavailableError, SandboxError
+from sandboxkit.errors import (
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+)
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
-__all__ = ["READING", "AmbiguousError", "SilenceError", "no_answer", "repeatable"]
+__all__ = [
+    "READING",
+    "AmbiguousError",
+    "SilenceError",
+    "is_ambiguous",
+    "no_answer",
+    "repeatable",
+]
 
 _T = TypeVar("_T")
 READING = (ValueError, LookupError, TypeError, AttributeError)
@@ -24,6 +36,20 @@ class AmbiguousError(ProviderUnavailableError):
 
 class SilenceError(AmbiguousError):
     """The vendor did not answer within our own deadline."""
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether the vendor may have carried out the call, although the sandbox is not usable.
+
+    That holds for an AmbiguousError, for any error that it caused, and for a sandbox that has ended:
+    it may have ended after the call.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AmbiguousError | SandboxNotFoundError | SandboxTerminatedError):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:

@@ -3,12 +3,12 @@
 import hashlib
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import anyio
 
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
+from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.link import BROKEN
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstanceT
@@ -28,7 +28,7 @@ _log = logging.getLogger("sandboxkit.hosted")
 class BakingProvider(HostedAgentProvider[HostedInstanceT]):
     """`HostedAgentProvider` for a vendor that makes an image of a sandbox's files.
 
-    A subclass's `create` awaits `self._from_baked(spec, make)`, and it has the six methods below.
+    A subclass has the seven abstract methods below.
     """
 
     _creations: Creations
@@ -70,10 +70,19 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
     async def _remove_snapshot(self, reference: str) -> None:
         """Remove an image. A missing image is no error."""
 
-    async def _from_baked(
-        self, spec: SandboxSpec, make: Callable[[SandboxSpec], Awaitable[str]]
-    ) -> str:
+    @abstractmethod
+    async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
+        """Make a sandbox of the spec's image, with a running agent. Raises what `create` raises."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        return await self._from_baked(spec, None)
+
+    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
+        return await self._from_baked(spec, first)
+
+    async def _from_baked(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
         """Make a sandbox, from a baked image if a current one is known."""
+        self.check(spec)
         baked = self._baked().find(self._image_of(spec)) if self._may_bake(spec) else None
         if baked is not None and not baked.current:
             level = logging.DEBUG if baked.reference in self._reported else logging.WARNING
@@ -89,10 +98,10 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         elif baked is not None:
             self._guesses.setdefault(baked.reference, install.PRESENT)
             try:
-                return await make(replace(spec, image=baked.reference))
+                return await self._make(replace(spec, image=baked.reference), first)
             except ImageNotFoundError:
                 self._baked().forget(baked)  # somebody else has removed it
-        return await make(spec)
+        return await self._make(spec, first)
 
     async def bake(self, image: str | None, *, renew: bool = False) -> Baked:
         """Make an image with the agent from `image`, or from the default; later starts use it.

@@ -185,6 +185,8 @@ class Found(ByteStream):
         self.had = False
         """Whether the sandbox already had the agent."""
         self.failure: NoAgentError | WantsError | None = None
+        self.is_over = False
+        """Whether `failure` is the last word: no agent was given any data, and none will be."""
         self._stream, self._first, self._rest = stream, first, bytearray()
         self._led = False
 
@@ -200,10 +202,13 @@ class Found(ByteStream):
                 elif verb in ("agent", "put"):
                     self._led = True
                 elif verb == "wants":
+                    self.is_over = True
                     raise WantsError(rest)
                 else:
+                    self.is_over = True
                     raise NoAgentError(rest, self.machine or None)
         except anyio.EndOfStream as error:
+            self.is_over = True
             self.failure = NoAgentError(
                 f"{'it' if self.machine else 'the program'} ended: {self.noise}",
                 self.machine or None,

@@ -26,6 +26,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.frames import Windows
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
@@ -93,10 +94,6 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         self._account.check()
         _spec.check(spec)
 
-    async def create(self, spec: SandboxSpec) -> str:
-        self.check(spec)
-        return await self._from_baked(spec, self._make)
-
     async def _bare(self, spec: SandboxSpec) -> str:
         name = f"sandboxkit-{secrets.token_hex(16)}"
         sandbox_id = await self._creations.once(
@@ -109,12 +106,12 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
                 await self._started(sandbox_id, spec)
         return sandbox_id
 
-    async def _make(self, spec: SandboxSpec) -> str:
+    async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
                 _spec.check_network(spec, await self._detail(sandbox_id))
-            await self._begin(sandbox_id, spec)
+            await self._begin(sandbox_id, spec, first)
             await self._instance(sandbox_id).set_timer(
                 keep_renewed(lambda seconds: self._set_ttl(sandbox_id, seconds))
                 if spec.lifetime is None

@@ -55,6 +55,8 @@ class Machine:
         config = account.config(headers)
         self._config, self._domain = config, domain or config.domain
         self._client = process_client(config.get_sandbox_url(sandbox_id, self._domain), config)
+        self.is_deleted = False
+        """Whether the sandbox is being deleted, so that no request need end its programs."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._account = account
         self.answer = min(SILENCE, account.timeout)

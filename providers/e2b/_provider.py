@@ -32,6 +32,7 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
+from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
@@ -94,10 +95,6 @@ class E2BProvider(BakingProvider[E2BInstance]):
         self._account.check()
         _spec.check(spec)
 
-    async def create(self, spec: SandboxSpec) -> str:
-        self.check(spec)
-        return await self._from_baked(spec, self._make)
-
     async def _bare(self, spec: SandboxSpec) -> str:
         key = secrets.token_hex(16)
         return await self._creations.once(
@@ -106,13 +103,13 @@ class E2BProvider(BakingProvider[E2BInstance]):
             left=f"a sandbox with the tag {_spec.KEY_TAG}={key}",
         )
 
-    async def _make(self, spec: SandboxSpec) -> str:
+    async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
                 detail = await self._detail(sandbox_id)
                 _spec.check_network(spec, detail.network, sandbox_id)
-            await self._begin(sandbox_id, spec, user=_USER)
+            await self._begin(sandbox_id, spec, first, user=_USER)
             if spec.lifetime is None:
                 await self._instance(sandbox_id).set_timer(
                     keep_renewed(lambda seconds: self._set_timeout(sandbox_id, seconds))
@@ -240,21 +237,30 @@ class E2BProvider(BakingProvider[E2BInstance]):
 
     async def delete(self, sandbox_id: str) -> None:
         async with self._deletion(sandbox_id) as instance:
-            await instance.aclose()
-            if not _ID.fullmatch(sandbox_id):
-                return
+            # Streams that end in order leave their connections to the next start.
+            if instance.machine is not None:
+                instance.machine.is_deleted = True
+            await instance.disconnect()
             try:
-                await repeatable(
-                    lambda: self._account.call(
-                        delete_sandboxes_sandbox_id.asyncio_detailed,
-                        sandbox_id,
-                        what="stop a sandbox",
-                        sandbox_id=sandbox_id,
-                        done=True,
-                    )
+                await self._delete(sandbox_id)
+            finally:
+                await instance.aclose()
+
+    async def _delete(self, sandbox_id: str) -> None:
+        if not _ID.fullmatch(sandbox_id):
+            return
+        try:
+            await repeatable(
+                lambda: self._account.call(
+                    delete_sandboxes_sandbox_id.asyncio_detailed,
+                    sandbox_id,
+                    what="stop a sandbox",
+                    sandbox_id=sandbox_id,
+                    done=True,
                 )
-            except SandboxNotFoundError:
-                pass
+            )
+        except SandboxNotFoundError:
+            pass
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         seconds = whole_seconds(lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME)

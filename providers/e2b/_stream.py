@@ -7,14 +7,16 @@ daemon also writes the input of such single calls to its log.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 
 import anyio
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 
-from sandboxkit.errors import ProviderUnavailableError, SandboxError
+from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError
 from sandboxkit.providers._hosted.pipe import BytePipe
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
@@ -49,20 +51,23 @@ class E2BProgram(ProgramStream):
         self._pid = 0
         self._decided = anyio.Event()
         self._ended = self._closed = False
-        self._asked = self._answered = False
+        self._asked: float | None = None
+        """When the first input was given (monotonic seconds)."""
+        self._answered = False
+        """Whether output has come since."""
         self._broken: ConnectError | None = None
         self._following = asyncio.create_task(self._follow(events))
         self._feeding: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Wait until the program runs; raise E2B's error, or ProviderUnavailableError on silence."""
+        """Wait until the program runs; raise E2B's error, or SilenceError."""
         with anyio.move_on_after(self._machine.answer):
             await self._decided.wait()
             if self._pid:
                 self._feeding = asyncio.create_task(self._feed())
                 return
             raise self.failure()
-        raise ProviderUnavailableError(
+        raise SilenceError(
             f"e2b did not {_WHAT} within {self._machine.answer:g} s; check the network",
             provider=NAME,
             sandbox_id=self._machine.id,
@@ -73,7 +78,7 @@ class E2BProgram(ProgramStream):
         if self._broken is not None:
             return self._machine.translated(self._broken, _WHAT)
         output = self.diagnostics.decode(errors="replace").strip()
-        return ProviderUnavailableError(
+        return AmbiguousError(
             f"e2b could not {_WHAT}: {output or 'its answer ended at once'}",
             provider=NAME,
             sandbox_id=self._machine.id,
@@ -91,8 +96,8 @@ class E2BProgram(ProgramStream):
         raise anyio.BrokenResourceError from self._broken or self.refused
 
     async def send(self, item: bytes) -> None:
-        if not self._asked:
-            self._asked, self._answered = True, False
+        if self._asked is None:
+            self._asked, self._answered = time.monotonic(), False
         view = memoryview(item)
         try:
             for start in range(0, len(item), _PIECE):
@@ -109,8 +114,9 @@ class E2BProgram(ProgramStream):
         self._closed = True
         self._input.close()
         self._output.close()
-        if self._streamed and self._asked and not self._answered:
-            self._machine.streams = None  # no output: input may be lost, so probe again
+        waited = 0.0 if self._asked is None else time.monotonic() - self._asked
+        if self._streamed and waited > self._machine.look and not self._answered:
+            self._machine.streams = None  # no output for long: input may be lost, so probe again
         self._machine.leave(self._finish())
 
     async def _follow(self, events: Events) -> None:
@@ -179,7 +185,7 @@ class E2BProgram(ProgramStream):
                 await self._decided.wait()
             if self._pid and not (self._ended or self._broken or self.refused):
                 await _quietly(self._drain(), _FLUSH_SECONDS)
-            if self._pid and not self._ended:
+            if self._pid and not self._ended and not self._machine.is_deleted:
                 await _quietly(self._machine.kill(self._pid), self._machine.look)
         finally:
             for task in tasks:
@@ -189,7 +195,8 @@ class E2BProgram(ProgramStream):
     async def _drain(self) -> None:
         if self._feeding is not None:
             await asyncio.wait([self._feeding])
-        await self._machine.close_stdin(self._pid)
+        if not self._machine.is_deleted:
+            await self._machine.close_stdin(self._pid)
         await asyncio.wait([self._following])
 
 

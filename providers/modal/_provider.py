@@ -24,6 +24,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
@@ -120,10 +121,6 @@ class ModalProvider(BakingProvider[ModalInstance]):
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec)
 
-    async def create(self, spec: SandboxSpec) -> str:
-        self.check(spec)
-        return await self._from_baked(spec, self._make)
-
     async def _bare(self, spec: SandboxSpec) -> str:
         reference = self._image_of(spec)
         app, client = await self._account.app(), await self._account.client()
@@ -165,11 +162,11 @@ class ModalProvider(BakingProvider[ModalInstance]):
             create, find, left=f"a sandbox named {name!r} in the app {self._app_name!r}"
         )
 
-    async def _make(self, spec: SandboxSpec) -> str:
+    async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             try:
-                await self._begin(sandbox_id, spec)
+                await self._begin(sandbox_id, spec, first)
             except (SandboxNotFoundError, SandboxTerminatedError) as error:
                 raise SandboxStartError(
                     f"sandbox {sandbox_id!r} ended before it was ready; the image needs sh",
