@@ -77,7 +77,7 @@ class HostedInstance(Instance):
     """The state that this process keeps about a vendor's sandbox."""
 
     first: SentCommand | None = None
-
+    """The command that was sent along with its start, until `exec` takes it over."""
     machine_seen: str | None = None
     """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
     timer: "asyncio.Task[None] | None" = None
