@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from sandboxkit import _forks
-from sandboxkit._limiter import Limiter, Release
+from sandboxkit._limiter import Release
 from sandboxkit._states import STOP_ASKED, TRANSITIONS, State
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit._work import UndoneError, Work
@@ -33,42 +33,19 @@ _CALLS_SECONDS = 5.0
 """How long (s) a reset waits for calls in flight."""
 
 
-def _ignore(_: "Lifecycle") -> None:
-    """Do nothing: the default for `SessionContext.begins` and `SessionContext.look`."""
-
-
 async def _drop(stream: StreamName, data: bytes) -> None:
     pass
-
-
-def _unmarked(spec: SandboxSpec) -> SandboxSpec:
-    return spec
 
 
 class PoolInterface(Protocol):
     """The interface of a pool that `Lifecycle` uses."""
 
-    def takes(self, spec: SandboxSpec) -> bool:
-        """Return whether sandboxes of this spec can be pooled."""
-        ...
-
     async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
-        """Take a ready sandbox out of the pool, or get room to create one."""
+        """Take a ready sandbox out of the pool, or wait for room to create one."""
         ...
 
-    async def room(self) -> Release:
-        """Wait for room for a sandbox that is created outside the pool."""
-        ...
-
-    def wants(self, life: "Lifecycle") -> bool:
-        """Return whether the pool takes the sandbox of a life that ends."""
-        ...
-
-    def give_back(self, life: "Lifecycle", *, idle: bool) -> bool:
-        """Move a sandbox to the pool and return whether the pool took it.
-
-        `idle` says that no call on it is in flight.
-        """
+    async def give_back(self, life: "Lifecycle") -> bool:
+        """Take over the sandbox of a life that ends; return False if it must be deleted instead."""
         ...
 
     def left(self, life: "Lifecycle") -> None:
@@ -80,20 +57,22 @@ class PoolInterface(Protocol):
 class SessionContext:
     """State and callbacks shared by all lives of one session."""
 
-    limiter: Limiter = field(default_factory=Limiter)
+    counted: bool = True
+    """Whether the sandboxes count towards the session's caps."""
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
     pool: "PoolInterface | None" = None
+    """Gives room; None for sandboxes that were made elsewhere, which need none."""
     attached: set[Work] = field(default_factory=set)
     """Background work that ends when the session is closed, whatever becomes of its sandbox."""
     lives: "set[Lifecycle]" = field(default_factory=set)
     """Lives that may still have something at the backend, except sandboxes made elsewhere."""
-    begins: "Callable[[Lifecycle], None]" = _ignore
+    begins: "Callable[[Lifecycle], None]" = lambda _: None
     """Called before each start; it raises to refuse the start."""
-    look: "Callable[[Lifecycle], None]" = _ignore
+    look: "Callable[[Lifecycle], None]" = lambda _: None
     """Asks the session's reconciler to check a life soon; see `Reconciler.look`."""
     full: Callable[[], str] = str
     """Returns, for error messages, which sandboxes use the session's room."""
-    mark: Callable[[SandboxSpec], SandboxSpec] = _unmarked
+    mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
     moved: float = field(default_factory=time.monotonic)
     """When a life last started running or ended (monotonic seconds)."""
@@ -134,14 +113,16 @@ class Lifecycle:
         """How many earlier lives used this sandbox."""
         self.failures = 0
         """How many consecutive attempts to delete the sandbox failed."""
+        self.room: Release | None = None
+        """Releases the sandbox's room under the session's caps; None if it has none."""
         self._exists = sandbox_id
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""
-        self._leave_room: Release | None = None
         self._start: Work | None = None
         self._first: FirstCommand | None = None
         """The command of the caller that began the start, until a sandbox is created for it."""
         self._stopping: asyncio.Task[None] | None = None
-        self._wanted = 0  # how many callers received the id
+        self._wanted = 0 if sandbox_id is None else 1
+        """How many callers received the id, the maker of a given sandbox among them."""
         self._calls: set[anyio.CancelScope] = set()
         self._no_calls = asyncio.Event()
         self._attached: set[Work] = set()
@@ -344,37 +325,70 @@ class Lifecycle:
         for attached in self._attached:
             attached.cancel()
 
-    async def take_room(self, leave: Release | None = None) -> None:
-        """Count the sandbox against the session's caps; `leave` is room that is already acquired."""
-        pool = self.context.pool
-        if leave is None:
-            leave = await (self.context.limiter.acquire() if pool is None else pool.room())
-        self._leave_room = leave
+    async def take_room(self) -> bool:
+        """Wait for room, or take over a sandbox of the pool; return False if it took one over."""
+        if self.room is None and self.context.pool is not None:
+            found = await self.context.pool.take(self)
+            if isinstance(found, Lifecycle):
+                self.inherit(found)
+                return False
+            self.room = found
+        return True
 
     def leave_room(self) -> None:
         """Release the room of this sandbox, if it has any."""
-        leave, self._leave_room = self._leave_room, None
+        leave, self.room = self.room, None
         if leave is not None:
             leave()
         if self.context.pool is not None:
             self.context.pool.left(self)
 
-    def inherit(self, other: "Lifecycle") -> str:
-        """Take over the sandbox of another life, which then counts as stopped; return its id."""
-        assert other.id is not None
-        self._leave_room, other._leave_room = other._leave_room, None
+    async def end_calls(self) -> bool:
+        """Cancel the calls in flight and wait for their end; return whether all have ended in time."""
+        for scope in tuple(self._calls):
+            scope.cancel()
+        with anyio.move_on_after(_CALLS_SECONDS):
+            while self._calls:
+                await self._no_calls.wait()
+        return not self._calls
+
+    async def check(self) -> None:
+        """Renew the sandbox's lifetime if needed. Raise SandboxNotFoundError if it is not alive."""
+        lifetime, now = self.spec.lifetime, time.monotonic()
+        assert self.id is not None
+        if self.state is not State.RUNNING or not await self.provider.ready(self.id):
+            raise SandboxNotFoundError(f"sandbox {self.id} has ended", sandbox_id=self.id)
+        if lifetime is not None and now - self.renewed > min(60.0, lifetime / 10):
+            await self.provider.renew(self.id, lifetime)
+            self.renewed = now
+
+    async def reset(self) -> None:
+        """Restore the sandbox's state before its first command, and verify it."""
+        assert self.id is not None
+        await self.provider.reset(self.id)
+
+    def inherit(self, other: "Lifecycle") -> None:
+        """Take over the sandbox of another life, which then counts as stopped."""
+        self.room, other.room = other.room, None
         self.made, self.renewed, self.jobs = other.made, other.renewed, other.jobs
         self._exists, other._exists = other._exists, None
         other._to(State.STOPPED)
         self.context.lives.discard(other)
-        return other.id
+        self.context.lives.add(self)
 
     async def _create(self) -> None:
         seconds = self.spec.start_timeout
         try:
             with anyio.move_on_after(seconds) as limit:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # stop() may have been first
-                await self._start_within()
+                if fresh := await self._enter():
+                    await self._delete()
+                    first, self._first = self._first, None
+                    self._exists = await self.context.throttle.create(
+                        self.provider, self.context.mark(self.spec), first
+                    )
+                    self.made = self.renewed = time.monotonic()
+                await self._prepare(fresh)
             if limit.cancelled_caught:
                 raise self.late(f"start_timeout={seconds:g} s")
         finally:
@@ -382,31 +396,12 @@ class Lifecycle:
             if self.state is not State.RUNNING:
                 self._unstarted()
 
-    async def _start_within(self) -> None:
-        if await self._enter():
-            await self._delete()
-            await self._make()
-            await self._prepared(self._begin_jobs)
-        await self._prepared(self._write_files)
-        if self.equip is not None:
-            await self._prepared(self.equip)
-        self.id = self._exists
-        self._to(State.RUNNING)
-        self.context.moved = time.monotonic()
-
     async def _enter(self) -> bool:
         """Get room or a pooled sandbox; return whether a sandbox must be created."""
-        pool, fresh = self.context.pool, True
-        if self._leave_room is None:
+        if self.room is None:
             self._to(State.QUEUED)
             self.context.look(self)
-            if pool is None or not self.pooled or not pool.takes(self.spec):
-                await self.take_room()
-            elif isinstance(found := await pool.take(self), Lifecycle):
-                self.inherit(found)
-                fresh = False
-            else:
-                self._leave_room = found
+        fresh = await self.take_room()
         if not self.stopped:  # otherwise the next checkpoint undoes the start
             self._to(State.STARTING)
         return fresh
@@ -423,28 +418,20 @@ class Lifecycle:
         why = "its creation took longer" if refused is None else str(refused)
         return ProviderUnavailableError(f"{what}: {why}", provider=name)
 
-    async def _make(self) -> None:
-        first, self._first = self._first, None
-        self._exists = await self.context.throttle.create(
-            self.provider, self.context.mark(self.spec), first
-        )
-        self.made = self.renewed = time.monotonic()
-
-    async def _begin_jobs(self, sandbox_id: str) -> None:
-        if self.spec.interpreter is not None:
-            await self.provider.start_interpreter(sandbox_id, self.spec.interpreter)
-        if self.spec.reuse == "reset":
-            await self.provider.reset(sandbox_id)  # the first call only records the initial state
-
-    async def _write_files(self, sandbox_id: str) -> None:
-        for path, data in self.spec.files.items():
-            await self.provider.write_file(sandbox_id, path, data, mode=None)
-
-    async def _prepared(self, prepare: Callable[[str], Awaitable[None]]) -> None:
-        assert self._exists is not None
+    async def _prepare(self, fresh: bool) -> None:
+        """Do what a start does after the creation; if that fails, delete the sandbox."""
+        sandbox_id, spec = self._exists, self.spec
+        assert sandbox_id is not None
         try:
-            await prepare(self._exists)
-            # A cancellation that came as the creation finished is still pending.
+            if fresh and spec.interpreter is not None:
+                await self.provider.start_interpreter(sandbox_id, spec.interpreter)
+            if fresh and spec.reuse == "reset":
+                await self.provider.reset(sandbox_id)  # the first call only records the state
+            for path, data in spec.files.items():
+                await self.provider.write_file(sandbox_id, path, data, mode=None)
+            if self.equip is not None:
+                await self.equip(sandbox_id)
+            # A cancellation that came as the last step finished is still pending.
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
@@ -453,12 +440,16 @@ class Lifecycle:
                 except SandboxError as second:
                     error.add_note(f"and it could not be removed yet: {second}")
             raise
+        self.id = sandbox_id
+        self._to(State.RUNNING)
+        self.context.moved = time.monotonic()
 
     async def _end(self) -> None:
         try:
             if self._start is not None:
                 await self._start.undo()
-            if self.id is None or not await self._given_back():
+            pool = self.context.pool
+            if self.id is None or pool is None or not await pool.give_back(self):
                 await self._delete()
             for attached in tuple(self._attached):
                 await attached.undo()
@@ -473,18 +464,6 @@ class Lifecycle:
         self._gone()
         if self.after is not None:
             await self.after(self)
-
-    async def _given_back(self) -> bool:
-        """Offer the sandbox to the pool; return False if it must be deleted instead."""
-        pool = self.context.pool
-        if pool is None or self.spec.reuse == "never" or not pool.wants(self):
-            return False
-        for scope in tuple(self._calls):
-            scope.cancel()
-        with anyio.move_on_after(_CALLS_SECONDS):
-            while self._calls:
-                await self._no_calls.wait()
-        return pool.give_back(self, idle=not self._calls)
 
     async def _delete(self) -> None:
         if self._exists is not None:

@@ -26,6 +26,11 @@ T = TypeVar("T")
 OpT = TypeVar("OpT", bound="Operation[Any]")
 
 _log = logging.getLogger("sandboxkit")
+_RUNNERS = ("asyncio.runners", "asyncio.base_events")
+_REMEDY = (
+    "an operation can be awaited but is no coroutine: write 'async def main(): return await operation' "
+    "and asyncio.run(main()), or call operation.result() without asyncio"
+)
 INTERRUPTED_SECONDS = 5.0
 """How long (s) an interrupted caller waits at most for its work to be undone."""
 
@@ -87,9 +92,13 @@ class Operation(concurrent.futures.Future[T], Shown):
         self._background.call_soon_threadsafe(self._start, coro)
 
     def __repr__(self) -> str:
+        # asyncio quotes the repr where it refuses an operation: before Python 3.14 it runs only coroutines.
+        refused = sys._getframe(1).f_globals.get("__name__") in _RUNNERS
         if self._of is None or self.done():
-            return super().__repr__()
-        return f"<{self._title()} pending: sandbox {self._of.describe()}>"
+            text = super().__repr__()
+        else:
+            text = f"<{self._title()} pending: sandbox {self._of.describe()}>"
+        return f"{text}: {_REMEDY}" if refused else text
 
     def _title(self) -> str:
         return type(self).__name__

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 import anyio
 
 from sandboxkit import _tags
 from sandboxkit._lifecycle import Lifecycle, SessionContext
+from sandboxkit._limiter import Limiter
 from sandboxkit._states import State
 from sandboxkit._waits import Wait
 from sandboxkit.errors import SandboxError, SandboxNotFoundError
@@ -41,12 +41,11 @@ class Reconciler:
         provider: Provider,
         context: SessionContext,
         session: str,
-        wanted_elsewhere: Callable[[], bool] | None,
+        limiter: Limiter,
     ) -> None:
-        """`session` is the id in the tags of the session's sandboxes. `wanted_elsewhere` returns whether another session
-        waits for room that this one holds; it is None if no room is shared."""
+        """`session` is the id in the tags of the session's sandboxes."""
         self._provider, self._context, self._tags = provider, context, {_tags.SESSION: session}
-        self._wanted_elsewhere = wanted_elsewhere
+        self._limiter = limiter
         self._suspects: set[Lifecycle] = set()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +80,7 @@ class Reconciler:
         while (
             self._suspects
             or any(life.state in unsettled for life in lives)
-            or (self._wanted_elsewhere is not None and lives)
+            or (self._limiter.places is not None and lives)
         ):
             self._remove_again()
             await self._find_ended()
@@ -111,9 +110,8 @@ class Reconciler:
                 life.ended()
 
     def _room_is_wanted(self) -> bool:
-        if any(life.state is State.QUEUED for life in self._context.lives):
-            return True
-        return self._wanted_elsewhere is not None and self._wanted_elsewhere()
+        queued = any(life.state is State.QUEUED for life in self._context.lives)
+        return queued or self._limiter.wanted()
 
     async def _unlisted(self) -> set[Lifecycle]:
         """Return running lives that the backend does not list; none if listing fails."""

@@ -28,7 +28,7 @@ from sandboxkit._limiter import Limiter
 from sandboxkit._machine_semaphore import MachineSemaphore
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit._pool import Pool
+from sandboxkit._pool import Pool, poolable
 from sandboxkit._process import OUTPUT_LIMIT, Process
 from sandboxkit._reconciler import Reconciler
 from sandboxkit._sandbox import Sandbox
@@ -91,17 +91,15 @@ class Session:
         _forks.refuse(owner, f"provider {self._provider!r}", "make a new one after a fork")
         check(self._provider, self._spec)
         self.id = secrets.token_hex(6)
-        limiter = Limiter(max_concurrency, _places(self._provider, max_live))
-        context = SessionContext(limiter, begins=self._begin, mark=self._mark, full=self._full)
-        wanted = limiter.wanted_elsewhere
+        bounds = (0, 0) if pool is None else _bounds(pool, max_concurrency, self._spec)
+        self._limiter = Limiter(max_concurrency, _places(self._provider, max_live))
+        context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
         self._context, self._sandboxes = context, context.lives
-        self._reconciler = Reconciler(self._provider, context, self.id, wanted)
+        self._reconciler = Reconciler(self._provider, context, self.id, self._limiter)
         context.look = self._reconciler.look
-        self._pool: Pool | None = None
-        if pool is not None:
-            bounds = _bounds(pool, max_concurrency, self._spec)
-            self._pool = context.pool = Pool(self._provider, context, self._spec, bounds)
-        self._uncounted = dataclasses.replace(context, limiter=Limiter())
+        self._pool = Pool(self._provider, context, self._limiter, self._spec, bounds)
+        context.pool = self._pool
+        self._uncounted = dataclasses.replace(context, counted=False)
         self._refuse_reuse(self._spec)
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
@@ -122,12 +120,12 @@ class Session:
     @property
     def pool(self) -> int:
         """How many sandboxes the pool may keep ready; 0 without a pool."""
-        return 0 if self._pool is None else self._pool.most
+        return self._pool.most
 
     @property
     def resets(self) -> bool:
         """Whether `reuse="reset"` is supported: there is a pool and the provider can reset sandboxes."""
-        return self._pool is not None and type(self._provider).reset is not Provider.reset
+        return self._pool.most > 0 and type(self._provider).reset is not Provider.reset
 
     @property
     def quiet(self) -> float:
@@ -237,7 +235,7 @@ class Session:
         self._refuse_closed()
         pool, spec = self._pool, build(self._spec, overrides)
         check(self._provider, spec)
-        if pool is None or not pool.takes(spec):
+        if not pool.most or not poolable(spec):
             raise ConfigurationError(
                 "there is no pool to fill: make the Session with pool=, without command= or detach=True"
             )
@@ -245,7 +243,7 @@ class Session:
 
     def pool_stats(self) -> PoolStats:
         """Return the pool's contents, its hits and misses, and why sandboxes were thrown away."""
-        if self._pool is None:
+        if not self._pool.most:
             raise ConfigurationError("this session has no pool: make it with pool=")
         return self._pool.stats()
 
@@ -262,7 +260,7 @@ class Session:
         throttle = self._context.throttle
         if (refusal := throttle.refusal) is not None:
             lines.append(f"  creations wait {throttle.closed_for:.0f} s more: {refusal}")
-        if self._pool is not None:
+        if self._pool.most:
             lines.append(f"  pool: {self._pool.stats()}")
         return "\n".join(lines)
 
@@ -350,7 +348,7 @@ class Session:
         await self.close()
 
     def _open(self) -> None:
-        if self._pool is not None:
+        if self._pool.most:
             self._refuse_closed()
             _loop.get().call_soon_threadsafe(self._pool.open)
 
@@ -385,15 +383,13 @@ class Session:
                 self._sandboxes.discard(sandbox)
 
         self._reconciler.close()
-        if self._pool is not None:
-            self._pool.close()
+        self._pool.close()
         for attached in tuple(self._context.attached):
             attached.cancel()
         async with anyio.create_task_group() as group:
             for sandbox in list(self._sandboxes):
                 group.start_soon(stop, sandbox)
-        if self._pool is not None:
-            await self._pool.settle()
+        await self._pool.settle()
         for attached in tuple(self._context.attached):
             await attached.undo()
         if self._sweep is not None:
@@ -417,8 +413,7 @@ class Session:
             self._sweep = Work(lambda: _cleanup.sweep_strays(self._provider))
 
     def _full(self) -> str:
-        limiter = self._context.limiter
-        lives = [life for life in tuple(self._context.lives) if life.context.limiter is limiter]
+        lives = [life for life in tuple(self._context.lives) if life.context.counted]
         lives = [life for life in lives if life.state not in WITHOUT_ROOM]
         lives.sort(key=lambda life: life.since)
         names = [life.describe() for life in lives[:_NAMED]]
@@ -426,7 +421,7 @@ class Session:
             names.append(f"{len(lives) - _NAMED} more")
         has = f"this session has {len(lives)}"
         own = f"{has}: {', '.join(names)}; stop() some of them" if lives else has
-        return f"{limiter.describe()}; {own}"
+        return f"{self._limiter.describe()}; {own}"
 
     def _mark(self, spec: SandboxSpec) -> SandboxSpec:
         marks: dict[str, str] = {
@@ -441,7 +436,7 @@ class Session:
         return dataclasses.replace(spec, tags={**spec.tags, **marks}, egress=None)
 
     def _refuse_reuse(self, spec: SandboxSpec) -> None:
-        if spec.reuse == "reset" and self._pool is None:
+        if spec.reuse == "reset" and not self._pool.most:
             raise ConfigurationError("reuse='reset' needs a pool: make the Session with pool=")
 
     def _refuse_closed(self) -> None:
@@ -487,7 +482,7 @@ def _bounds(
             f"pool={pool!r} with max_concurrency={max_concurrency}: sandboxes in the pool count towards "
             "max_concurrency; raise it to the pool's size"
         )
-    if not Pool.takes(spec):
+    if not poolable(spec):
         raise ConfigurationError(
             f"pool={pool!r} cannot be combined with detach=True or a command among the session's options; "
             "give these to sandbox()"

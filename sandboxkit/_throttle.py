@@ -82,35 +82,32 @@ class AdmissionThrottle:
             self._let_through()
 
     async def _turn(self) -> None:
-        if self.is_open:
-            self.running += 1
-            return
-        self._refuse_long()
-        place = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        await self._reached(place)
-        while self.closed_for:  # another was refused after this one was let through
-            self.running -= 1
+        join = self._line.append
+        while True:
+            if self.closed_for > _PATIENCE:
+                raise self._too_long()
             place = asyncio.get_running_loop().create_future()
-            self._line.appendleft(place)
-            await self._reached(place)
-
-    async def _reached(self, place: "asyncio.Future[None]") -> None:
-        try:
-            await place
-        except BaseException:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self.running -= 1
-            elif place in self._line:
-                self._line.remove(place)
+            join(place)
             self._let_through()
-            raise
+            try:
+                await place
+            except BaseException:
+                if place in self._line:
+                    self._line.remove(place)
+                elif not place.cancelled():
+                    self.running -= 1
+                self._let_through()
+                raise
+            if not self.closed_for:
+                return
+            self.running -= 1  # another was refused after this one was let through
+            join = self._line.appendleft
 
     def _may_go(self) -> bool:
         return self.running < self._width and not self.closed_for
 
     def _let_through(self) -> None:
-        while self._line and self._may_go():
+        while self._line and (self._may_go() or self.closed_for > _PATIENCE):  # then it raises
             place = self._line.popleft()
             if not place.done():
                 self.running += 1
@@ -127,14 +124,6 @@ class AdmissionThrottle:
         self._width = max(1, self.running // 2)
         self._until = max(self._until, time.monotonic() + pause)
         asyncio.get_running_loop().call_later(self.closed_for + 0.01, self._let_through)
-        while self._line and pause > _PATIENCE:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_exception(self._too_long())
-
-    def _refuse_long(self) -> None:
-        if self.closed_for > _PATIENCE:
-            raise self._too_long()
 
     def _too_long(self) -> ProviderUnavailableError:
         assert self._why is not None

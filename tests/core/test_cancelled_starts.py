@@ -267,6 +267,21 @@ def test_a_start_cancelled_while_it_waits_takes_no_slot() -> None:
         settled(session, provider)
 
 
+def test_a_cancelled_start_of_a_sandbox_reached_by_its_id_does_not_delete_it() -> None:
+    provider = FakeProvider()
+    with Session(provider) as owner, owner.sandbox() as sandbox:
+        assert sandbox.id is not None
+        reached = owner.from_id(sandbox.id).result(10)
+
+        async def start_and_lose() -> None:
+            await reached._life.started()
+            reached._life.lost()
+
+        Operation(start_and_lose()).result(10)
+        assert sandbox.exec(["true"]).result(10).returncode == 0
+        assert reached.id == sandbox.id
+
+
 def test_an_adoption_that_waits_when_the_session_closes_is_refused() -> None:
     provider = FakeProvider()
     with Session(provider) as owner, owner.sandbox() as sandbox:

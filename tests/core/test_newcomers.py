@@ -174,6 +174,38 @@ def test_a_traceback_fits_on_a_screen(mistake: str, tmp_path: Path) -> None:
     assert len(ended.stderr.splitlines()) <= _LONGEST, ended.stderr
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio.run() takes awaitables there")
+@pytest.mark.parametrize(
+    "run",
+    [
+        "asyncio.run(session.run(['true']))",
+        "asyncio.run(session.list())",
+        "asyncio.Runner().run(session.run(['true']))",
+    ],
+)
+def test_asyncio_run_of_an_operation_names_what_to_write(run: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import asyncio\nfrom sandboxkit import Session\nfrom sandboxkit.testing import FakeProvider\n"
+        f"session = Session(FakeProvider())\n{run}\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("ValueError: a coroutine was expected, got <"), ended.stderr
+    assert "asyncio.run(main())" in last
+    assert "await" in last
+    assert len(ended.stderr.splitlines()) <= _LONGEST, ended.stderr
+
+
+def test_an_operation_names_the_remedy_to_asyncio_only(session: Session) -> None:
+    process = session.run(["true"])
+    assert "asyncio" not in repr(process)
+    process.result(20)
+
+
 def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level("DEBUG", "sandboxkit"),

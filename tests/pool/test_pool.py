@@ -168,6 +168,26 @@ def test_all_creations_wait_when_the_backend_asks_for_it() -> None:
         assert len(provider.attempts) == 7
 
 
+def test_creations_that_wait_when_the_pause_gets_long_fail_at_once() -> None:
+    provider = Counting(
+        ProviderUnavailableError("too many", retry_after=0.3),
+        ProviderUnavailableError("too many today", retry_after=3600),
+    )
+    with Session(provider) as session:
+        with pytest.raises(ProviderUnavailableError, match="too many"):
+            session.run(["true"]).result(DEADLINE)
+        waiting = [session.run(["true"]) for _ in range(4)]
+        errors = [str(each.exception(DEADLINE)) for each in waiting]
+        assert sum("as the backend asked: too many today" in error for error in errors) == 3
+        assert len(provider.attempts) == 2
+
+
+def test_a_sandbox_that_does_not_count_starts_at_the_cap_with_a_command_too() -> None:
+    with Session(Counting(), pool=1, max_concurrency=1) as session, session.sandbox():
+        apart = session.sandbox(counted=False, command=["sleep", "60"])
+        apart.start().result(DEADLINE).stop().result(DEADLINE)
+
+
 def test_closing_a_session_while_its_pool_fills_leaves_nothing() -> None:
     provider = Gated()
     session = Session(provider, pool=8).__enter__()
@@ -182,6 +202,47 @@ def test_closing_a_session_while_its_pool_fills_leaves_nothing() -> None:
     assert session._sandboxes == set()
     with pytest.raises(ConfigurationError, match="is closed"):
         session.warm()
+
+
+def test_room_that_a_start_is_given_as_it_is_cancelled_is_taken_back() -> None:
+    provider = Counting()
+    with Session(provider, max_concurrency=1) as session:
+        held, other = session.sandbox().start().result(DEADLINE), session.sandbox()
+
+        async def main() -> None:
+            taking = asyncio.create_task(session._pool.take(other._life))
+            await asyncio.sleep(0)
+            held._life.leave_room()  # to the one who waits, who is cancelled before it knows
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+
+        Operation(main()).result(DEADLINE)
+        held.stop().result(DEADLINE)
+        settled(session, provider)
+
+
+def test_a_sandbox_that_a_start_is_given_as_it_is_cancelled_is_taken_back() -> None:
+    provider = Gated()
+    with Session(provider, pool=1) as session:
+        assert provider.entered.acquire(timeout=DEADLINE)
+
+        async def main() -> None:
+            taking = asyncio.create_task(session._pool.take(session.sandbox()._life))
+            while not session.pool_stats().waiting:
+                await asyncio.sleep(0)
+            provider.gate.set()
+            while session.pool_stats().waiting:
+                await asyncio.sleep(0)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+
+        Operation(main()).result(DEADLINE)
+        # Its replacement may exist already: then one of the two is deleted.
+        stats = until(session, lambda stats: stats.ready == 1 and len(provider._boxes) == 1)
+        assert stats.taken == 0
+        settled(session, provider)
 
 
 @pytest.mark.parametrize("most", [1, 3])

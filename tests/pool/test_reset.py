@@ -7,8 +7,10 @@ from sandboxkit import (
     Interpreter,
     SandboxTerminatedError,
     Session,
+    _balance,
     _pool,
 )
+from sandboxkit._balance import Coming
 from tests.pool.providers import DEADLINE, Counting, Resetting, settled, until
 
 JOB = ["sh", "-c", "ls; cat mine; echo 1 >theirs"]
@@ -74,7 +76,7 @@ def test_a_stopped_sandbox_object_never_reaches_its_successor() -> None:
 def test_a_sandbox_not_proven_clean_is_replaced(
     file: str, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pool, "_RESET_SECONDS", 0.2)
+    monkeypatch.setitem(_pool._SECONDS, Coming.RESET, 0.2)
     provider = Resetting()
     with session_of(provider) as session:
         session.run(["touch", file]).result(DEADLINE)
@@ -88,7 +90,7 @@ def test_a_sandbox_not_proven_clean_is_replaced(
 def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_pool, "_RESET_SECONDS", 1.0)
+    monkeypatch.setitem(_pool._SECONDS, Coming.RESET, 1.0)
     provider = Resetting()
     with session_of(provider) as session:
         first = session.sandbox(counted=False)
@@ -102,7 +104,7 @@ def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox(
 def test_a_sandbox_is_replaced_after_its_job_limit_and_its_lifetime(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_pool, "_JOBS", 3)
+    monkeypatch.setattr(_balance, "_JOBS", 3)
     provider = Resetting()
     with session_of(provider) as session:
         for _ in range(4):

@@ -1,0 +1,265 @@
+"""What a pool does next: which start gets a sandbox or room, which sandbox is evicted or created."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from sandboxkit._lifecycle import Lifecycle
+from sandboxkit._limiter import Release
+from sandboxkit._throttle import AdmissionThrottle
+from sandboxkit.types import SandboxSpec
+
+_BESIDE_OTHERS = 1
+"""How many sandboxes are created at a time in the background while callers create their own."""
+_IDLE_SECONDS = 600.0
+"""Time (s) without a start after which the pool drops the sandboxes of a spec."""
+_JOBS = 1000
+_AGE = 3600.0
+"""A sandbox is replaced after this many jobs, or at this age (s)."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Pause (s) after a failed background creation; it doubles with each consecutive failure."""
+_APART = ("files", "start_timeout", "egress")
+"""The options of a spec that are applied when a sandbox is handed out."""
+_FIELDS = [each.name for each in dataclasses.fields(SandboxSpec) if each.name not in _APART]
+_numbers = itertools.count()
+
+
+class PoolRequest:
+    """A start that waits for a pooled sandbox, or for room to create its own."""
+
+    def __init__(self, life: Lifecycle) -> None:
+        self.life, self.number = life, next(_numbers)
+        self.given: asyncio.Future[Lifecycle | Release] = asyncio.get_running_loop().create_future()
+
+
+class Coming(Enum):
+    """How a sandbox of the pool gets ready; the values are reasons for evictions where that fails."""
+
+    MADE = "could not be made"
+    RESET = "no reset"
+    CHECKED = "its check failed"
+
+
+class Bucket:
+    """The pool's sandboxes of one spec, and the starts that wait for one or for room."""
+
+    def __init__(self, spec: SandboxSpec | None, counted: bool) -> None:
+        """`spec` is None if its sandboxes are not kept: their starts only need room. `counted` says
+        whether the sandboxes count towards the session's caps."""
+        self.pooled, self.counted = spec is not None, counted
+        self.spec = dataclasses.replace(
+            spec or SandboxSpec(), files={}, start_timeout=None, egress=None
+        )
+        self.target = 0
+        """How many sandboxes of this spec the pool keeps."""
+        self.ready: dict[Lifecycle, None] = {}  # in the order in which they got ready
+        self.coming: dict[Lifecycle, Coming] = {}
+        self.lent = 0
+        """How many sandboxes callers hold, or create in room that this bucket gave them."""
+        self.requests: deque[PoolRequest] = deque()
+        self.asked_at = self.asked_before = float("-inf")
+        """When the last start asked for this spec, and when the start before it did."""
+        self.error: Exception | None = None
+        """The error of the newest background creation, if it failed."""
+        self.pause = self.not_before = 0.0
+
+    @property
+    def making(self) -> int:
+        """How many sandboxes are being created in the background."""
+        return list(self.coming.values()).count(Coming.MADE)
+
+    @property
+    def have(self) -> int:
+        """How many sandboxes can be handed out, now or later."""
+        back = self.lent if self.spec.reuse == "reset" else 0
+        return len(self.ready) + len(self.coming) + back
+
+    @property
+    def lacking(self) -> int:
+        """How many requests need room because no sandbox is being created or reset for them."""
+        return max(0, len(self.requests) - len(self.coming))
+
+    def ask(self, now: float) -> None:
+        """Record that a start asks for this spec."""
+        self.asked_before, self.asked_at = self.asked_at, now
+
+    def made(self, error: Exception | None, now: float) -> None:
+        """Record how a background creation ended; after an error, delay the next one."""
+        self.error = error
+        self.pause = min(2 * self.pause or _FIRST_PAUSE, _LONGEST_PAUSE) if error else 0.0
+        self.not_before = now + self.pause
+
+
+class Do(Enum):
+    """The kinds of steps."""
+
+    SERVE = "give the first request the newest ready sandbox, or else room under the caps"
+    CREATE = "acquire room under the caps and create a sandbox in it"
+    CHECK = "check a ready sandbox and renew its lifetime"
+    EVICT = "delete a sandbox that nobody has"
+
+
+class PoolStep(NamedTuple):
+    """One thing to do in a bucket; `life` is the sandbox to check or evict."""
+
+    do: Do
+    bucket: Bucket
+    life: Lifecycle | None = None
+    why: str = ""
+
+
+class PoolState:
+    """The buckets of a session, and the decisions about them; used on the background loop only.
+
+    `balance` and `aged` only decide. The caller does each step before it asks for the next one, which
+    is decided on the new state.
+    """
+
+    def __init__(
+        self, own: SandboxSpec, bounds: tuple[int, int], at_once: int, throttle: AdmissionThrottle
+    ) -> None:
+        """`own` is the spec of the session. `bounds` are the least number of sandboxes kept of it and
+        the most kept of all specs. `at_once` caps background creations at a time."""
+        self._least, self.most = bounds
+        self._at_once, self._throttle = at_once, throttle
+        self._buckets: dict[tuple[object, ...], Bucket] = {}
+        self.own = self.of(own, counted=True)
+        self.leaving = 0
+        """How many evicted sandboxes are being deleted, whose room will be free."""
+        self.room = True
+        """Whether the caps may have room. A step that finds none sets it to False."""
+
+    def of(self, spec: SandboxSpec | None, *, counted: bool) -> Bucket:
+        """Return the bucket for a spec, or for starts that only need room; create it if needed."""
+        values = () if spec is None else (getattr(spec, name) for name in _FIELDS)
+        plain = (tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
+        key = (counted, *plain)  # sandboxes with equal keys are interchangeable
+        if key not in self._buckets:
+            self._buckets[key] = Bucket(spec, counted)
+        return self._buckets[key]
+
+    def all(self) -> list[Bucket]:
+        """Return all buckets."""
+        return list(self._buckets.values())
+
+    @property
+    def lacking(self) -> int:
+        """How many requests need room under the caps."""
+        return sum(
+            each.lacking for each in self._buckets.values() if each.requests and each.counted
+        )
+
+    def balance(self, now: float, *, fill: bool) -> Iterator[PoolStep]:
+        """Serve requests, make room for those that wait, and create missing sandboxes if `fill`."""
+        buckets = self.all()
+        if any(each.requests for each in buckets):
+            yield from self._serve(buckets)
+        while sum(len(each.ready) for each in buckets) > self.most and (most := self._oldest()):
+            yield _evict(most, f"more than pool={self.most}")
+        if fill and not self.lacking and self._throttle.is_open:
+            yield from self._fill(now)
+
+    def aged(self, now: float, *, wanted: bool) -> Iterator[PoolStep]:
+        """Evict unwanted and old sandboxes, and check those past half their lifetime.
+
+        `wanted` says that another session waits for room that this one may have.
+        """
+        for key, bucket in tuple(self._buckets.items()):
+            idle, lifetime = now > bucket.asked_at + _IDLE_SECONDS, bucket.spec.lifetime
+            if idle:
+                bucket.target = self._least_of(bucket)
+            for life in tuple(bucket.ready):
+                if idle and len(bucket.ready) > bucket.target:
+                    yield PoolStep(Do.EVICT, bucket, life, "not wanted lately")
+                elif why := worn(life, now):
+                    yield PoolStep(Do.EVICT, bucket, life, why)
+                elif lifetime is not None and now > life.renewed + lifetime / 2:
+                    yield PoolStep(Do.CHECK, bucket, life)
+            used = bucket.target or bucket.have or bucket.lent or bucket.requests
+            if not used and bucket is not self.own and now > bucket.not_before:
+                del self._buckets[key]
+        ready = [each for each in self._buckets.values() if each.counted and each.ready]
+        if wanted and ready:
+            yield _evict(ready[0], "room for another session")
+
+    def may_come(self, bucket: Bucket) -> bool:
+        """Return whether a bucket will get more sandboxes, once what is going on has ended."""
+        busy = self.leaving or self.lacking or any(each.coming for each in self.all())
+        short = bucket.have < bucket.target and (not self._full() or self._replaceable(bucket))
+        return bool(bucket.coming or (short and (busy or not self._throttle.is_open)))
+
+    def _serve(self, buckets: list[Bucket]) -> Iterator[PoolStep]:
+        """Give out sandboxes and room, first come, first served; then make room for the others."""
+        for bucket in buckets:
+            while bucket.requests and (bucket.ready or (bucket.lacking and not bucket.counted)):
+                yield PoolStep(Do.SERVE, bucket)
+        while self.room and (short := [each for each in buckets if each.counted and each.lacking]):
+            yield PoolStep(Do.SERVE, min(short, key=lambda each: each.requests[0].number))
+        if self.lacking > self.leaving:
+            yield from self._make_room()
+
+    def _make_room(self) -> Iterator[PoolStep]:
+        """Evict sandboxes that no request waits for, of the least recently used specs first."""
+        spare = [each for each in self.all() if each.counted and (each.ready or each.coming)]
+        for bucket in sorted(spare, key=lambda each: each.asked_at):
+            making = [life for life, why in bucket.coming.items() if why is Coming.MADE]
+            unclaimed = max(0, len(bucket.coming) - len(bucket.requests))
+            for life in (*bucket.ready, *making[:unclaimed]):
+                if self.lacking <= self.leaving:
+                    return
+                yield PoolStep(Do.EVICT, bucket, life, "room for another")
+
+    def _fill(self, now: float) -> Iterator[PoolStep]:
+        """Create missing sandboxes, of the most recently used specs first."""
+        short = [each for each in self.all() if each.counted and each.have < each.target]
+        for bucket in sorted(short, key=lambda each: -each.asked_at):
+            while bucket.have < bucket.target and now >= bucket.not_before:
+                making = sum(each.making for each in self.all())
+                others = self._throttle.running > making
+                if making >= (_BESIDE_OTHERS if others else self._at_once):
+                    return
+                if self.room and not self._full():
+                    yield PoolStep(Do.CREATE, bucket)
+                    continue
+                oldest = self._replaceable(bucket)
+                if oldest is None:
+                    break
+                if not self.leaving:
+                    yield _evict(oldest, "not wanted lately")
+                return
+
+    def _full(self) -> bool:
+        return sum(each.have for each in self._buckets.values()) >= self.most
+
+    def _least_of(self, bucket: Bucket) -> int:
+        return self._least if bucket is self.own else 0
+
+    def _oldest(self) -> Bucket | None:
+        """Return the least recently used bucket that may give up a ready sandbox, or None."""
+        may = [each for each in self.all() if each.ready and each.have > self._least_of(each)]
+        return min(may, key=lambda each: each.asked_at, default=None)
+
+    def _replaceable(self, bucket: Bucket) -> Bucket | None:
+        """Return the bucket that gives up a ready sandbox so that `bucket` gets another one, or None."""
+        oldest = self._oldest()
+        if oldest is None or oldest is bucket:
+            return None
+        lower = oldest.asked_at < bucket.asked_before or bucket.have < self._least_of(bucket)
+        return oldest if lower else None
+
+
+def _evict(bucket: Bucket, why: str) -> PoolStep:
+    return PoolStep(Do.EVICT, bucket, next(iter(bucket.ready)), why)
+
+
+def worn(life: Lifecycle, now: float) -> str:
+    """Return why a sandbox must be replaced, or "" if it can serve further jobs."""
+    if life.renewed < life.made:
+        return "renewed by its user"  # its end is unknown
+    if life.jobs >= _JOBS:
+        return f"{_JOBS} jobs"
+    return "old" if now > life.made + _AGE else ""

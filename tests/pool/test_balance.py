@@ -1,0 +1,120 @@
+"""What a pool decides, from the state alone: nothing starts, and no clock runs."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit._balance import Bucket, Coming, Do, PoolRequest, PoolState, PoolStep
+from sandboxkit._lifecycle import Lifecycle, SessionContext
+from sandboxkit._throttle import AdmissionThrottle
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import SandboxSpec
+
+NOW = 1000.0
+OWN = SandboxSpec()
+
+
+def life(bucket: Bucket) -> Lifecycle:
+    made = Lifecycle(FakeProvider(), bucket.spec, SessionContext(), "fake-1")
+    made.made = made.renewed = NOW
+    return made
+
+
+def bucket_of(state: PoolState, name: str, asked: float, before: float) -> Bucket:
+    """A spec of its own, whose last two starts were at these times."""
+    bucket = state.of(SandboxSpec(env={"A": name}), counted=True)
+    bucket.ask(before)
+    bucket.ask(asked)
+    return bucket
+
+
+def done(state: PoolState, steps: Iterator[PoolStep]) -> list[tuple[Do, Bucket]]:
+    """Do the steps, with no room under the caps, and return them."""
+    found = []
+    for do, bucket, one, _ in steps:
+        found.append((do, bucket))
+        match do:
+            case Do.SERVE if bucket.ready:
+                bucket.ready.popitem()
+                bucket.requests.popleft()
+            case Do.SERVE | Do.CREATE:
+                state.room = False
+            case Do.EVICT if one is not None:
+                bucket.ready.pop(one, None)
+                bucket.coming.pop(one, None)
+                state.leaving += 1
+    return found
+
+
+@pytest.fixture
+def state() -> PoolState:
+    return PoolState(OWN, (0, 4), at_once=2, throttle=AdmissionThrottle())
+
+
+async def _request(bucket: Bucket) -> None:
+    bucket.requests.append(PoolRequest(life(bucket)))
+
+
+def request(*buckets: Bucket) -> None:
+    for bucket in buckets:
+        asyncio.run(_request(bucket))
+
+
+def test_room_goes_to_the_request_that_came_first(state: PoolState) -> None:
+    one, two = bucket_of(state, "1", 5, 1), bucket_of(state, "2", 9, 8)
+    request(two, one, two)
+    steps = []
+    for do, bucket, _, _ in state.balance(NOW, fill=True):
+        steps.append((do, bucket))
+        bucket.requests.popleft()
+    assert steps == [(Do.SERVE, two), (Do.SERVE, one), (Do.SERVE, two)]
+
+
+def test_a_request_whose_sandbox_is_coming_takes_no_room(state: PoolState) -> None:
+    bucket = bucket_of(state, "1", 5, 1)
+    bucket.coming[life(bucket)] = Coming.RESET
+    request(bucket)
+    assert done(state, state.balance(NOW, fill=True)) == []
+    request(bucket)
+    assert done(state, state.balance(NOW, fill=True)) == [(Do.SERVE, bucket)]
+
+
+def test_the_least_recently_used_sandboxes_make_room_and_no_more_than_needed(
+    state: PoolState,
+) -> None:
+    old, new = bucket_of(state, "old", 5, 1), bucket_of(state, "new", 9, 8)
+    asks = bucket_of(state, "asks", 10, 10)
+    for bucket in (old, new):
+        bucket.ready[life(bucket)] = None
+        bucket.coming[life(bucket)] = Coming.MADE
+    request(asks, asks, asks)
+    state.leaving = 0
+    assert done(state, state.balance(NOW, fill=True)) == [
+        (Do.SERVE, asks),
+        (Do.EVICT, old),
+        (Do.EVICT, old),
+        (Do.EVICT, new),
+    ]
+    assert done(state, state.balance(NOW, fill=True)) == []
+
+
+def test_at_the_caps_two_specs_do_not_evict_each_other(state: PoolState) -> None:
+    older, newer = bucket_of(state, "older", 8, 7), bucket_of(state, "newer", 10, 9)
+    for bucket in (older, newer):
+        bucket.target = 2
+    newer.ready[life(newer)] = None
+    state.room = False
+    assert done(state, state.balance(NOW, fill=True)) == []
+    older.ready[life(older)] = None
+    assert done(state, state.balance(NOW, fill=True)) == [(Do.EVICT, older)]
+
+
+def test_idle_specs_are_evicted_and_then_forgotten(state: PoolState) -> None:
+    bucket = bucket_of(state, "1", 5, 1)
+    bucket.target = 2
+    bucket.ready[life(bucket)] = None
+    assert done(state, state.aged(NOW, wanted=False)) == [(Do.EVICT, bucket)]
+    assert done(state, state.aged(NOW, wanted=False)) == []
+    assert bucket not in state.all()
+    assert state.own in state.all()
