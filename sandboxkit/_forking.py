@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import time
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable
+from typing import TypeVar, get_args
 
 import anyio
 
@@ -14,8 +15,7 @@ from sandboxkit._snapshot import Snapshot
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.types import SandboxSpec, SnapshotKind
 
-if TYPE_CHECKING:
-    from sandboxkit._sandbox import Sandbox
+S = TypeVar("S")
 
 TTL = 86400.0
 """The default lifetime (s) of a snapshot."""
@@ -43,20 +43,28 @@ def take(
     return Operation(life.call(run), of=life)
 
 
-def fork(sandbox: "Sandbox", n: int) -> "Operation[list[Sandbox | SandboxError]]":
-    """Start `n` sandboxes from the files of a sandbox; see `Sandbox.fork`."""
-    life = sandbox._life
+def fork(
+    life: Lifecycle,
+    n: int,
+    make: Callable[[SandboxSpec], tuple[S, Lifecycle]],
+    *,
+    by_id: bool,
+) -> Operation[list[S | SandboxError]]:
+    """Start `n` sandboxes from the files of a sandbox; see `Sandbox.fork`.
+
+    `make` returns a sandbox that has not started. `by_id` says that the sandbox was reached by its id.
+    """
     life.refuse_ended()
     _arguments.integer("n", n)
     _refuse_reset(life.spec)
-    if sandbox._reached_by_id:
+    if by_id:
         raise ConfigurationError(
             f"sandbox {life.id!r} was reached by its id, which does not tell its options: take a snapshot() "
             "and start session.sandbox(snapshot=...)"
         )
     life.provider.check_snapshot(life.spec, "files")
 
-    async def run(sandbox_id: str) -> "list[Sandbox | SandboxError]":
+    async def run(sandbox_id: str) -> list[S | SandboxError]:
         info = await life.provider.take_snapshot(
             sandbox_id,
             kind="files",
@@ -66,8 +74,8 @@ def fork(sandbox: "Sandbox", n: int) -> "Operation[list[Sandbox | SandboxError]]
         )
         # The snapshot has the files, as they are now.
         spec = dataclasses.replace(life.spec, snapshot=info.id, files={})
-        made = [type(sandbox)(life.provider, spec, life.context) for _ in range(n)]
-        left = [each._life for each in made]
+        made = [make(spec) for _ in range(n)]
+        left = [own for _, own in made]
 
         async def after(ended: Lifecycle) -> None:
             left.remove(ended)
@@ -75,14 +83,14 @@ def fork(sandbox: "Sandbox", n: int) -> "Operation[list[Sandbox | SandboxError]]
                 with contextlib.suppress(SandboxError):  # it expires
                     await life.provider.delete_snapshot(info.id)
 
-        results: list[Sandbox | SandboxError] = list(made)
+        results: list[S | SandboxError] = [sandbox for sandbox, _ in made]
 
         async def start(number: int) -> None:
             try:
-                await made[number]._life.started()
+                await made[number][1].started()
             except SandboxError as error:
                 results[number] = error
-                made[number]._life.stop()
+                made[number][1].stop()
 
         for each in left:
             each.after, each.pooled = after, False

@@ -82,7 +82,9 @@ class Sandbox(Shown):
         self._reached_by_id = sandbox_id is not None
         self._network: NetworkControl | None = None
         if spec.egress is not None:
-            self._network = self._controlled()
+            from sandboxkit.egress import _control
+
+            self._network = _control.NetworkControl(self._life)
 
     def __repr__(self) -> str:
         return f"<Sandbox {self._life.describe()} provider={self.provider_name}>"
@@ -299,7 +301,7 @@ class Sandbox(Shown):
         from sandboxkit.egress import _control
 
         egress = _control.checked(network, self.spec, by_id=self._reached_by_id)
-        self._network = control = self._network or self._controlled()
+        self._network = control = self._network or _control.NetworkControl(self._life)
         return self._call(lambda _: control.change(egress))
 
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
@@ -434,7 +436,7 @@ class Sandbox(Shown):
         Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
         raises. The snapshot between them is removed when the last of the sandboxes has stopped.
         """
-        return _forking.fork(self, n)
+        return _forking.fork(self._life, n, self._sibling, by_id=self._reached_by_id)
 
     def stop(self) -> Operation[None]:
         """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.
@@ -471,16 +473,13 @@ class Sandbox(Shown):
             self.stop()
             raise
 
+    def _sibling(self, spec: SandboxSpec) -> "tuple[Sandbox, Lifecycle]":
+        made = Sandbox(self._provider, spec, self._life.context)
+        return made, made._life
+
     def _call(self, work: Callable[[str], Awaitable[T]]) -> Operation[T]:
         self._life.refuse_ended()
         return Operation(self._life.call(work), of=self._life)
-
-    def _controlled(self) -> "NetworkControl":
-        from sandboxkit.egress._control import NetworkControl
-
-        control = NetworkControl(self._life)
-        self._life.equip = control.begin
-        return control
 
     def _process(
         self,

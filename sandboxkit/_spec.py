@@ -77,9 +77,8 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
 
 
 def check(provider: Provider, spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for a spec that the provider cannot honour, its snapshot included."""
+    """Raise ConfigurationError for what `provider.check` does not see: abilities and the snapshot."""
     check_abilities(type(provider), spec)
-    provider.check(spec)
     if spec.snapshot is not None:
         provider.check_snapshot(spec, "files")
 

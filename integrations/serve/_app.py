@@ -64,18 +64,22 @@ def create_app(config: ServiceConfig | None = None) -> FastAPI:
     app.add_middleware(RecordRequests, metrics=replica.metrics)
     _add_errors(app)
 
-    async def client(authorization: Annotated[str | None, Header()] = None) -> Token:
-        found = client_of(config.tokens, authorization)
-        if found is None:
-            raise HTTPException(401, "give a valid token: 'Authorization: Bearer TOKEN'")
-        return found
-
-    client_type = Annotated[Token, Depends(client)]
-    _add_grading(app, replica, client_type)
-    _add_running(app, replica, client_type)
-    _add_sandboxes(app, replica, client_type)
+    app.state.tokens = config.tokens
+    _add_grading(app, replica)
+    _add_running(app, replica)
+    _add_sandboxes(app, replica)
     _add_health(app, replica)
     return app
+
+
+async def _client(request: Request, authorization: Annotated[str | None, Header()] = None) -> Token:
+    found = client_of(request.app.state.tokens, authorization)
+    if found is None:
+        raise HTTPException(401, "give a valid token: 'Authorization: Bearer TOKEN'")
+    return found
+
+
+Client = Annotated[Token, Depends(_client)]
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -133,11 +137,11 @@ async def _whole(request: Request, job: Job[T]) -> list[T]:
     return await _while_connected(request, collect())
 
 
-def _add_grading(app: FastAPI, replica: Replica, client_type: Any) -> None:
+def _add_grading(app: FastAPI, replica: Replica) -> None:
     @app.post("/v1/grade", response_model=GradeLine)
     async def grade(
         body: GradeRequest,
-        client: client_type,
+        client: Client,
         request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
@@ -156,7 +160,7 @@ def _add_grading(app: FastAPI, replica: Replica, client_type: Any) -> None:
 
     @app.post("/v1/score")
     @app.post("/slime")  # slime's `--rm-url`, whose answer is the reward alone
-    async def score(body: ScoreRequest, client: client_type, request: Request) -> float:
+    async def score(body: ScoreRequest, client: Client, request: Request) -> float:
         """Grade a completion and return its reward. 503: no reward, the infrastructure failed."""
         [line] = await _whole(request, replica.score(client, body))
         if line.reward is None:
@@ -172,11 +176,11 @@ async def _closing(
             yield line
 
 
-def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
+def _add_running(app: FastAPI, replica: Replica) -> None:
     @app.post("/v1/run")
     async def run(
         body: RunRequest,
-        client: client_type,
+        client: Client,
         request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> RunResult:
@@ -188,7 +192,7 @@ def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
 
     @app.post("/run_code")
     async def run_code(
-        body: FusionRequest, client: client_type, request: Request
+        body: FusionRequest, client: Client, request: Request
     ) -> dict[str, Any]:  # Any: JSON
         """Run a program as SandboxFusion's `/run_code` does. 504: busy, or the infrastructure failed."""
         wanted = _fusion.request_of(body)
@@ -204,40 +208,40 @@ def _add_running(app: FastAPI, replica: Replica, client_type: Any) -> None:
         return _fusion.answer(result)
 
 
-def _add_sandboxes(app: FastAPI, replica: Replica, client_type: Any) -> None:
+def _add_sandboxes(app: FastAPI, replica: Replica) -> None:
     @app.post("/v1/sandboxes", status_code=201)
-    async def create(body: SandboxRequest, client: client_type, request: Request) -> dict[str, str]:
+    async def create(body: SandboxRequest, client: Client, request: Request) -> dict[str, str]:
         """Start a sandbox and return its id. It is deleted if the client goes away meanwhile."""
         return {"id": await _while_connected(request, replica.sandboxes.create(client, body))}
 
     @app.get("/v1/sandboxes")
-    async def listing(client: client_type) -> list[dict[str, Any]]:
+    async def listing(client: Client) -> list[dict[str, Any]]:
         """List the client's sandboxes."""
         return [dict(each) for each in await replica.sandboxes.of(client)]
 
     @app.post("/v1/sandboxes/{sandbox_id}/exec")
     async def execute(
-        sandbox_id: str, body: ExecRequest, client: client_type, request: Request
+        sandbox_id: str, body: ExecRequest, client: Client, request: Request
     ) -> RunResult:
         """Run a command to its end. It is killed if the client goes away."""
         [result] = await _whole(request, replica.exec(client, sandbox_id, body))
         return result
 
     @app.get("/v1/sandboxes/{sandbox_id}/files")
-    async def read(sandbox_id: str, path: str, client: client_type) -> Response:
+    async def read(sandbox_id: str, path: str, client: Client) -> Response:
         """Return the content of a file."""
         sandbox = await replica.sandboxes.find(client, sandbox_id)
         content = await sandbox.read_file(path)
         return Response(content, media_type="application/octet-stream")
 
     @app.put("/v1/sandboxes/{sandbox_id}/files", status_code=204)
-    async def write(sandbox_id: str, path: str, request: Request, client: client_type) -> None:
+    async def write(sandbox_id: str, path: str, request: Request, client: Client) -> None:
         """Write a file; the body is its content."""
         sandbox = await replica.sandboxes.find(client, sandbox_id)
         await sandbox.write_file(path, await request.body())
 
     @app.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
-    async def delete(sandbox_id: str, client: client_type) -> None:
+    async def delete(sandbox_id: str, client: Client) -> None:
         """Delete a sandbox; an unknown id is no error."""
         await replica.sandboxes.delete(client, sandbox_id)
 

@@ -36,7 +36,8 @@ class ServiceMetrics:
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        page: bytes = generate_latest(self._registry)
+        return page
 
 
 class RecordRequests:

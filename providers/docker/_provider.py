@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import anyio
@@ -27,7 +26,7 @@ from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers.docker import _container
+from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
@@ -240,7 +239,7 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         labels = [f"{_container.MARKER}=1"]
         labels += [f"{key}={value}" for key, value in tags.items()]
         found = await self._daemon.call(
-            lambda api: _list(api.containers(all=True, filters={"label": labels})),
+            lambda api: _answers.listed(api.containers(all=True, filters={"label": labels})),
             what="list sandboxes",
         )
         for info in found:
@@ -252,7 +251,7 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         if not ID_PATTERN.fullmatch(sandbox_id):
             raise no_sandbox(self.name, sandbox_id)
         info = await self._daemon.call(
-            lambda api: _described(sandbox_id, api.inspect_container(sandbox_id)),
+            lambda api: _answers.described(sandbox_id, api.inspect_container(sandbox_id)),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
@@ -276,7 +275,9 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
             return False
         try:
             return await self._daemon.call(
-                lambda api: _is_gone(api.wait(sandbox_id, timeout=_LEAVING, condition="removed")),
+                lambda api: _answers.is_gone(
+                    api.wait(sandbox_id, timeout=_LEAVING, condition="removed")
+                ),
                 what="remove a sandbox",
                 sandbox_id=sandbox_id,
             )
@@ -365,7 +366,8 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         try:
             with anyio.fail_after(5):
                 reason = await self._daemon.call(
-                    lambda api: _last_words(api, sandbox_id), what="report how a sandbox ended"
+                    lambda api: _answers.last_words(api, sandbox_id),
+                    what="report how a sandbox ended",
                 )
         except (SandboxError, TimeoutError):
             return await super()._why_ended(sandbox_id, reason)
@@ -373,7 +375,7 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
             f"sandbox {sandbox_id!r} ended: {reason}",
             provider=self.name,
             sandbox_id=sandbox_id,
-            out_of_memory=reason == _OUT_OF_MEMORY,
+            out_of_memory=reason == _answers.OUT_OF_MEMORY,
         )
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
@@ -434,71 +436,6 @@ class _AgentMissingError(SandboxStartError):
 
 class _HostsMissingError(_AgentMissingError):
     """The agent's volume is empty, or only the daemon can write /etc/hosts."""
-
-
-# Any: the daemon's answers are untyped. An answer of an unexpected form fails within Daemon.call.
-def _list(answer: Any) -> list[SandboxInfo | None]:
-    if not isinstance(answer, list):
-        raise TypeError(f"no list, but {answer!r:.100}")
-    return [_listed(item) for item in answer]
-
-
-def _listed(item: Any) -> SandboxInfo | None:
-    """Describe one container of a list; None if it is no sandbox or is being removed."""
-    names = [name.removeprefix("/") for name in item.get("Names") or ()]
-    name = next((name for name in names if ID_PATTERN.fullmatch(name)), None)
-    if name is None or item.get("State") == "removing":
-        return None
-    return _container.sandbox_info(
-        name,
-        str(item.get("State")),
-        item.get("Labels") or {},
-        str(item.get("Image")),
-        datetime.fromtimestamp(int(item.get("Created") or 0), UTC),
-    )
-
-
-def _described(sandbox_id: str, answer: Any) -> SandboxInfo | None:
-    """Describe an inspected container; None if it is no sandbox or is being removed."""
-    labels: dict[str, str] = answer["Config"].get("Labels") or {}
-    state = str(answer["State"]["Status"])
-    if labels.get(_container.MARKER) != "1" or state == "removing":
-        return None
-    # fromisoformat does not accept nanoseconds.
-    created = datetime.fromisoformat(str(answer["Created"])[:19]).replace(tzinfo=UTC)
-    image = str(answer["Config"].get("Image"))
-    return _container.sandbox_info(sandbox_id, state, labels, image, created)
-
-
-def _is_gone(answer: Any) -> bool:
-    """Whether the wait for a removal ended with the container removed, not with an error."""
-    return isinstance(answer["StatusCode"], int) and not answer.get("Error")
-
-
-_TOGETHER_NS = 2_000_000_000
-_OUT_OF_MEMORY = "it ran out of memory; raise memory_mb"
-
-
-def _last_words(api: Any, sandbox_id: str) -> str:
-    """Return why a container died, according to the daemon's recent events."""
-    now = time.time()
-    events = api.events(
-        since=f"{now - 60:.3f}",
-        until=f"{now + 0.3:.3f}",  # the stream may end before the event is recorded
-        filters={"container": sandbox_id, "event": ["oom", "die", "kill"]},
-        decode=True,
-    )
-    seen = {event["Action"]: event for event in events}
-    if "die" not in seen:
-        return "the connection to it broke"
-    died = seen["die"]
-    if "kill" in seen:
-        signal = seen["kill"]["Actor"]["Attributes"].get("signal", "?")
-        return f"its agent was killed through Docker, with signal {signal}"
-    # An older OOM event is that of a single command, which the sandbox survived.
-    if "oom" in seen and abs(seen["oom"]["timeNano"] - died["timeNano"]) < _TOGETHER_NS:
-        return _OUT_OF_MEMORY
-    return f"its agent was killed (exit status {died['Actor']['Attributes'].get('exitCode')})"
 
 
 def _default_image() -> str:

@@ -44,8 +44,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell pass on the command's own status
-  1    part of the request failed
-       (cleanup, demo, doctor, ls, snapshots, stop, tasks, volumes)
+  1    some failed (cleanup, demo, doctor, ls, snapshots, stop, tasks, volumes)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed

@@ -40,7 +40,7 @@ def checked(network: Network | Egress, spec: SandboxSpec, *, by_id: bool) -> Egr
 
 
 class NetworkControl:
-    """Starts a sandbox's proxy and changes what it allows."""
+    """Starts the proxy with its sandbox, and changes what it allows."""
 
     def __init__(self, life: Lifecycle) -> None:
         """Raise ConfigurationError if the provider cannot listen in a sandbox."""
@@ -50,6 +50,7 @@ class NetworkControl:
                 "network='none' or 'internet'"
             )
         self._life, self._turn = life, asyncio.Lock()
+        life.equip = self.begin
         self._proxy: EgressProxy | None = None
         self._port = 0
 

@@ -92,7 +92,7 @@ async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: s
     assert await there(provider) == set()
 
 
-class Looking(NopAgent):  # type: ignore[misc]  # untyped here
+class Looking(NopAgent):
     """An agent that looks at the network when it is installed, and when it works."""
 
     async def setup(self, environment: Any) -> None:  # Any: untyped here, as below

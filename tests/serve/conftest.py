@@ -10,9 +10,6 @@ import httpx
 import pytest
 import uvicorn
 
-pytest.importorskip("fastapi")
-pytest.importorskip("prometheus_client")
-
 from sandboxkit.integrations.serve import ServiceConfig, create_app
 
 Serve = Callable[..., str]

@@ -2,14 +2,15 @@
 
 import pytest
 
-from tests.serve.conftest import Serve, http, replica, serve
+from tests.frameworks_here import framework
+from tests.serve.conftest import Serve, replica, serve
 from tests.serve.graders import Mortal
 
-fusion = pytest.importorskip("verl.utils.reward_score.sandbox_fusion.utils")
+fusion = framework("verl.utils.reward_score.sandbox_fusion.utils")
 
-__all__ = ["http", "serve"]
+__all__ = ["serve"]
 
-CASES = {"inputs": ["3\n", "4\n"], "outputs": ["6\n", "8\n"]}
+CASES: dict[str, object] = {"inputs": ["3\n", "4\n"], "outputs": ["6\n", "8\n"]}
 
 
 def test_verl_grades_programs_through_the_service() -> None:
@@ -23,7 +24,7 @@ def test_verl_grades_programs_through_the_service() -> None:
         assert results("print(6)") == [True, False]
         assert results("while True: pass") == [-3, -3]
         assert results("1 / 0") == [-2, -2]
-        function = {"inputs": ["[3]"], "outputs": ["6"], "fn_name": "f"}
+        function: dict[str, object] = {"inputs": ["[3]"], "outputs": ["6"], "fn_name": "f"}
         assert results("def f(x): return x[0] * 2", function) == [True]
 
 

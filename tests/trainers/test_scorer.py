@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
-from sandboxkit.integrations.trainers._scorer import SampleScorer, task_of
+from sandboxkit.integrations._training.tasks import task_of
+from sandboxkit.integrations.trainers._scorer import SampleScorer
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.trl.graders import Broken, Length, Sometimes, whole
