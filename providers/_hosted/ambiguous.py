@@ -45,9 +45,11 @@ def is_ambiguous(error: BaseException) -> bool:
     it may have ended after the call.
     """
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # `raise error from error` makes an error its own cause
+    while cause is not None and id(cause) not in seen:
         if isinstance(cause, AmbiguousError | SandboxNotFoundError | SandboxTerminatedError):
             return True
+        seen.add(id(cause))
         cause = cause.__cause__
     return False
 

@@ -5,7 +5,12 @@ import pytest
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
 from sandboxkit.providers._hosted import creation
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError, repeatable
+from sandboxkit.providers._hosted.ambiguous import (
+    AmbiguousError,
+    SilenceError,
+    is_ambiguous,
+    repeatable,
+)
 from sandboxkit.providers._hosted.creation import Creations
 
 pytestmark = pytest.mark.anyio
@@ -118,3 +123,12 @@ async def test_a_repeatable_call_is_made_twice_but_not_after_silence() -> None:
         with pytest.raises(type(error)):
             await repeatable(call)
         assert calls == times
+
+
+def test_an_error_that_is_its_own_cause_is_judged_once() -> None:
+    for error, ambiguous in (
+        (ProviderUnavailableError("cannot be reached", provider="vendor"), False),
+        (AmbiguousError("broke", provider="vendor"), True),
+    ):
+        error.__cause__ = error
+        assert is_ambiguous(error) == ambiguous
