@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
-.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone test-vllm test-frameworks docs chaos lint bench clean
+.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone test-trainer test-vllm test-frameworks docs chaos lint bench clean
 
 .NOTPARALLEL:
 
@@ -68,7 +68,7 @@ test: test-together test-alone
 CHOSEN ?= and not nightly
 
 test-together: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 15,$(JOBS) --no-loadscope-reorder)
+	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer $(CHOSEN)' --durations 15,$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
@@ -76,7 +76,12 @@ test-alone: $(VENV)/.training
 		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort)
 
 nightly:
-	$(MAKE) --keep-going CHOSEN= test test-vllm test-frameworks
+	$(MAKE) --keep-going CHOSEN= test test-trainer test-vllm test-frameworks
+
+# The tests that train with the whole GRPO program: a third of the time of all tests.
+test-trainer: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'trainer $(CHOSEN)' --durations 5 tests/grpo,$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-trainer
 
 # The tests that the suite skips without vLLM. Its CPU build (about 400 MB) has an environment of its
 # own, because TRL would import vLLM if it could.

@@ -14,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SAME = 3
 RECORD = Path(__file__).with_name("passed.txt")
 PARTS = {
+    "test-trainer": (
+        "examples/grpo",
+        "integrations/_training",
+        "integrations/grpo",
+        "tests/grpo",
+    ),
     "test-vllm": (
         "integrations/grpo/engines",
         "scripts/vllm-cpu.sh",

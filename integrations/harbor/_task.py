@@ -56,7 +56,8 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
     workdir = environment.get("workdir") or found or _WORKDIR
     try:
         base = _network(folder, environment, None)
-        network, test_network = (_network(folder, each, base) for each in (agent, verifier))
+        network: Network | Egress = _network(folder, agent, base)
+        test_network: Network | Egress = _network(folder, verifier, base)
         if in_place and network != test_network:
             network, test_network = changeable(network), changeable(test_network)
         return Task(

@@ -7,13 +7,13 @@ from pathlib import Path
 from sandboxkit.cli import _options
 
 _EPILOG = """\
-A request is graded or run in a sandbox of the backend. The paths are described
-at /docs; /run_code is SandboxFusion's, so verl's sandbox_fusion.url can point at
-it, and /slime is a target for slime's --rm-url.
+A request is graded or run in a sandbox of the backend. /docs lists the paths;
+/run_code is SandboxFusion's, for verl's sandbox_fusion.url, and /slime is for
+slime's --rm-url.
 
---tokens names a file with a line NAME SECRET [QUOTA] for each client, where QUOTA
-is how many submissions and programs of that client may run or wait. Without
-tokens the service listens on this machine's loopback only.
+--tokens names a file with a line NAME SECRET [QUOTA] for each client. QUOTA is
+how many submissions and programs of that client may run or wait. Without tokens
+the service listens on this machine's loopback only.
 
 SIGTERM ends it: requests in progress may finish within --drain.
 
@@ -54,6 +54,13 @@ def add(verbs: _options.Verbs) -> None:
         default=120.0,
         help="what requests may take after SIGTERM (2m)",
     )
+    parser.add_argument(
+        "--tag",
+        metavar="TAG",
+        action="append",
+        default=[],
+        help="a tag for all sandboxes; repeatable",
+    )
     parser.set_defaults(verb=main)
 
 
@@ -68,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
         queue=args.queue,
         deadline=args.deadline,
         drain=args.drain,
+        tags=("sandboxkit-serve", *args.tag),
     )
     service.serve(config, host=args.host, port=args.port)
     return 0

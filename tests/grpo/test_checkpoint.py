@@ -17,7 +17,10 @@ from sandboxkit.integrations.grpo.model import load
 from tests.grpo.forked import Nursery, nursery
 from tests.grpo.tiny import save_model
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own checkpointing, of many kinds
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore"),
+]  # torch's own checkpointing, of many kinds
 
 STEPS = 5
 

@@ -32,7 +32,11 @@ from sandboxkit.integrations.grpo.training import StepReport, train_step
 from tests.grpo import tiny
 from tests.grpo.test_program import metrics
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(300),
+]  # torch's warnings
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 STEPS = 6

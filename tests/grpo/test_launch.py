@@ -10,6 +10,8 @@ import pytest
 
 from tests.grpo.stand_ins import free_port
 
+pytestmark = pytest.mark.trainer
+
 RANK = """
 import os, signal, sys, time
 from sandboxkit.integrations.grpo import parent

@@ -27,7 +27,11 @@ from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.grpo import tiny
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
+pytestmark = [
+    pytest.mark.trainer,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(300),
+]  # torch's warnings
 
 TIMES = ("_seconds", "per_second", "sandbox_")
 

@@ -61,4 +61,4 @@ def test_an_unknown_part_is_refused_with_the_parts_there_are() -> None:
     command = [sys.executable, "-m", "tests.changed", "test-all"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "test-vllm|test-frameworks" in done.stderr
+    assert "test-trainer|test-vllm|test-frameworks" in done.stderr

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from sandboxkit import Sandbox
 
 SECRET = "s3cret" * 4
+TAG = f"serve-test:{uuid.uuid4().hex}"
 HEADERS = {"Authorization": f"Bearer {SECRET}"}
 
 
@@ -26,6 +28,7 @@ class Served:
         tokens.write_text(f"alice {SECRET}\n")
         self.log = folder / "log"
         command = [sys.executable, "-m", "sandboxkit", "serve", "-p", "local", "--port", "0"]
+        command += ["--tag", TAG]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--tokens", str(tokens), *args], stdout=log, stderr=log
@@ -78,7 +81,7 @@ def wait_for_work(url: str) -> None:
 
 
 def sandboxes() -> list[str]:
-    return [info.id for info in Sandbox.list("sandboxkit-serve", provider="local").result()]
+    return [info.id for info in Sandbox.list(TAG, provider="local").result()]
 
 
 def test_requests_in_progress_finish_after_sigterm(served: Served) -> None:
