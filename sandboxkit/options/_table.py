@@ -66,10 +66,12 @@ def _snapshot(name: str, value: Any) -> str | None:
 def _network(name: str, value: Any) -> str | Egress:
     if isinstance(value, Egress):
         return value
-    if isinstance(value, list):
+    if isinstance(value, list) and value:
         return Egress(allow=value)
     if not isinstance(value, str):
-        _arguments.refuse(name, value, "'none', 'internet', or Egress(allow=['pypi.org'])")
+        _arguments.refuse(
+            name, value, "'none', 'internet', ['pypi.org'], or Egress(allow=['pypi.org'])"
+        )
     return _arguments.one_of(name, value, get_args(Network))
 
 
