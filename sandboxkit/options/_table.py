@@ -7,6 +7,7 @@ from sandboxkit import _arguments, _tags
 from sandboxkit._snapshot import Snapshot
 from sandboxkit.datasets import Dataset, Volume, is_digest, volume_of
 from sandboxkit.egress import Egress
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.options._option import Option, read
 from sandboxkit.types import Interpreter, Network, Profile, Reuse
 
@@ -67,7 +68,10 @@ def _network(name: str, value: Any) -> str | Egress:
     if isinstance(value, Egress):
         return value
     if isinstance(value, list) and value:
-        return Egress(allow=value)
+        try:
+            return Egress(allow=value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{name}={value!r}: {error}") from None
     if not isinstance(value, str):
         _arguments.refuse(
             name, value, "'none', 'internet', ['pypi.org'], or Egress(allow=['pypi.org'])"

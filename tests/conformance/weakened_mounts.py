@@ -161,7 +161,9 @@ class GivesVolumesToTheirMaker(LocalProvider):
     def __init__(self) -> None:
         super().__init__()
         patched = mock.patch.object(
-            self._host, "owning", lambda _, folders, sources: os.dup(self._host._namespace(sources))
+            self._host,
+            "owning",
+            lambda _, folders, sources, prepare: os.dup(self._host._namespace(sources)),
         )
         patched.start()
 
