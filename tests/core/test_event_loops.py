@@ -29,13 +29,16 @@ async def fail() -> int:
     raise LookupError("lost")
 
 
+_SHORT = ["sleep", "0.2"]
+"""A command that has not ended before it is waited for."""
+
 # Any of the ways to block; what each returns is of no interest.
 BLOCKING: dict[str, Callable[[Session], object]] = {
-    "result": lambda session: session.run(["true"]).result(),
-    "exception": lambda session: session.run(["true"]).exception(),
-    "wait": lambda session: wait([session.run(["true"])]),
-    "as_completed": lambda session: list(as_completed([session.run(["true"])])),
-    "for": lambda session: list(session.run(["true"]).stdout),
+    "result": lambda session: session.run(_SHORT).result(),
+    "exception": lambda session: session.run(_SHORT).exception(),
+    "wait": lambda session: wait([session.run(_SHORT)]),
+    "as_completed": lambda session: list(as_completed([session.run(_SHORT)])),
+    "for": lambda session: list(session.run(_SHORT).stdout),
 }
 
 
@@ -141,7 +144,7 @@ def test_trio_is_refused_before_anything_happens() -> None:
     async def main() -> str:
         calls: list[Callable[[], object]] = [
             lambda: Session(FakeProvider()),
-            lambda: session.run(["true"]),
+            lambda: session.run(_SHORT),
             session.sandbox().stop,
             session.close,
         ]

@@ -34,6 +34,8 @@ def connects(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), DEADLINE).close()
     except ConnectionRefusedError:
         return False
+    except ConnectionResetError:
+        pass  # accepted, and then ended because nothing listens inside
     return True
 
 
