@@ -36,7 +36,7 @@ def test_verl_sends_a_request_again_when_the_backend_fails(
     url = serve(provider=provider, pool=0)
     pauses: list[float] = []
     monkeypatch.setattr(fusion.time, "sleep", pauses.append)
-    answer, error = fusion.call_sandbox_api(f"{url}/run_code", "1", "", 1, 1, 1024)
+    answer, error = fusion.call_sandbox_api(f"{url}/run_code", "1", "", 1, 1, -1)
     assert answer is None
     assert "504" in error
     assert pauses == [1, 2]
