@@ -33,7 +33,11 @@ MISTAKES: list[tuple[str, Mistake, str]] = [
     ("class", lambda s: make(FakeProvider), "use an object of the class, as FakeProvider()"),
     ("Strict", lambda s: s.sandbox(profile="Strict"), "(did you mean 'strict'?)"),
     ("host", lambda s: s.sandbox(network="host"), "use one of 'none', 'internet'"),
-    ("network", lambda s: s.sandbox(network=True), "use 'none', 'internet', or Egress("),
+    (
+        "network",
+        lambda s: s.sandbox(network=True),
+        "use 'none', 'internet', ['pypi.org'], or Egress(",
+    ),
     (
         "memory_mb",
         lambda s: s.sandbox(memory_mb="512m"),
