@@ -10,6 +10,10 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._app import create_app
 from sandboxkit.integrations.serve._config import ServiceConfig
 
+_KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed. Clients that keep connections for less time, which
+most do, never send a request on one that is being closed."""
+
 
 def serve(
     config: ServiceConfig | None = None, *, host: str = "127.0.0.1", port: int = 8080
@@ -32,6 +36,7 @@ def serve(
         port=port,
         access_log=False,  # metrics have it
         timeout_graceful_shutdown=int(config.drain),
+        timeout_keep_alive=_KEEP_ALIVE,
     )
 
 
