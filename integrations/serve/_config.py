@@ -11,7 +11,7 @@ from sandboxkit.provider import Provider
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """What a replica serves, and its bounds. Raises ConfigurationError for a bound below 1."""
+    """The backend, grader, clients and bounds of a replica. Raises ConfigurationError for a bound below 1."""
 
     provider: str | Provider | None = None
     grader: Grader = field(default_factory=HostCompare)

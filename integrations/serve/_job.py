@@ -12,7 +12,7 @@ from sandboxkit import ConfigurationError
 
 T = TypeVar("T")
 
-_MOST = 1024
+_MOST = 256
 _SECONDS = 600.0
 """How long a finished job answers requests with its key, and how many are kept at most."""
 
@@ -24,6 +24,7 @@ class Job(Generic[T]):
         """`done` is called once, when the work has ended, whichever way."""
         self._results: list[T] = []
         self._followers = 0
+        self._abandoned = False
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(work))
         self._task.add_done_callback(lambda _: done())
@@ -61,13 +62,14 @@ class Job(Generic[T]):
         finally:
             self._followers -= 1
             if not self._followers and not self._task.done():
+                self._abandoned = True
                 self._task.cancel()
                 await asyncio.wait([self._task])
 
     def may_answer(self, final: Callable[[list[T]], bool]) -> bool:
         """Return whether another request may follow: the work runs, or ended with `final` results."""
-        if not self._task.done():
-            return True
+        if self._abandoned or not self._task.done():
+            return not self._abandoned
         return not self._task.cancelled() and not self._task.exception() and final(self._results)
 
 
@@ -95,6 +97,8 @@ class Jobs(Generic[T]):
             if time.monotonic() < made + _SECONDS and job.may_answer(self._final):
                 return job
         job = begin()
+        while self._kept and next(iter(self._kept.values()))[1] < time.monotonic() - _SECONDS:
+            self._kept.popitem(last=False)
         self._kept[client, key] = (digest, time.monotonic(), job)
         self._kept.move_to_end((client, key))
         while len(self._kept) > _MOST:

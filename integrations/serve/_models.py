@@ -93,10 +93,8 @@ class RunResult(BaseModel):
     def of(cls, ended: ProcessResult | Verdict) -> "RunResult":
         """Return the answer for a program's end, or for the limit that it exceeded."""
         if isinstance(ended, Verdict):
-            known = {"timeout", "oom", "killed", "truncated"}
-            outcome = ended.outcome.value if ended.outcome.value in known else "killed"
             return cls.model_validate(
-                {"outcome": outcome, "returncode": None, "detail": ended.detail}
+                {"outcome": ended.outcome.value, "returncode": None, "detail": ended.detail}
             )
         return cls(
             outcome="exited",

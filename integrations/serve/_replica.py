@@ -1,5 +1,6 @@
 """One replica: its sessions, its bounds, and the jobs that requests start."""
 
+import asyncio
 import dataclasses
 import functools
 from collections.abc import AsyncGenerator, Callable
@@ -7,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from sandboxkit import SandboxError, Session
+from sandboxkit import ConfigurationError, ProcessResult, SandboxError, Session
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session, run_program
 from sandboxkit.integrations.serve._admission import Admission
@@ -85,7 +86,15 @@ class Replica:
         return self.grade(client, wanted, None)
 
     def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
-        """Start a program, or find the job of an equal request with the same key. Raises BusyError."""
+        """Start a program, or find the job of an equal request with the same key.
+
+        Raises BusyError, and ConfigurationError for a timeout that leaves no time for the start.
+        """
+        if body.timeout >= self._config.deadline:
+            raise ConfigurationError(
+                f"timeout={body.timeout:g} is not below the service's deadline of "
+                f"{self._config.deadline:g} s"
+            )
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
 
     def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
@@ -125,11 +134,21 @@ class Replica:
             timeout=body.timeout,
             wall=body.timeout,
             memory_mb=body.memory_mb or limits.memory_mb,
-            deadline=max(self._config.deadline, body.timeout + 1),
+            deadline=self._config.deadline,
         )
-        ended = await run_program(
-            self._session, body.code, stdin=body.stdin.encode(), files=body.files, limits=limits
-        )
+        ended: ProcessResult | Verdict
+        try:
+            async with asyncio.timeout(self._config.deadline):  # counts the queue as well
+                ended = await run_program(
+                    self._session,
+                    body.code,
+                    stdin=body.stdin.encode(),
+                    files=body.files,
+                    limits=limits,
+                )
+        except TimeoutError:
+            detail = f"not run within deadline={self._config.deadline:g} s"
+            ended = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
         if isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR:
             self.metrics.outcomes.labels(client.name, ended.outcome.value).inc()
             yield ended.detail

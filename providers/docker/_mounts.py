@@ -1,4 +1,4 @@
-"""What a container mounts of the daemon's volumes: datasets read-only, and volumes to write to."""
+"""Mounts of the daemon's volumes in a container: datasets read-only, and volumes to write to."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from sandboxkit.providers.docker._volumes import VolumeMissingError, WritableVol
 __all__ = ["MISSING", "DockerMounts"]
 
 MISSING = (DatasetMissingError, VolumeMissingError)
-"""What `DockerMounts.verify` raises: `ensure` with `again` makes what is missing."""
+"""The errors of `DockerMounts.verify`; `ensure` with `again` makes what is missing."""
 
 
 class DockerMounts:

@@ -62,7 +62,7 @@ class E2BInstance(HostedInstance):
     machine: Machine | None = None
     """The connection data for the sandbox's daemon, once they are known."""
     traffic_token: str | None = None
-    """What requests to public ports need; only the answer to the creation has it."""
+    """The token for requests to public ports; only the answer to the creation has it."""
 
     async def aclose(self) -> None:
         await super().aclose()

@@ -48,7 +48,7 @@ _NO_IMAGE = (
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is stored with a snapshot."""
+    """The description that is stored with a snapshot."""
 
     created: float
     expires: float

@@ -22,6 +22,15 @@ class Mortal(FakeProvider):
         return await super().create(spec)
 
 
+class Hanging(FakeProvider):
+    """Never finishes to make a sandbox."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 class Held:
     """Grades a submission once it is let go, and counts how many it began and cancelled."""
 

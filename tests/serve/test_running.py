@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.serve.conftest import Serve
-from tests.serve.graders import Mortal
+from tests.serve.graders import Hanging, Mortal
 
 
 def encoded(data: bytes) -> str:
@@ -104,3 +104,20 @@ def test_no_program_is_said_to_have_failed_when_the_backend_dies(
     assert run.headers["retry-after"]
     fusion = http.post(f"{url}/run_code", json={"code": "1", "language": "python"})
     assert fusion.status_code == 504
+
+
+def test_a_program_that_never_gets_a_sandbox_is_no_failed_program(
+    serve: Serve, http: httpx.Client
+) -> None:
+    url = serve(provider=Hanging(), pool=0, deadline=1)
+    run = http.post(f"{url}/v1/run", json={"code": "1", "timeout": 0.5})
+    assert run.status_code == 503
+    assert "not run within deadline=1 s" in run.text
+    assert "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text
+
+
+def test_a_timeout_that_the_deadline_would_cut_is_refused(serve: Serve, http: httpx.Client) -> None:
+    url = serve(provider=Mortal(), pool=0, deadline=5)
+    run = http.post(f"{url}/v1/run", json={"code": "1", "timeout": 5})
+    assert run.status_code == 422
+    assert "timeout=5 is not below the service's deadline of 5 s" in run.text

@@ -16,7 +16,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program read and printed, and what its task expects."""
+    """The input and output of a program, and the output that its task expects."""
 
     stdin: bytes
     output: bytes

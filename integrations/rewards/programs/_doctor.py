@@ -22,7 +22,7 @@ class LanguageReport:
     seconds: float
     """How long grading two cases took."""
     detail: str
-    """What was missing or went wrong; empty if it works."""
+    """The missing program or the failure; empty if the language works."""
 
 
 async def check_languages(

@@ -29,7 +29,7 @@ _SIGNALS |= {13: "SIGPIPE", 25: "SIGXFSZ", 31: "SIGSYS"}
 
 @dataclass(frozen=True, slots=True)
 class ProgramInput:
-    """What one run of a program gets, and the files that it must write."""
+    """The input of one run of a program, and the files that the run must write."""
 
     stdin: bytes = b""
     args: tuple[str, ...] = ()
