@@ -151,6 +151,9 @@ class FakeProvider(Provider):
             box.timer.cancel()
         if box.main is not None:
             box.main.cancel()
+        # Each call kills its own command, which just after `execve` shows no marker yet.
+        for scope in tuple(box.calls):
+            scope.cancel()
         await self._kill(f"box:{box.folder}", None)
         shutil.rmtree(box.folder, ignore_errors=True)
 
@@ -178,6 +181,9 @@ class FakeProvider(Provider):
         await self._stop(box)
         try:
             self._copy(box.folder, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         finally:
             continue_tree(f"box:{box.folder}")
         info = SnapshotInfo(
@@ -230,15 +236,8 @@ class FakeProvider(Provider):
         if command.user is not None:
             raise ConfigurationError(f"user={command.user!r}: FakeProvider cannot change users")
         await self._answer(box)
-        with self._in_flight(box):
-            end = await self._run(box, command, output)
-        if box.ended.is_set():
-            raise SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} ended under the command",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
-        return end
+        with self._in_flight(sandbox_id, box):
+            return await self._run(box, command, output)
 
     async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """See `Provider.list_dir`."""
@@ -282,7 +281,7 @@ class FakeProvider(Provider):
         if box.main is None:
             raise ConfigurationError(f"sandbox {sandbox_id!r} has no main command to wait for")
         await self._answer(box)
-        with self._in_flight(box):
+        with self._in_flight(sandbox_id, box):
             end = await asyncio.shield(box.main)
         return end.status
 
@@ -340,7 +339,7 @@ class FakeProvider(Provider):
                 )
 
     @contextlib.contextmanager
-    def _in_flight(self, box: _Box) -> Iterator[None]:
+    def _in_flight(self, sandbox_id: str, box: _Box) -> Iterator[None]:
         scope = anyio.CancelScope()
         box.calls.add(scope)
         try:
@@ -348,6 +347,12 @@ class FakeProvider(Provider):
                 yield
         finally:
             box.calls.discard(scope)
+        if box.ended.is_set():
+            raise SandboxTerminatedError(
+                f"sandbox {sandbox_id!r} ended under the command",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
         if scope.cancelled_caught:
             raise OutcomeUnknownError(
                 f"the connection to the sandbox in {box.folder} broke after the command was sent: its "
