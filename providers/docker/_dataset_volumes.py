@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
-    APIError,
-    NotFound,
-)
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.provider import DatasetStore
 from sandboxkit.providers.docker._daemon import Daemon
-from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
+from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 
 __all__ = ["DatasetMissingError", "DatasetVolumes"]
 
@@ -91,26 +87,18 @@ class DatasetVolumes:
 
 
 # Any: the docker package has no types.
-def _labels(api: Any, volume: str) -> dict[str, str]:
-    """Return a volume's labels; none for one that does not exist."""
-    try:
-        return dict(api.inspect_volume(volume).get("Labels") or {})
-    except NotFound:
-        return {}
-
-
 def _is_ours(api: Any, volume: str) -> bool:
-    return _LABEL in _labels(api, volume)
+    return _LABEL in labels_of(api, volume)
 
 
 def _ensure(api: Any, image: str, digest: str) -> str:
     pointer = f"{_PREFIX}{digest.removeprefix('sha256:')}"
-    volume = _labels(api, pointer).get(_CONTENT)
+    volume = labels_of(api, pointer).get(_CONTENT)
     if volume is not None:
         if _is_ours(api, volume):
             return volume
         for name in (volume, pointer):  # what it names was removed, and is empty if it exists
-            _remove(api, name)
+            remove_if_free(api, name)
     folder = DatasetStore().use(digest)
     volume, found = f"{pointer}-{secrets.token_hex(8)}", ""
     api.create_volume(volume, labels={_LABEL: digest})
@@ -118,7 +106,7 @@ def _ensure(api: Any, image: str, digest: str) -> str:
         found = _fill(api, image, digest, folder, pointer, volume)
     finally:
         if found != volume:  # the fill failed, or another client was first
-            _remove(api, volume)
+            remove_if_free(api, volume)
     return found
 
 
@@ -128,20 +116,7 @@ def _fill(api: Any, image: str, digest: str, folder: Path, pointer: str, volume:
         api.put_archive(container, _TARGET, _archive(folder))
         # While the loader refers to the volume, nobody removes it for having no pointer.
         api.create_volume(pointer, labels={_LABEL: digest, _CONTENT: volume})
-        return _labels(api, pointer).get(_CONTENT, "")
-
-
-def _remove(api: Any, volume: str) -> bool:
-    """Remove a volume; return False if a container refers to it."""
-    try:
-        api.remove_volume(volume)
-    except NotFound:
-        return True
-    except APIError as error:
-        if is_status(error, 409):
-            return False
-        raise
-    return True
+        return labels_of(api, pointer).get(_CONTENT, "")
 
 
 def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
@@ -159,10 +134,10 @@ def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
         if dry_run:
             free = not api.containers(all=True, filters={"volume": volume})
         else:
-            free = _remove(api, volume)
+            free = remove_if_free(api, volume)
         if free and volume in pointers:
             if not dry_run:
-                _remove(api, pointers[volume])
+                remove_if_free(api, pointers[volume])
             removed.append(known[pointers[volume]][_LABEL])
     return removed
 

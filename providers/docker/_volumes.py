@@ -4,20 +4,17 @@ import io
 import struct
 import tarfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 import anyio
-from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
-    APIError,
-    NotFound,
-)
+from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
 
 from sandboxkit.errors import ConfigurationError, SandboxStartError, VolumeError
 from sandboxkit.providers.docker._daemon import Daemon
-from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
+from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 
 __all__ = ["VolumeMissingError", "WritableVolumes"]
 
@@ -60,7 +57,9 @@ class WritableVolumes:
         The daemon creates an unlabelled volume for a container that names a missing one.
         """
         for name in set(names):
-            labels = await self._daemon.call(partial(_labels, name=name), what="find a volume")
+            labels = await self._daemon.call(
+                partial(labels_of, volume=volume_name(name)), what="find a volume"
+            )
             if _LABEL not in labels:
                 raise VolumeMissingError(
                     f"the volume {name!r} was removed while a sandbox with it started: try again",
@@ -83,13 +82,6 @@ def volume_name(name: str) -> str:
 
 
 # Any: the docker package has no types.
-def _labels(api: Any, name: str) -> Mapping[str, str]:
-    try:
-        return dict(api.inspect_volume(volume_name(name)).get("Labels") or {})
-    except NotFound:
-        return {}
-
-
 def _names(api: Any) -> list[str]:
     listed = api.volumes(filters={"label": _LABEL}).get("Volumes") or ()
     return sorted(item["Labels"][_LABEL] for item in listed)
@@ -101,7 +93,7 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
     With `replace`, a volume without our label is one that the daemon has just made for a container.
     """
     volume = volume_name(name)
-    if _LABEL not in _labels(api, name) and not (replace and _is_gone(api, volume)):
+    if _LABEL not in labels_of(api, volume) and not (replace and remove_if_free(api, volume)):
         try:
             api.inspect_volume(volume)
         except NotFound:
@@ -118,35 +110,18 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
         api.put_archive(container, "/", _writable_folder(_TARGET.strip("/")))
 
 
-def _is_gone(api: Any, volume: str) -> bool:
-    """Remove a volume; return False if a container refers to it."""
-    try:
-        api.remove_volume(volume)
-    except NotFound:
-        return True
-    except APIError as error:
-        if is_status(error, 409):
-            return False
-        raise
-    return True
-
-
 def _remove(api: Any, name: str) -> None:
-    if _LABEL not in _labels(api, name):
+    if _LABEL not in labels_of(api, volume_name(name)):
         raise VolumeError(
             f"Docker has no volume {name!r} of sandboxkit; `sandboxkit volumes ls` shows all",
             provider="docker",
         )
     remove_abandoned(api)
-    try:
-        api.remove_volume(volume_name(name))
-    except APIError as error:
-        if not is_status(error, 409):
-            raise
+    if not remove_if_free(api, volume_name(name)):
         raise VolumeError(
             f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
             provider="docker",
-        ) from error
+        )
 
 
 def _writable_folder(name: str) -> bytes:
