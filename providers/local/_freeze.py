@@ -11,7 +11,10 @@ from sandboxkit.errors import ProviderUnavailableError
 
 __all__ = ["frozen"]
 
-_PATIENCE = 5.0
+_PATIENCE = 30.0
+"""How long (s) the processes may take to stop: each needs the processor for that, which others may hold."""
+_SHORTEST, _LONGEST = 0.0005, 0.005
+"""The delays (s) between two looks, which grow: looking takes the processor from those that are to stop."""
 _BLOCKED = 0.1
 """How long (s) to wait for processes that are blocked in the kernel. A parent in vfork is, until its child,
 which may be stopped, executes another program; it stops before it runs again."""
@@ -22,8 +25,9 @@ _CONTINUE = 'all=""; while read -r pid; do all="$all $pid"; done; kill -CONT $al
 def frozen(init: int) -> Iterator[None]:
     """Stop every process in the pid namespace of the process `init`, except `init`; continue them at the end.
 
+    The agent's reapers, one above each command, run on as it does: they touch no file, and it continues them.
     A process that cannot stop because the kernel blocks it runs no instruction either. A helper continues
-    them if this process dies meanwhile. Raises ProviderUnavailableError if one does not stop within 5 s.
+    them if this process dies meanwhile. Raises ProviderUnavailableError if one does not stop within 30 s.
     """
     namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     stopped: set[int] = set()
@@ -35,7 +39,7 @@ def frozen(init: int) -> Iterator[None]:
         start_new_session=True,
     ) as helper:
         assert helper.stdin is not None
-        end = time.monotonic() + _PATIENCE
+        end, delay = time.monotonic() + _PATIENCE, _SHORTEST
         while states := {pid: _state_of(pid, pid in stopped) for pid in _members(namespace, init)}:
             running = [pid for pid, state in states.items() if state == "runs"]
             late = time.monotonic() > end - _PATIENCE + _BLOCKED
@@ -53,16 +57,30 @@ def frozen(init: int) -> Iterator[None]:
                     helper.stdin.flush()
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.0005)
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST)
         yield
 
 
 def _members(namespace: int, init: int) -> Iterator[int]:
+    program = _program(init)
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != init:
             with suppress(OSError):
-                if os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace:
+                if os.stat(f"/proc/{entry}/ns/pid").st_ino != namespace:
+                    continue
+                if _parent(int(entry)) != init or _program(int(entry)) != program:
                     yield int(entry)
+
+
+def _program(pid: int) -> tuple[int, int]:
+    found = os.stat(f"/proc/{pid}/exe")
+    return found.st_dev, found.st_ino
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
 
 
 def _state_of(pid: int, signalled: bool) -> str:

@@ -272,3 +272,17 @@ async def test_a_snapshot_belongs_to_a_profile_and_has_no_image(session: Session
         await session.sandbox(snapshot=snapshot, profile="strict").start()
     with pytest.raises(ConfigurationError, match="image"):
         session.sandbox(snapshot=snapshot, image="/")
+
+
+async def test_a_snapshot_is_taken_beside_many_running_commands(session: Session) -> None:
+    async with session.sandbox() as sandbox:
+        loop = "touch up-$0; while :; do sleep 0.05; done"
+        running = [sandbox.exec(["sh", "-c", loop, str(number)]) for number in range(16)]
+        with anyio.fail_after(60):
+            while len(await sandbox.list_dir("/workspace")) < len(running):
+                await anyio.sleep(0.05)
+        for _ in range(5):
+            await (await sandbox.snapshot()).delete()
+        for each in running:
+            assert not each.done()
+            each.kill()
