@@ -49,7 +49,7 @@ def _states(foreign: set[str]) -> Iterator[str]:
                 owner = json.loads((path / "meta.json").read_text())["tags"].get(_OWNER, "")
             except (OSError, ValueError):
                 owner = ""
-            if path.name == "snapshots" and not os.listdir(path):
+            if path.name in ("snapshots", "snapshot-records") and not os.listdir(path):
                 continue
             if _is_foreign(owner):
                 foreign.add(path.name)

@@ -42,6 +42,8 @@ read-only; this user owns no files, and before the first command world write per
 everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
 _START_SECONDS = 60.0
+_SNAPSHOTS = "snapshots of sandboxes"
+"""The key of the one guess for all snapshots, of which there may be thousands."""
 _LARGEST_GREETING = 8 << 10
 """Bytes that a start request carries for the agent; Modal limits a command line to 64 KiB in all."""
 _LARGEST_FIRST = 256 << 10
@@ -151,6 +153,8 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             flags.append("--resettable")
             common = spec.workdir or DEFAULT_WORKDIR  # successive jobs share it
         verb, image = "strict" if is_strict else "start", spec.image or ""
+        if spec.snapshot is not None:
+            image = _SNAPSHOTS
         guess = self._guesses.get(image, install.LIKELY)
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:

@@ -24,10 +24,11 @@ from e2b.api.client.models import (
     SandboxSnapshotRequest,
     SandboxTimeoutRequest,
 )
-from e2b.api.client.types import UNSET
+from e2b.api.client.types import UNSET, Unset
 
 from sandboxkit.errors import (
     ConfigurationError,
+    ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
@@ -36,10 +37,10 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
-from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import converted, public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import keep_renewed, whole_seconds
+from sandboxkit.providers._hosted.snapshots import SnapshotProvider
 from sandboxkit.providers.e2b import _spec
 from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import NAME, NoRouteError
@@ -72,7 +73,7 @@ class E2BInstance(HostedInstance):
 
 
 @public
-class E2BProvider(BakingProvider[E2BInstance]):
+class E2BProvider(SnapshotProvider[E2BInstance]):
     """Sandboxes of the account that E2B_API_KEY belongs to; an image is a template's name or id."""
 
     name: ClassVar[str] = NAME
@@ -104,12 +105,17 @@ class E2BProvider(BakingProvider[E2BInstance]):
         )
 
     async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
+        self._check_snapshot_id(spec)
+        if spec.snapshot is not None:
+            first = None  # it follows after the check below
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
                 detail = await self._detail(sandbox_id)
                 _spec.check_network(spec, detail.network, sandbox_id)
             await self._begin(sandbox_id, spec, first, user=_USER)
+            if spec.snapshot is not None:
+                self._check_restarted(sandbox_id, spec.snapshot)
             if spec.lifetime is None:
                 await self._instance(sandbox_id).set_timer(
                     keep_renewed(lambda seconds: self._set_timeout(sandbox_id, seconds))
@@ -142,7 +148,8 @@ class E2BProvider(BakingProvider[E2BInstance]):
     async def _post(
         self, spec: SandboxSpec, key: str, route: Any, kind: Any, idempotency_key: str | None = None
     ) -> Any:
-        template, network = self._image_of(spec), _spec.network(spec)
+        template = spec.snapshot or self._image_of(spec)
+        network = _spec.network(spec)
         body = kind(
             template_id=template,
             timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
@@ -155,14 +162,19 @@ class E2BProvider(BakingProvider[E2BInstance]):
             body.secure = True  # version 2 always is
         else:
             options["idempotency_key"] = idempotency_key
-        answer = await self._account.call(
-            route.asyncio_detailed,
-            what=f"create a sandbox from template {template!r}",
-            template=template,
-            slow=True,
-            body=body,
-            **options,
-        )
+        try:
+            answer = await self._account.call(
+                route.asyncio_detailed,
+                what=f"create a sandbox from template {template!r}",
+                template=template,
+                slow=True,
+                body=body,
+                **options,
+            )
+        except ImageNotFoundError as error:
+            if spec.snapshot is None:
+                raise
+            raise self._missing(spec.snapshot) from error
         return answer.parsed
 
     def _account_name(self) -> str:
@@ -172,14 +184,14 @@ class E2BProvider(BakingProvider[E2BInstance]):
     def _image_of(self, spec: SandboxSpec) -> str:
         return spec.image or _DEFAULT_TEMPLATE
 
-    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+    async def _snapshot(self, sandbox_id: str, name: str, *, memory: bool | Unset = UNSET) -> str:
         answer: Any = await self._account.call(  # Any: the generated responses are untyped
             post_sandboxes_sandbox_id_snapshots.asyncio_detailed,
             sandbox_id,
             what="make a snapshot",
             sandbox_id=sandbox_id,
             slow=True,
-            body=SandboxSnapshotRequest(name=name),
+            body=SandboxSnapshotRequest(name=name, memory=memory),
         )
         return str(answer.parsed.snapshot_id)
 
@@ -188,6 +200,24 @@ class E2BProvider(BakingProvider[E2BInstance]):
             get_snapshots.asyncio_detailed, what="list snapshots", name=name, limit=1
         )
         return next((str(each.snapshot_id) for each in answer.parsed or ()), None)
+
+    async def _keep_files(self, sandbox_id: str, name: str) -> str:
+        return await self._snapshot(sandbox_id, name, memory=False)
+
+    async def _snapshot_ids(self) -> AsyncIterator[str]:
+        token = ""
+        while True:
+            answer = await self._account.call(
+                get_snapshots.asyncio_detailed,
+                what="list snapshots",
+                limit=_PAGE,
+                next_token=token or UNSET,
+            )
+            for found in answer.parsed or ():
+                yield str(found.snapshot_id)
+            token = answer.headers.get("x-next-token", "")
+            if not token:
+                return
 
     async def _remove_snapshot(self, reference: str) -> None:
         try:

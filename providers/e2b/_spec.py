@@ -8,6 +8,7 @@ from e2b.api.client.types import UNSET, Unset
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _rules
+from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers._rules import STRICT, UNICODE, at_most, never
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.types import SandboxSpec
@@ -34,7 +35,6 @@ UNSUPPORTED = {
     "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
-    "snapshot": "this provider does not support E2B's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into a template, or upload it",
 }
 """The fields that E2B cannot honour, each with the reason."""
@@ -72,8 +72,9 @@ def check_version(version: str, sandbox_id: str) -> None:
 
 
 def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
-    """Return the sandbox's metadata: its tags, the marker that it is ours, and the creation key."""
-    return {**spec.tags, MARKER: "1", KEY_TAG: key}
+    """Return the sandbox's metadata: its tags, the marker that it is ours, its snapshot, and the creation key."""
+    snapshot = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
+    return {**spec.tags, **snapshot, MARKER: "1", KEY_TAG: key}
 
 
 def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:

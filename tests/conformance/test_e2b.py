@@ -24,6 +24,8 @@ class TestE2B(VendorHooks, ProviderConformance):
 
     silence_bound = 25.0
     """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
+    snapshot_profiles = ("standard",)
+    """The emulator's machines have no root, which strict needs: tests/e2b/test_strict.py has those that do."""
     spec = "sandboxkit.providers.e2b:E2BProvider"
 
     @classmethod

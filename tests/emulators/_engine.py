@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import Sandbox, Session
+from sandboxkit import Sandbox, Session, Snapshot
 
 HEADER = struct.Struct(">IcI")
 """As in the worker: length, kind, number."""
@@ -121,13 +121,14 @@ class Machine:
         prepare: str = "",
         daemon: str | None = None,
         disk: bytes = b"",
+        snapshot: Snapshot | None = None,
         **options: Any,
     ) -> "Machine":
         """`options` are those of `Session.sandbox`; its user runs `prepare`, and `daemon` the worker.
 
-        `disk` is another one's, see `save`.
+        `disk` is another one's, see `save`, and so is `snapshot`.
         """
-        machine = cls(session.sandbox(lifetime=None, **options))
+        machine = cls(session.sandbox(lifetime=None, snapshot=snapshot, **options))
         await machine._sandbox.exec(["sh", "-c", prepare], check=True)
         if disk:
             await machine._sandbox.exec(["tar", "-C", "/", "-xpf", "-"], stdin=disk, check=True)
@@ -158,6 +159,10 @@ class Machine:
             ["sh", "-c", _SAVE, "sh", str(self._started)], check=True, output_limit=None
         )
         return done.stdout_bytes
+
+    async def snapshot(self) -> Snapshot:
+        """Take a snapshot of its disk, while all its processes stand still."""
+        return await self._sandbox.snapshot()
 
     async def stop(self) -> None:
         """End it with all its processes."""

@@ -3,13 +3,14 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NoReturn, Unpack
+from typing import ClassVar, NoReturn, Unpack, get_args
 
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxInfo, SandboxState, Session
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
+from sandboxkit.types import Profile
 
 __all__ = ["DEADLINE", "Conformance", "limited", "mine", "token", "until"]
 
@@ -39,6 +40,8 @@ class Conformance:
     them are skipped."""
     snapshots_lose: ClassVar[frozenset[str]] = frozenset()
     """The details of files, "holes", "nanoseconds" or "xattrs", that the backend's snapshots do not keep."""
+    snapshot_profiles: ClassVar[tuple[Profile, ...]] = get_args(Profile)
+    """The profiles in which the backend under test can start sandboxes for the tests of snapshots."""
     silence_bound: ClassVar[float] = 10.0
     """Seconds of silence within which every call must fail with an infrastructure error."""
 

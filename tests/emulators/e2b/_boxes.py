@@ -8,7 +8,7 @@ from typing import Any
 
 from e2b.api.client.models import SandboxNetworkConfig
 
-from sandboxkit import Session
+from sandboxkit import Session, Snapshot, SnapshotInUseError
 from sandboxkit.providers.docker import DockerProvider
 from tests.emulators._engine import Machine, Process
 
@@ -18,7 +18,7 @@ HOMES = {"user": "/workspace", "root": "/etc/root"}
 """The users of every template. Under both names everything runs as the machine's one user, who can
 make folders in few places: their homes are elsewhere on the real one."""
 _USERS = """
-mkdir /etc/root
+mkdir -p /etc/root
 printf 'root:x:0:0:root:/etc/root:/bin/sh\nuser:x:%s:%s::/workspace:/bin/sh\n' $(id -u) $(id -g) >/etc/passwd
 printf 'root:x:0:\nuser:x:%s:\n' $(id -g) >/etc/group
 """
@@ -80,8 +80,9 @@ class Boxes:
         self.alive: dict[str, Box] = {}
         self.keys: dict[str, str] = {}
         """Idempotency keys: what each has made."""
-        self.snapshots: dict[str, bytes] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         """By their ids: the disks of the sandboxes that they were made of."""
+        self._removed: list[Snapshot] = []
         self.limit = 100
         """How many the account may have at a time."""
         self.starting = 0
@@ -99,6 +100,10 @@ class Boxes:
         rules: SandboxNetworkConfig,
         ttl: int,
     ) -> Box:
+        snapshot = self.snapshots.get(template)
+        prepare = _USERS
+        if self._rooted:  # a snapshot of docker's has all of the machine, one of local's lacks /etc
+            prepare = "" if snapshot else _TEMPLATE
         network = "internet" if internet and not rules.deny_out else "none"
         self.starting += 1
         try:
@@ -107,8 +112,8 @@ class Boxes:
                 network=network,
                 env={**BASE_ENV, **env},
                 user="root" if self._rooted else None,
-                prepare=_TEMPLATE if self._rooted else _USERS,
-                disk=self.snapshots.get(template, b""),
+                prepare=prepare,
+                snapshot=snapshot,
             )
         finally:
             self.starting -= 1
@@ -155,6 +160,19 @@ class Boxes:
         for sandbox_id in list(self.alive):
             await self.kill(sandbox_id)
 
+    async def remove_snapshot(self, name: str) -> bool:
+        """Remove a snapshot, which sandboxes may still run from; False if there is none."""
+        found = self.snapshots.pop(name, None)
+        if found is None:
+            return False
+        try:
+            await found.delete()
+        except SnapshotInUseError:
+            self._removed.append(found)
+        return True
+
     async def aclose(self) -> None:
         await self.kill_all()
+        for snapshot in (*self.snapshots.values(), *self._removed):
+            await snapshot.delete()
         await self._session.close()

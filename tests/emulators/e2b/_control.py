@@ -2,10 +2,11 @@
 
 import ipaddress
 import json
+import re
 import secrets
 import urllib.parse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from e2b.api.client.models import (
     Error,
@@ -21,8 +22,10 @@ from e2b.api.client.models import (
     SnapshotInfo,
 )
 
+from sandboxkit import SandboxError
 from tests.emulators._faults import Message, Receive, Send
 from tests.emulators.e2b._boxes import ENVD_VERSION, Box, Boxes
+from tests.emulators.e2b._envd import drop_streams
 
 KEY = "e2b_0123456789abcdef"
 TEMPLATES = ("base", "python", "old")
@@ -36,6 +39,8 @@ _WRONG_KEY = (
     "Cannot get the team for the given API key"
 )
 
+T = TypeVar("T")
+_SNAPSHOT_NAME = re.compile(r"[a-z0-9_-]{1,128}")
 Answer = tuple[int, Any, dict[str, str]]
 
 
@@ -111,10 +116,11 @@ class Control:
                 if unknown := query.keys() - {"sandboxID", "name", "limit", "nextToken"}:
                     self._violation(f"listing snapshots has no {sorted(unknown)}")
                 found = [name for name in self._boxes.snapshots if query.get("name", "") in name]
-                return 200, [_snapshot(name) for name in found[: int(query.get("limit", 100))]], {}
+                page, extra = _page(found, query)
+                return 200, [_snapshot(name) for name in page], extra
             case "DELETE", ["templates", *parts]:
                 name = "/".join(parts)
-                if self._boxes.snapshots.pop(name, None) is None:
+                if not await self._boxes.remove_snapshot(name):
                     raise RefusedError(404, f"template '{name}' not found")
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "timeout"]:
@@ -139,8 +145,14 @@ class Control:
 
     async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
         """It is known by its name with the team's and a tag."""
+        if asked.name and not _SNAPSHOT_NAME.fullmatch(asked.name):
+            raise RefusedError(400, f"Invalid snapshot name: {asked.name}")
         name = f"team/{asked.name or secrets.token_hex(10)}:default"
-        self._boxes.snapshots[name] = await box.machine.save()
+        try:
+            self._boxes.snapshots[name] = await box.machine.snapshot()
+        except SandboxError as error:
+            raise RefusedError(500, f"Error creating snapshot: {error}") from error
+        await drop_streams(box)
         return 201, _snapshot(name), {}
 
     async def _create(self, asked: NewSandbox | NewSandboxV2, headers: dict[str, str]) -> Answer:
@@ -215,10 +227,16 @@ class Control:
         found = [
             box for box in self._boxes.alive.values() if wanted.items() <= box.metadata.items()
         ]
-        start = int(query.get("nextToken", "0"))
-        size = min(PAGE, int(query.get("limit", "100")))
-        extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}
-        return 200, [_listed(box).to_dict() for box in found[start : start + size]], extra
+        page, extra = _page(found, query)
+        return 200, [_listed(box).to_dict() for box in page], extra
+
+
+def _page(found: list[T], query: dict[str, str]) -> tuple[list[T], dict[str, str]]:
+    """Return the part of a list that a request asks for, and the header that leads to the next one."""
+    start = int(query.get("nextToken", "0"))
+    size = min(PAGE, int(query.get("limit", "100")))
+    extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}
+    return found[start : start + size], extra
 
 
 def _is_network(entry: str) -> bool:

@@ -228,6 +228,15 @@ async def _events(
             events.get_nowait()
 
 
+async def drop_streams(box: Box) -> None:
+    """Break the streams of all its processes, as a pause of the machine does; the processes run on."""
+    for running in list(box.processes.values()):
+        for events in list(running.subscribers):
+            await events.put(
+                ConnectError(Code.UNAVAILABLE, "the connection to the sandbox was lost")
+            )
+
+
 async def _follow(box: Box, pid: int, running: Running) -> None:
     async def pump(field: Any, stream: AsyncIterator[bytes]) -> None:
         async for data in stream:

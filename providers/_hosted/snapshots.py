@@ -1,0 +1,239 @@
+"""Snapshots at vendors that store a name with each: the name holds its times, this machine the rest."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from sandboxkit.errors import (
+    ConfigurationError,
+    SandboxError,
+    SnapshotInUseError,
+    SnapshotNotFoundError,
+)
+from sandboxkit.provider import state_folder
+from sandboxkit.providers._hosted.agent import HostedInstanceT
+from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
+
+__all__ = ["SNAPSHOT_TAG", "SnapshotProvider"]
+
+SNAPSHOT_TAG = "sandboxkit.snapshot"
+"""The tag of a sandbox that names the snapshot from which it started."""
+
+_NAME = "sandboxkit-snapshot"
+_ID = re.compile(
+    rf"(?:[\w.-]+/)?{_NAME}-[0-9a-f]{{16}}-([0-9a-f]{{8,10}})-([0-9a-f]{{8,10}})-([0-9a-f]{{8}})(?::[\w.-]+)?",
+    re.ASCII,
+)
+"""A vendor may add its account before the name and a version behind it."""
+
+
+@public
+class SnapshotProvider(BakingProvider[HostedInstanceT]):
+    """`BakingProvider` whose vendor makes snapshots of files that it lists by name.
+
+    The name holds the times of creation and expiry, so that every process that uses the account finds
+    what has expired. Name, tags and parent are recorded in the user's state folder.
+    """
+
+    @abstractmethod
+    async def _keep_files(self, sandbox_id: str, name: str) -> str:
+        """Make a snapshot without memory; return its id, which contains `name`. Raises SandboxError."""
+
+    @abstractmethod
+    def _snapshot_ids(self) -> AsyncIterator[str]:
+        """Iterate over the ids of the account's snapshots, of others as well."""
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        if kind != "files":
+            raise ConfigurationError(
+                f"kind={kind!r}: a snapshot on {self.name} keeps files alone; use kind='files'",
+                provider=self.name,
+            )
+
+    async def take_snapshot(
+        self,
+        sandbox_id: str,
+        *,
+        kind: SnapshotKind,
+        name: str | None,
+        tags: Mapping[str, str],
+        expires: float,
+    ) -> SnapshotInfo:
+        self.check_snapshot(SandboxSpec(), kind)
+        parent = (await self.get(sandbox_id)).tags.get(SNAPSHOT_TAG)
+        machine = _short(await self._machine_of(sandbox_id))
+        times = f"{int(time.time()):08x}-{math.ceil(expires):08x}"
+        own = f"{_NAME}-{secrets.token_hex(8)}-{times}-{machine}"
+        made = ""
+        try:
+            # Shielded: the vendor would finish a cancelled snapshot.
+            with anyio.CancelScope(shield=True):
+                made = await self._keep_files(sandbox_id, own)
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            record = _Record(made, parent, name, dict(tags))
+            info = _info(self.name, made, record)
+            if info is None:
+                raise ConfigurationError(
+                    f"{self.name} called the snapshot {made!r}, not {own!r}: the server is not one of "
+                    "its vendor's, or too old",
+                    provider=self.name,
+                )
+            self._records().keep(record)
+            return info
+        except BaseException:
+            # If this fails too, the snapshot expires by its name.
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
+                if left := made or await self._snapshot_there(own, None):
+                    await self._remove_snapshot(left)
+                    self._records().forget(left)
+            raise
+
+    async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        records = self._records()
+        unseen = records.paths()  # each had its snapshot before
+        async for snapshot_id in self._snapshot_ids():
+            info = _info(self.name, snapshot_id, records.find(snapshot_id))
+            if info is None:
+                continue
+            unseen.discard(records.path(snapshot_id))
+            if tags.items() <= info.tags.items():
+                yield info
+        for path in unseen:  # removed by another machine
+            path.unlink(missing_ok=True)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        if _ID.fullmatch(snapshot_id) is None:
+            return
+        users = [info.id async for info in self.list({SNAPSHOT_TAG: snapshot_id})]
+        if users:
+            raise SnapshotInUseError(
+                f"snapshot {snapshot_id!r} is in use by {', '.join(users[:5])}"
+                f"{' and others' if users[5:] else ''}: stop the sandboxes that started from it",
+                provider=self.name,
+            )
+        await self._remove_snapshot(snapshot_id)
+        self._records().forget(snapshot_id)
+
+    def _may_bake(self, spec: SandboxSpec) -> bool:
+        return spec.snapshot is None and super()._may_bake(spec)
+
+    def _check_snapshot_id(self, spec: SandboxSpec) -> None:
+        """Raise SnapshotNotFoundError if no snapshot of ours can have the id of the spec's."""
+        if spec.snapshot is not None and _ID.fullmatch(spec.snapshot) is None:
+            raise self._missing(spec.snapshot)
+
+    def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
+        return SnapshotNotFoundError(
+            f"no snapshot {snapshot_id!r} in the account at {self.name}; it was deleted, or has expired "
+            "and was removed",
+            provider=self.name,
+        )
+
+    def _check_restarted(self, sandbox_id: str, snapshot_id: str) -> None:
+        """Raise ConfigurationError if a sandbox runs on from the memory of the one it was taken of.
+
+        A server that does not know snapshots without memory makes them with it.
+        """
+        match = _ID.fullmatch(snapshot_id)
+        if match is not None and match[3] == _short(self._known(sandbox_id).machine_seen or ""):
+            raise ConfigurationError(
+                f"snapshot {snapshot_id!r} has memory and processes, although files alone were asked for: "
+                f"the server that stands for {self.name} cannot do that; set the sandbox up anew",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+
+    async def _machine_of(self, sandbox_id: str) -> str:
+        """Return what identifies this run of a sandbox; connects to its agent if nothing has before."""
+        if self._known(sandbox_id).machine_seen is None:
+            await self._client(sandbox_id)
+        return self._known(sandbox_id).machine_seen or ""
+
+    def _records(self) -> "_Records":
+        return _Records(self.name, _short(self._account_name()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What no vendor stores with a snapshot."""
+
+    id: str
+    parent: str | None = None
+    name: str | None = None
+    tags: Mapping[str, str] | None = None
+
+
+class _Records:
+    """The records of one account's snapshots, one file each in the user's state folder."""
+
+    def __init__(self, provider: str, account: str) -> None:
+        self._prefix = f"{provider}-{account}-"
+
+    def find(self, snapshot_id: str) -> _Record:
+        """Return the record of a snapshot; one without anything if another machine has it."""
+        try:
+            return _Record(**json.loads(self.path(snapshot_id).read_text()))
+        except (OSError, ValueError, TypeError):
+            return _Record(snapshot_id)
+
+    def keep(self, record: _Record) -> None:
+        path = self.path(record.id)
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f".{secrets.token_hex(8)}")
+        fields: dict[str, Any] = {name: getattr(record, name) for name in _Record.__slots__}
+        part.write_text(json.dumps(fields))
+        os.replace(part, path)
+
+    def forget(self, snapshot_id: str) -> None:
+        self.path(snapshot_id).unlink(missing_ok=True)
+
+    def paths(self) -> set[Path]:
+        return set(_folder().glob(f"{self._prefix}*.json"))
+
+    def path(self, snapshot_id: str) -> Path:
+        match = _ID.fullmatch(snapshot_id)
+        own = snapshot_id.rpartition("/")[2].partition(":")[0] if match else _short(snapshot_id)
+        return _folder() / f"{self._prefix}{own}.json"
+
+
+def _folder() -> Path:
+    return state_folder() / "snapshot-records"
+
+
+def _info(provider: str, snapshot_id: str, record: _Record) -> SnapshotInfo | None:
+    """Describe a snapshot; None for one that is not ours."""
+    match = _ID.fullmatch(snapshot_id)
+    if match is None:
+        return None
+    created, expires = (datetime.fromtimestamp(int(match[n], 16), UTC) for n in (1, 2))
+    return SnapshotInfo(
+        id=snapshot_id,
+        provider=provider,
+        kind="files",
+        bytes=None,
+        created_at=created,
+        expires_at=expires,
+        parent=record.parent,
+        name=record.name,
+        tags=record.tags or {},
+    )
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
