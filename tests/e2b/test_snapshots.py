@@ -45,12 +45,14 @@ def test_another_machine_sees_the_expiry_of_a_snapshot_and_removes_it(
     with patient.sandbox(tags=("run:42",)) as sandbox:
         snapshot = sandbox.snapshot("base", ttl=600).result(60)
     tmp_path.chmod(0o700)
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
-    (seen,) = Snapshot.list(provider="e2b").result(60)
-    assert (seen.id, seen.info.name, seen.tags) == (snapshot.id, None, {})
-    assert seen.info.expires_at is not None
-    assert before + 599 <= seen.info.expires_at.timestamp() <= time.time() + 601
-    seen.delete().result(60)
+    with monkeypatch.context() as other:
+        other.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
+        (seen,) = Snapshot.list(provider="e2b").result(60)
+        assert (seen.id, seen.info.name, seen.tags) == (snapshot.id, None, {})
+        assert seen.info.expires_at is not None
+        assert before + 599 <= seen.info.expires_at.timestamp() <= time.time() + 601
+        seen.delete().result(60)
+        assert Snapshot.list(provider="e2b").result(60) == []
     assert Snapshot.list(provider="e2b").result(60) == []
 
 
