@@ -19,9 +19,9 @@ _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.w
 def add(model: PreTrainedModel, rank: int, alpha: float, targets: Sequence[str], seed: int) -> None:
     """Add adapters of `rank`, scaled by alpha / rank, to the linear layers `targets`, in place.
 
-    They depend on `seed` alone, and not on torch's random state. All other weights are frozen. The model's output does not change until the adapters are trained.
-    Empty `targets` means every linear layer but the head. Raises ConfigurationError if peft is
-    missing or no layer matches.
+    They depend on `seed` alone, and not on torch's random state. All other weights are frozen. The
+    model's output does not change until the adapters are trained. Empty `targets` means every linear
+    layer but the head. Raises ConfigurationError if peft is missing or no layer matches.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
