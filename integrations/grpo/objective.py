@@ -20,13 +20,16 @@ completion (sampler) and under a reference (ref), the loss is
 | gspo | r_i = exp(mean over t of (logp - old)), one a completion | as grpo | arXiv:2507.18071 |
 
 Off policy, with completions of older weights (`buffer.lag`) or more than one optimizer step per
-batch (`epochs`), old = sampler: the ratio is policy / sampler, and clipping bounds it. On policy,
-old = stop_gradient(logp): the ratio is 1 and clipping never acts. Trainer and sampler still compute
-slightly different probabilities from the same weights; w bounds that difference. With
-rho = exp(logp - sampler), without gradient, of the token or, for sequence_*, the product over its
-completion:
+batch (`epochs`, `optimizer.minibatch`), there are two choices. With `old="sampler"`, the ratio is
+policy / sampler, and clipping bounds it. With `old="trainer"`, old is the trainer's own
+log-probability before the first update of the batch: the ratio and its clipping measure the updates
+alone, as in PPO, and w corrects from the sampler to old (the decoupled objective, arXiv:2505.24298).
+On policy, old = stop_gradient(logp): the ratio is 1 and clipping never acts. Trainer and sampler still
+compute slightly different probabilities from the same weights; w bounds that difference. With
+rho = exp(old - sampler), or exp(logp - sampler) with `old="sampler"`, without gradient, of the token or,
+for sequence_*, the product over its completion:
 
-| weighting | w on policy | w off policy, where the ratio has rho in it | paper |
+| weighting | w on policy, and with old="trainer" | w with old="sampler": the ratio has rho in it | paper |
 |---|---|---|---|
 | none | 1 | 1 | |
 | *_truncate | min(rho, weight_cap) | refused: rho would count twice | arXiv:2508.03219 |
@@ -84,8 +87,10 @@ class Objective:
     weight_cap: float = 3.0
     weight_floor: float = 0.0
     """Lower bound of rho for *_mask."""
+    old: Literal["sampler", "trainer"] = "sampler"
+    """The ratio's denominator off policy. trainer: costs one more forward pass per batch."""
     epochs: int = 1
-    """Number of optimizer steps per batch."""
+    """Number of passes over each batch; without `optimizer.minibatch`, of optimizer steps."""
     mask_truncated: bool = False
     """Drop completions truncated at max_completion_tokens (DAPO's overlong filtering)."""
     max_completion_tokens: int | None = None
@@ -94,6 +99,7 @@ class Objective:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("loss", self.loss, _KINDS),
+            ("old", self.old, ("sampler", "trainer")),
             ("weighting", self.weighting, _WEIGHTINGS),
         ):
             if value not in known and value is not None:
@@ -122,12 +128,12 @@ class Objective:
         if self.loss == "dr_grpo" and not self.max_completion_tokens:
             raise ConfigurationError("loss='dr_grpo' divides by max_completion_tokens: set it")
 
-    def under(self, *, off_policy: bool) -> "Objective":
+    def under(self, *, off_policy: bool, updates: bool = False) -> "Objective":
         """Return the objective with its default weighting filled in.
 
-        Raises ConfigurationError for a setting that has no effect or would count rho twice.
+        `off_policy`: the ratio is against the sampler. `updates`: a batch has several updates. Raises ConfigurationError for a setting that has no effect or would count rho twice.
         """
-        if not off_policy:
+        if not off_policy and not updates:
             clips = (
                 ("clip_low", self.clip_low, _CLIP_LOW),
                 ("clip_high", self.clip_high, _CLIP_HIGH),
@@ -138,12 +144,14 @@ class Objective:
             if idle:
                 raise ConfigurationError(
                     f"{', '.join(idle)}: on policy the ratio is 1, and neither clipping nor how the "
-                    "ratio is made does anything; set buffer.lag or objective.epochs, or leave it out"
+                    "ratio is made does anything; set objective.epochs, optimizer.minibatch or, against the "
+                    "sampler, buffer.lag, or leave it out"
                 )
-        elif (self.weighting or "").endswith("truncate"):
+        elif off_policy and (self.weighting or "").endswith("truncate"):
             raise ConfigurationError(
                 f"weighting={self.weighting!r} counts the sampler twice where the ratio is against "
-                "it (buffer.lag or objective.epochs): use none, token_mask or sequence_mask"
+                "it (buffer.lag or objective.epochs): use none, token_mask or sequence_mask, or "
+                "objective.old='trainer'"
             )
         return replace(
             self, weighting=self.weighting or ("none" if off_policy else "token_truncate")
@@ -157,7 +165,8 @@ class Tokens:
     logp: torch.Tensor
     """Log-probability under the policy being trained, with gradient."""
     old: torch.Tensor
-    """The ratio's denominator: `logp.detach()` on policy, `sampler` off policy."""
+    """The ratio's denominator: `sampler` if `off_policy`, else the trainer's own before the batch's first
+    update, which is `logp.detach()` on policy."""
     sampler: torch.Tensor
     """Log-probability reported by the sampler."""
     advantages: torch.Tensor
@@ -221,7 +230,8 @@ def weights(objective: Objective, tokens: Tokens) -> torch.Tensor:
     weighting = objective.weighting or ("none" if tokens.off_policy else "token_truncate")
     if weighting == "none":
         return torch.ones_like(tokens.mask)
-    difference = (tokens.logp.detach() - tokens.sampler) * tokens.mask
+    start = tokens.logp.detach() if tokens.off_policy else tokens.old
+    difference = (start - tokens.sampler) * tokens.mask
     if weighting.startswith("sequence"):
         difference = tokens.per_sequence(difference)[tokens.sequence]
     rho = difference.exp()

@@ -79,6 +79,7 @@ def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torc
     beta = options.pop("beta")  # given to the trainer, it would load a reference model by name
     subject = trainer(folder, beta=0.0, **options)
     subject.beta = beta
+    subject.use_vllm = "ratio" in given  # set later: it would look for a server
     subject.current_gradient_accumulation_steps = 1
     given["logp"].requires_grad_()
 
@@ -98,13 +99,16 @@ def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torc
             "old_per_token_logps": given["old"],
             "ref_per_token_logps": given["reference"],
             "num_items_in_batch": given["mask"].sum(),
+            "importance_sampling_ratio": given.get("ratio"),
         },
     )
     value.backward()
     return value.detach()
 
 
-def ours(given: dict[str, torch.Tensor], objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
+def ours(
+    given: dict[str, torch.Tensor], objective: Objective, off_policy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Our loss on the same completions, flat and without their padding, and its gradient."""
     written = given["mask"].bool()
     sequence = torch.arange(SEQUENCES)[:, None].expand(-1, LENGTH)[written]
@@ -112,13 +116,13 @@ def ours(given: dict[str, torch.Tensor], objective: Objective) -> tuple[torch.Te
     tokens = Tokens(
         logp=logp,
         old=given["old"][written],
-        sampler=given["old"][written],
+        sampler=given.get("sampler", given["old"])[written],
         advantages=given["advantages"][sequence],
         mask=torch.ones(len(sequence)),
         sequence=sequence,
         sequences=SEQUENCES,
         reference=given["reference"][written],
-        off_policy=True,
+        off_policy=off_policy,
     )
     value, _ = loss(objective, tokens, Totals.of(tokens.mask, SEQUENCES))
     value.backward()
@@ -159,6 +163,25 @@ def test_loss_and_gradient_are_trls(
     assert given["logp"].grad is not None
     their_gradient = given["logp"].grad[given["mask"].bool()]
     torch.testing.assert_close(gradient, their_gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dapo", "dr_grpo"])
+@pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+def test_the_decoupled_objective_is_trls(kind: Any, tmp_path: Path) -> None:
+    """An old policy of the trainer's own, and truncated weights from the sampler to it."""
+    given = batch()
+    noise = 0.8 * torch.randn(given["old"].shape, generator=torch.Generator().manual_seed(3))
+    given["sampler"] = given["old"] + noise
+    given["ratio"] = (-noise).exp().clamp(max=1.5)
+    constants = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "loss_type": kind}
+    expected = theirs(tmp_path, given, **constants)
+    objective = Objective(loss=kind, old="trainer", weight_cap=1.5, max_completion_tokens=LENGTH)
+    value, gradient = ours(given, objective, off_policy=False)
+    torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-5)
+    assert given["logp"].grad is not None
+    torch.testing.assert_close(
+        gradient, given["logp"].grad[given["mask"].bool()], atol=1e-6, rtol=1e-5
+    )
 
 
 def test_advantages_are_those_of_the_formula_that_trl_documents() -> None:

@@ -118,6 +118,21 @@ def test_the_weights_of_an_off_policy_sampler(weighting: str, expected: list[flo
     torch.testing.assert_close(weights(objective, batch), torch.tensor(expected))
 
 
+def test_the_decoupled_objective() -> None:
+    # old / sampler: 2, 4, 1/2; policy / old: 3/2, 1, 1/2; advantages +, +, -
+    sampler = torch.tensor([-3.0, -3.0, -3.0])
+    old = sampler + torch.tensor([LN2, 2 * LN2, -LN2])
+    current = old + torch.tensor([math.log(1.5), 0.0, -LN2])
+    batch = replace(tokens(current.tolist(), None, [0, 0, 1]), old=old, sampler=sampler)
+    objective = Objective(loss="dapo", clip_low=0.2, clip_high=0.28, weight_cap=3.0)
+    value, statistics = loss(objective, batch, Totals.of(batch.mask, 2))
+    # Weights 2, 3 (truncated) and 1/2; surrogates 1.28 (clipped), 1 and -0.8 (clipped).
+    assert value.item() == pytest.approx(-(2 * 1.28 + 3 * 1 - 0.5 * 0.8) / 3, rel=1e-5)
+    assert statistics.clipped == 2
+    value.backward()
+    torch.testing.assert_close(batch.logp.grad, torch.tensor([0.0, -1.0, 0.0]))
+
+
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "cispo", "gspo"])
 def test_shares_of_micro_batches_add_up_to_the_batchs_loss(kind: str) -> None:
     logp = [-1.0, -0.5, -2.0, -0.1, -0.7]
