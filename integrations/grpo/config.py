@@ -6,8 +6,6 @@ import json
 import math
 import re
 import tomllib
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Literal
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations import rewards
 from sandboxkit.integrations.grpo.advantages import Scale
+from sandboxkit.integrations.grpo.config_values import build
 from sandboxkit.integrations.grpo.objective import Objective
 
 __all__ = ["Config", "read"]
@@ -87,6 +86,10 @@ class EngineConfig:
     """Maximum tokens of prompt and completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which hf and vllm compute, and in which weights are sent to a vllm_server."""
+    max_difference: float = 0.0
+    """After each hand-over of weights the engine samples short completions, which the trainer scores too.
+    The run stops if their log-probabilities differ by more than this on average, in nats per token.
+    0: 0.001 in float32, 0.2 in bfloat16."""
     cache_gb: float = 0.0
     """Size of vllm's KV cache in GiB; 0: what `gpu_memory_utilization` leaves for it."""
     gpu_memory_utilization: float = 0.92
@@ -186,6 +189,9 @@ class Optimizer:
     betas: Sequence[float] = (0.9, 0.95)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    minibatch: int = 0
+    """Maximum rollouts per optimizer step. Each pass over a batch divides it at random into nearly equal
+    parts of at most this size. 0: one step with the whole batch."""
     max_tokens_per_row: int = 4096
     """Sequences are packed into rows of up to this many tokens, one forward pass per row."""
 
@@ -250,7 +256,12 @@ class Config:
             )
         self._check_data()
         self._check_engine()
-        self.objective.under(off_policy=self.off_policy)
+        self.objective.under(off_policy=self.off_policy, updates=self.updates)
+        if self.objective.old == "trainer" and not (self.updates or self.buffer.lag):
+            raise ConfigurationError(
+                "objective.old='trainer' does nothing with one update per batch on policy: set "
+                "optimizer.minibatch, objective.epochs or buffer.lag, or leave it out"
+            )
         if self.optimizer.warmup > self.run.steps:
             raise ConfigurationError(
                 f"optimizer.warmup={self.optimizer.warmup} is more than run.steps={self.run.steps}: "
@@ -273,8 +284,13 @@ class Config:
 
     @property
     def off_policy(self) -> bool:
-        """Whether a batch may have been sampled with other weights than those that are trained on it."""
-        return self.buffer.lag > 0 or self.objective.epochs > 1
+        """Whether a sample's policy may differ from that which is trained on it, and the ratio is against it."""
+        return (self.buffer.lag > 0 or self.updates) and self.objective.old == "sampler"
+
+    @property
+    def updates(self) -> bool:
+        """Whether a batch may have more than one optimizer step."""
+        return self.objective.epochs > 1 or self.optimizer.minibatch > 0
 
     def refuse_changes(self, before: Mapping[str, Any]) -> None:
         """Raise ConfigurationError if a resumed run had other settings, given as decoded `to_json`.
@@ -396,6 +412,7 @@ _LEAST = {
     "run.threads": 0,
     "model.lora_rank": 0,
     "engine.cache_gb": 0,
+    "engine.max_difference": 0,
     "engine.max_batch": 1,
     "engine.max_model_tokens": 2,
     "engine.tensor_parallel_size": 1,
@@ -408,6 +425,7 @@ _LEAST = {
     "grading.max_concurrency": 1,
     "buffer.lag": 0,
     "buffer.max_refill": 0,
+    "optimizer.minibatch": 0,
     "optimizer.warmup": 0,
     "optimizer.weight_decay": 0,
 }
@@ -448,48 +466,5 @@ def read(path: str | Path | None, settings: Sequence[str] = ()) -> Config:
             values[section].update(tomllib.loads(f"{key} = {text}"))
         except tomllib.TOMLDecodeError:
             values[section][key] = text.strip()
-    made: Config = _build(Config, values, "")
+    made: Config = build(Config, values, "")
     return made
-
-
-# Any: TOML values, and the classes above.
-def _build(kind: type[Any], values: Any, where: str) -> Any:
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"{where}={values!r}: give a table, [{where}]")
-    hints = typing.get_type_hints(kind)
-    given = {}
-    for key, value in values.items():
-        name = f"{where}.{key}" if where else key
-        if key not in hints:
-            raise ConfigurationError(f"{name}={value!r}: no such field; there are {_list(hints)}")
-        given[key] = _checked(hints[key], value, name)
-    try:
-        return kind(**given)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"[{where}] {error}" if where else str(error)) from error
-
-
-def _checked(hint: Any, value: Any, name: str) -> Any:
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type[Any], hint), value, name)
-    if origin is Literal:
-        if value not in choices:
-            raise ConfigurationError(f"{name}={value!r}: use one of {_list(choices)}")
-        return value
-    if origin in (types.UnionType, typing.Union):  # X | None
-        return _checked(choices[0], value, name)
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint is float and type(value) is float and not math.isfinite(value):
-        raise ConfigurationError(f"{name}={value!r}: give a finite number")
-    wanted = {Mapping: dict, Sequence: list}.get(origin or hint, hint)
-    if type(value) is not wanted:
-        raise ConfigurationError(
-            f"{name}={value!r} is a {type(value).__name__}: give a {wanted.__name__}"
-        )
-    return tuple(value) if wanted is list else value
-
-
-def _list(names: typing.Iterable[object]) -> str:
-    return ", ".join(str(name) for name in names)

@@ -3,37 +3,39 @@
 rank 0    Sampling.take --- batch ---> broadcast
 all       train_step (FSDP2) on the batch
 all       whole weights, gathered one by one; rank 0 hands them to the engine
+all       what the engine then samples is scored by both; too large a difference ends the run
 rank 0    metrics.jsonl, rollouts/, console; all: checkpoint
 """
 
 import json
 import math
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.integrations._training.clock import Part
-from sandboxkit.integrations.grpo import checkpoint, lora
+from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
-from sandboxkit.integrations.grpo.engines import EngineError, Weights
+from sandboxkit.integrations.grpo.engines import EngineError
 from sandboxkit.integrations.grpo.errors import CheckpointError, DivergedError, TrainingError
+from sandboxkit.integrations.grpo.hand_over import handed, refuse_difference
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.ranks import rank_count, shared
 from sandboxkit.integrations.grpo.sampling import Sampling, Stopped
-from sandboxkit.integrations.grpo.training import TrainingSample, train_step
+from sandboxkit.integrations.grpo.training import StepReport, TrainingSample, score, train_step
 
-__all__ = ["First", "Learner", "Loop", "handed", "learning_rate"]
+__all__ = ["First", "Learner", "Loop", "learning_rate"]
 
 T = TypeVar("T")
 
@@ -75,7 +77,9 @@ class Loop:
         self._position = first.sampling.position if first else 0
         self._rows = first.sampling.digest if first else ""
         self._skipped = 0
-        self._objective = config.objective.under(off_policy=config.off_policy)
+        self._objective = config.objective.under(
+            off_policy=config.off_policy, updates=config.updates
+        )
         if self._objective.max_completion_tokens is None:
             most = config.rollout.max_completion_tokens
             self._objective = replace(self._objective, max_completion_tokens=most)
@@ -167,11 +171,15 @@ class Loop:
         learner, config = self._learner, self._config
         for group in learner.optimizer.param_groups:
             group["lr"] = rate
-        for _ in range(self._objective.epochs):
+        if self._objective.old == "trainer":
+            own = self._score(samples)
+            samples = [replace(s, old_logp=logp) for s, logp in zip(samples, own, strict=True)]
+        reports = list[StepReport]()
+        for part in self._parts(samples):
             report = train_step(
                 learner.model,
                 learner.optimizer,
-                samples,
+                part,
                 self._objective,
                 max_tokens_per_row=config.optimizer.max_tokens_per_row,
                 max_grad_norm=config.optimizer.max_grad_norm,
@@ -180,6 +188,7 @@ class Loop:
                 off_policy=config.off_policy,
                 autocast=config.model.bf16 and not dist.is_initialized(),
             )
+            reports.append(report)
             self._skipped = self._skipped + 1 if report.skipped else 0
             if self._skipped == _PATIENCE:
                 raise DivergedError(
@@ -188,7 +197,27 @@ class Loop:
                     f"the sampler {report.off_policy}: if that distance is not finite, the engine "
                     "gave log-probabilities that are none; else lower optimizer.lr"
                 )
-        return asdict(report)
+        rows = [asdict(report) for report in reports]
+        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+    def _parts(self, samples: list[TrainingSample]) -> Iterator[list[TrainingSample]]:
+        """Yield the samples of each optimizer step of a batch, the same on every rank."""
+        count = math.ceil(len(samples) / (self._config.optimizer.minibatch or len(samples)))
+        for epoch in range(self._objective.epochs):
+            order = list(samples)
+            if count > 1:
+                random.Random(f"{self._config.run.seed} {self._done} {epoch}").shuffle(order)
+            yield from (order[number::count] for number in range(count))
+
+    def _score(self, samples: list[TrainingSample]) -> list[tuple[float, ...]]:
+        config = self._config
+        return score(
+            self._learner.model,
+            samples,
+            max_tokens_per_row=config.optimizer.max_tokens_per_row,
+            temperature=config.rollout.temperature,
+            autocast=config.model.bf16 and not dist.is_initialized(),
+        )
 
     def _evaluate_if_due(self) -> bool:
         """Evaluate if it is due; return False after a signal. It stays due for a resumed run."""
@@ -209,7 +238,10 @@ class Loop:
         return bool(_unless_stopped(evaluate))
 
     def _hand_over(self, version: int) -> None:
-        """Send the weights to the engine; every rank takes part in gathering each tensor."""
+        """Send the weights to the engine, and check that it has them; every rank takes part.
+
+        Raises EngineError if the engine's log-probabilities then differ from the trainer's.
+        """
         weights = handed(self._learner.model, self._config)
         failure: list[Exception] = []
         if self._first:
@@ -225,6 +257,9 @@ class Loop:
                 raise failure[0]
 
         shared(raise_it)
+        probes = _unless_stopped(lambda: self._first.sampling.probe() if self._first else [])
+        if probes:
+            refuse_difference(probes, self._score(probes), version, self._config)
 
     def _save(self) -> None:
         learner = self._learner
@@ -298,20 +333,3 @@ def _unless_stopped(make: Callable[[], T]) -> T | None:
             return None
 
     return shared(attempt)
-
-
-def handed(model: PreTrainedModel, config: Config) -> Weights:
-    """Yield the full tensors for the engine, gathered one by one, with merged adapters.
-
-    Tensors are cast to the engine's type before gathering, except adapters, which are merged later.
-    """
-    state = model.state_dict()
-    dtype = torch.float32 if config.engine.kind == "hf" else getattr(torch, config.engine.dtype)
-    return lora.merged(model, _whole(state, dtype))
-
-
-def _whole(state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Weights:
-    for name, value in state.items():
-        cast = value.is_floating_point() and not lora.is_adapter(name)
-        sent = value.to(dtype) if cast else value
-        yield name, sent.full_tensor() if isinstance(sent, DTensor) else sent

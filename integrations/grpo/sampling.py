@@ -19,10 +19,11 @@ from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
-from sandboxkit.integrations.grpo.engines import Engine, Weights
+from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest, Weights
 from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.record import record
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
+from sandboxkit.integrations.grpo.training import TrainingSample
 from sandboxkit.integrations.rewards.doctor import check_beforehand, line_about
 
 __all__ = ["Sampling", "Stop", "Stopped"]
@@ -34,6 +35,7 @@ _LOOK_EVERY = 0.1
 _LOOKS = 3
 """Attempts to grade the first row before a failure is a ConfigurationError."""
 _AT_ONCE = 3.0
+_PROBES, _PROBE_TOKENS = 4, 16
 
 
 class Stopped(Exception):
@@ -204,6 +206,31 @@ class Sampling:
             self._engine.update_weights(weights, version)
         finally:
             self._engine.resume()
+
+    def probe(self) -> list[TrainingSample]:
+        """Return a few short completions of the first row, from each of the engine's servers.
+
+        Raises EngineError, and TimeoutError after run.timeout seconds.
+        """
+        prompt, limits = self._train[0].prompt, self._config.rollout
+        most = min(_PROBE_TOKENS, limits.max_completion_tokens)
+
+        async def run() -> list[Completion]:
+            asked = [
+                SampleRequest(prompt, most, limits.temperature, seed, server)
+                for server in self._engine.servers()
+                for seed in range(_PROBES)
+            ]
+            async with asyncio.TaskGroup() as running:
+                tasks = [running.create_task(self._engine.generate(each)) for each in asked]
+            return [task.result() for task in tasks]
+
+        made = self._wait(run(), "the check of the engine's weights")
+        return [
+            TrainingSample(prompt, each.ids, (True,) * len(each.ids), each.logp, 0.0)
+            for each in made
+            if each.ids
+        ]
 
     def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, as record.py says
         """Yield records of the rollouts that finished for the last `take`, even if it raised."""

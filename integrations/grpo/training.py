@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
@@ -14,9 +15,9 @@ from sandboxkit.integrations.grpo.attention import shares
 from sandboxkit.integrations.grpo.model import Sequences, logp_of
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
 from sandboxkit.integrations.grpo.packing import alike, pack, spread
-from sandboxkit.integrations.grpo.ranks import rank_count, this_rank
+from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
 
-__all__ = ["StepReport", "TrainingSample", "train_step"]
+__all__ = ["StepReport", "TrainingSample", "score", "train_step"]
 
 _SUMS = 8
 """Number of values that are summed over a step's passes and ranks."""
@@ -34,6 +35,9 @@ class TrainingSample:
     sampler_logp: tuple[float, ...]
     """The sampler's log-probability of each completion token; 0.0 for a tool's token."""
     advantage: float
+    old_logp: tuple[float, ...] | None = None
+    """The trainer's log-probabilities before the first update of the batch; None: the ratio is
+    against the sampler off policy, and 1 on policy."""
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.completion:
@@ -90,23 +94,13 @@ def train_step(
     allows it. Each rank computes its share in packed rows. FSDP's collectives must match, so all
     ranks do as many passes as the busiest one; a rank without rows left repeats one without a loss.
     `reference` is the model of the KL term, sharded like `model`. With `off_policy` the ratio's
-    denominator is the sampler. `autocast` computes in bfloat16 where FSDP does not. A step whose loss
+    denominator is the sampler, else the samples' `old_logp` if they have it. `autocast` computes in bfloat16 where FSDP does not. A step whose loss
     or gradient is not finite changes nothing. Raises ConfigurationError for a batch without samples
     or without any token that carries a loss.
     """
     ranks, rank = rank_count(), this_rank()
     different = _different(samples)
-    lengths = [len(equal[0]) for equal in different]
-    units, costs = [[index] for index in range(len(different))], lengths
-    if shares(model, max(lengths, default=0)):
-        # With several ranks, units must be small enough to balance the load.
-        most = max_tokens_per_row if ranks == 1 else sum(lengths) // (4 * ranks)
-        prompts = [equal[0].prompt for equal in different]
-        units, costs = alike(prompts, lengths, min(most, max_tokens_per_row))
-    rows = [
-        [[index for unit in row for index in units[unit]] for row in packed]
-        for packed in (pack(costs, max_tokens_per_row, mine) for mine in spread(costs, ranks))
-    ]
+    rows = _rows(model, different, max_tokens_per_row)
     passes = max(map(len, rows))
     written = sum(sum(sample.mask) for sample in samples)
     if not written:
@@ -152,11 +146,73 @@ class _Pass:
     autocast: bool
 
 
+def score(
+    model: PreTrainedModel,
+    samples: Sequence[TrainingSample],
+    *,
+    max_tokens_per_row: int,
+    temperature: float = 1.0,
+    autocast: bool = False,
+) -> list[tuple[float, ...]]:
+    """Return the model's log-probability of each completion token, in nats, for each sample.
+
+    All ranks call this with the same samples, and all get the whole result.
+    """
+    different, rank = _different(samples), this_rank()
+    rows = _rows(model, different, max_tokens_per_row)
+    own = dict[int, tuple[float, ...]]()
+    for number in range(max(map(len, rows))):
+        idle = number >= len(rows[rank])
+        row = [0] if idle else rows[rank][number]
+        with (
+            torch.no_grad(),
+            torch.autocast(model.device.type, torch.bfloat16, enabled=autocast),
+        ):
+            logp, _ = logp_of(model, _packed([different[i] for i in row]), temperature=temperature)
+        parts = logp.split([len(different[i][0].completion) for i in row])
+        if not idle:
+            own |= {i: tuple(part.tolist()) for i, part in zip(row, parts, strict=True)}
+    if isinstance(model, FSDPModule):
+        model.reshard()  # only a backward pass would do that for the root
+    all_ranks = {i: values for each in gathered(own) for i, values in each.items()}
+    known = {_key(equal[0]): all_ranks[i] for i, equal in enumerate(different)}
+    return [known[_key(sample)] for sample in samples]
+
+
+def _rows(
+    model: PreTrainedModel, different: Sequence[Sequence[TrainingSample]], budget: int
+) -> list[list[list[int]]]:
+    """Return the packed rows of each rank, as indices of `different`."""
+    ranks = rank_count()
+    lengths = [len(equal[0]) for equal in different]
+    units, costs = [[index] for index in range(len(different))], lengths
+    if shares(model, max(lengths, default=0)):
+        # With several ranks, units must be small enough to balance the load.
+        most = budget if ranks == 1 else sum(lengths) // (4 * ranks)
+        prompts = [equal[0].prompt for equal in different]
+        units, costs = alike(prompts, lengths, min(most, budget))
+    return [
+        [[index for unit in row for index in units[unit]] for row in packed]
+        for packed in (pack(costs, budget, mine) for mine in spread(costs, ranks))
+    ]
+
+
+def _key(sample: TrainingSample) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return sample.prompt, sample.completion
+
+
+def _packed(row: Sequence[Sequence[TrainingSample]]) -> Sequences:
+    return Sequences(
+        [equal[0].prompt + equal[0].completion for equal in row],
+        [len(equal[0].prompt) for equal in row],
+    )
+
+
 def _different(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
     """Group the samples by equal sequences, in order of first occurrence."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TrainingSample]] = {}
     for sample in samples:
-        found.setdefault((sample.prompt, sample.completion), []).append(sample)
+        found.setdefault(_key(sample), []).append(sample)
     return list(found.values())
 
 
@@ -167,10 +223,7 @@ def _backward(
     reference: PreTrainedModel | None,
 ) -> torch.Tensor:
     """Accumulate one row's gradient; return its sums in the order that `train_step` expects."""
-    packed = Sequences(
-        [equal[0].prompt + equal[0].completion for equal in row],
-        [len(equal[0].prompt) for equal in row],
-    )
+    packed = _packed(row)
     known = None
     with torch.autocast(model.device.type, torch.bfloat16, enabled=step.autocast):
         logp, entropy = logp_of(model, packed, temperature=step.temperature)
@@ -214,9 +267,12 @@ def _tokens(
     sizes = [len(sample.completion) for sample in row]
     numbers = torch.arange(len(row), device=logp.device)
     sampler = flat([value for sample in row for value in sample.sampler_logp])
+    old = sampler if off_policy else logp.detach()
+    if not off_policy and all(sample.old_logp is not None for sample in row):
+        old = flat([value for sample in row for value in sample.old_logp or ()])
     return Tokens(
         logp=logp,
-        old=sampler if off_policy else logp.detach(),
+        old=old,
         sampler=sampler,
         advantages=flat(
             [s.advantage for s, size in zip(row, sizes, strict=True) for _ in range(size)]

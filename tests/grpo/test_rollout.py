@@ -34,6 +34,9 @@ class Script:
         server = request.server or f"server {len(self.seen)}"
         return Completion(ids, (-0.5,) * len(ids), len(self.seen), server)
 
+    def servers(self) -> Sequence[str]:
+        return ("",)
+
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def update_weights(self, weights: Weights, version: int) -> None: ...

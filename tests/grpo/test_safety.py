@@ -16,6 +16,7 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._training import records
 from sandboxkit.integrations.grpo import checkpoint
 from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.engines import EngineError, Weights
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.errors import DivergedError
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
@@ -161,6 +162,9 @@ def test_each_option_acts_off_policy(
         (["buffer.lag=2", "objective.weighting=token_truncate"], "counts the sampler twice"),
         (["objective.epochs=2", "objective.weighting=sequence_truncate"], "counts the sampler"),
         (["objective.epochs=0"], "epochs=0: give 1 or more"),
+        (["objective.old=trainer"], "old='trainer' does nothing with one update per batch"),
+        (["optimizer.minibatch=-1"], "optimizer.minibatch=-1: give 0 or more"),
+        (["engine.max_difference=-1"], "engine.max_difference=-1.0: give 0 or more"),
     ],
 )
 def test_options_that_do_nothing_are_refused(settings: list[str], expected: str) -> None:
@@ -180,6 +184,35 @@ def test_clipping_acts_in_a_run_that_is_off_policy(folder: Path, tmp_path: Path)
     assert {"truncated", "all_right", "all_wrong", "outcome/passed"} <= rows[0].keys()
 
 
+def test_clipping_acts_between_the_updates_of_a_batch(folder: Path, tmp_path: Path) -> None:
+    options = ["run.steps=2", "optimizer.minibatch=3", "objective.old=trainer"]
+    clips = ["objective.clip_high=1e-4", "objective.clip_low=1e-4"]
+    assert train(config(folder, tmp_path / "run", *options, *clips)) == 0
+    rows = [row for row in metrics(tmp_path / "run") if row["groups"]]
+    assert rows
+    for row in rows:
+        assert row["clip_fraction"] > 0
+        # The weight is against the policy before the first update, which is the sampler's.
+        assert row["weight"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_engine_with_other_weights_stops_the_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    whole = HFEngine.update_weights
+
+    def doubled(self: HFEngine, weights: Weights, number: int) -> None:
+        changed = ((name, 2 * value if "v_proj" in name else value) for name, value in weights)
+        whole(self, changed if number == version else weights, number)
+
+    monkeypatch.setattr(HFEngine, "update_weights", doubled)
+    run = tmp_path / "run"
+    with pytest.raises(EngineError, match=rf"the weights of step {version}, .* by the trainer"):
+        train(config(folder, run, "run.steps=3"))
+    assert metrics(run) == []
+
+
 def test_a_sampler_that_says_no_numbers_stops_the_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +220,8 @@ def test_a_sampler_that_says_no_numbers_stops_the_run(
 
     async def broken(self: HFEngine, request: Any) -> Any:
         done = await whole(self, request)
+        if request.seed < 4:  # the check after a hand-over
+            return done
         return dataclasses.replace(done, logp=tuple(math.nan for _ in done.logp))
 
     run = tmp_path / "run"

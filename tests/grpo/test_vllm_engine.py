@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import Qwen3MoeConfig
 
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import EngineConfig
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
@@ -67,6 +69,18 @@ def engine(folder: str) -> Iterator["VLLMEngine"]:
         ask(engine, REQUESTS[0])
     assert not dist.is_initialized()
     assert "sampling" not in {each.name for each in threading.enumerate()}
+
+
+def test_a_family_that_it_reloads_wrongly_on_cpus_is_refused(tmp_path: Path) -> None:
+    from vllm.platforms import current_platform
+
+    from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
+
+    if not current_platform.is_cpu():
+        pytest.skip("vLLM's build for GPUs")
+    Qwen3MoeConfig(num_hidden_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match="is a qwen3_moe, whose weights vLLM reloads"):
+        VLLMEngine(SMALL, model=str(tmp_path), stop=[1], run=str(tmp_path))
 
 
 def other_model(folder: str, seed: int) -> torch.nn.Module:

@@ -1,6 +1,6 @@
 """Inference engines: one small protocol, with an implementation in each file here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +9,7 @@ import torch
 __all__ = ["Completion", "Engine", "EngineError", "SampleRequest", "Weights"]
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-"""Pairs of state_dict name and full tensor, each gathered when the iterator reaches it."""
+"""Pairs of name and full tensor, with the names of the model's files (hf: of its state_dict), each gathered when the iterator reaches it."""
 
 
 class EngineError(RuntimeError):
@@ -49,6 +49,10 @@ class Engine(Protocol):
     `pause` returns when no token is being sampled. Requests in flight continue after `resume`, with
     the new weights if `update_weights` was called in between.
     """
+
+    def servers(self) -> Sequence[str]:
+        """Return the URLs of the servers in use; one empty name for an engine in this process."""
+        ...
 
     async def generate(self, request: SampleRequest) -> Completion:
         """Sample one completion. Cancelling aborts the request. Raises EngineError."""

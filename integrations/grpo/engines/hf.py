@@ -48,6 +48,10 @@ class HFEngine:
         self._between_tokens = threading.Lock()
         self._closed = False
 
+    def servers(self) -> Sequence[str]:
+        """See Engine."""
+        return ("",)
+
     async def generate(self, request: SampleRequest) -> Completion:
         """See Engine."""
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,10 @@ class VLLMServers:
         except BaseException:
             self.close()
             raise
+
+    def servers(self) -> Sequence[str]:
+        """See Engine."""
+        return [server.url for server in self._living()]
 
     async def generate(self, request: SampleRequest) -> Completion:
         """See Engine."""

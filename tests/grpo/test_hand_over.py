@@ -1,0 +1,126 @@
+"""The hand-over of weights, for many families: the names, and the check that the engine has them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
+from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest
+from sandboxkit.integrations.grpo.engines.hf import HFEngine
+from sandboxkit.integrations.grpo.hand_over import handed, in_checkpoint_names, refuse_difference
+from sandboxkit.integrations.grpo.model import load
+from sandboxkit.integrations.grpo.training import TrainingSample, score
+from tests.grpo.tiny import ask
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many kinds
+
+DENSE = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "starcoder2")
+EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "ernie4_5_moe")
+PROMPT = (5, 6, 7, 8)
+
+
+@pytest.fixture(params=(*DENSE, *EXPERTS))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A tiny model of a family, with random weights."""
+    torch.manual_seed(0)
+    experts = {
+        "num_experts": 4,
+        "num_local_experts": 4,
+        "moe_num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_k": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+        "moe_layer_start_index": 0,
+    }
+    settings = AutoConfig.for_model(
+        request.param,
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+        **(experts if request.param in EXPERTS else {}),
+    )
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def changed(folder: Path) -> PreTrainedModel:
+    """The model after training, so to speak."""
+    torch.manual_seed(1)
+    model = load(str(folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def config(folder: Path, engine: EngineConfig) -> Config:
+    return Config(model=Model(name=str(folder)), data=Data(train="rows"), engine=engine)
+
+
+def test_weights_have_the_names_of_the_models_files(folder: Path) -> None:
+    state = load(str(folder)).state_dict()
+    written = load_file(folder / "model.safetensors")
+    for model in (load(str(folder)), load(str(folder), empty=True)):
+        found = dict(in_checkpoint_names(model, state.items()))
+        # Files leave out the head if it is tied to the embedding.
+        assert found.keys() - written.keys() <= {"lm_head.weight"}
+        for name, value in written.items():
+            assert torch.equal(found[name], value), name
+
+
+def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
+    trained, settings = changed(folder), config(folder, EngineConfig())
+    engine = HFEngine(load(str(folder)), stop={1})
+
+    def check(version: int) -> None:
+        done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
+        samples = [
+            TrainingSample(PROMPT, each.ids, (True,) * len(each.ids), each.logp, 0.0)
+            for each in done
+        ]
+        own = score(trained, samples, max_tokens_per_row=64)
+        refuse_difference(samples, own, version, settings)
+
+    try:
+        with pytest.raises(EngineError, match=r"step 0, .* by the engine and of .* by the trainer"):
+            check(0)
+        engine.update_weights(handed(trained, settings), 1)
+        check(1)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 0.02])
+def test_a_difference_above_the_bound_is_refused(wrong: float) -> None:
+    sample = TrainingSample((5,), (6, 7), (True, True), (-1.0, -1.0), 0.0)
+    settings = config(Path("model"), EngineConfig())
+    refuse_difference([sample], [(-1.0, -1.001)], 3, settings)
+    with pytest.raises(EngineError, match="step 3, 2 tokens have a mean log-probability of -1 by"):
+        refuse_difference([sample], [(-1.0, -1.0 - 2 * wrong)], 3, settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "bound"),
+    [
+        (EngineConfig(), 0.001),
+        (EngineConfig(dtype="bfloat16"), 0.2),
+        (EngineConfig(dtype="bfloat16", max_difference=0.5), 0.5),
+    ],
+)
+def test_the_bound_depends_on_the_type(engine: EngineConfig, bound: float) -> None:
+    sample, settings = TrainingSample((5,), (6,), (True,), (-1.0,), 0.0), config(Path("m"), engine)
+    refuse_difference([sample], [(-1.0 - 0.9 * bound,)], 3, settings)
+    with pytest.raises(EngineError, match=f"more than {bound}"):
+        refuse_difference([sample], [(-1.0 - 1.1 * bound,)], 3, settings)
