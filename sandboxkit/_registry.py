@@ -38,11 +38,13 @@ def names() -> list[str]:
 
 
 def load(name: str | None = None) -> Provider:
-    """Create the provider called `name`, or the default one.
+    """Create the provider called `name`, or the default one; an http(s) URL is that of a service.
 
     Raises ConfigurationError for an unknown name, MissingExtraError if a package is missing.
     """
     name = default_name() if name is None else named(name)
+    url = name if name.startswith(("http://", "https://")) else ""
+    name = "service" if url else name
     entry = _entries().get(name)
     if entry is None:
         raise ConfigurationError(
@@ -58,7 +60,7 @@ def load(name: str | None = None) -> Provider:
         raise MissingExtraError(
             f"provider {name!r} needs the package {error.name!r}: {remedy}"
         ) from error
-    provider: Provider = provider_class()
+    provider: Provider = provider_class(url) if url else provider_class()
     return provider
 
 

@@ -119,6 +119,12 @@ class Session:
         return self._provider.name
 
     @property
+    def provider(self) -> Provider:
+        """The backend itself, for what only its contract (`sandboxkit.provider`) has. Its coroutines run on
+        sandboxkit's event loop: `Operation(session.provider.get(id))`."""
+        return self._provider
+
+    @property
     def pool(self) -> int:
         """How many sandboxes the pool may keep ready; 0 without a pool."""
         return self._pool.most

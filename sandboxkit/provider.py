@@ -30,7 +30,12 @@ from sandboxkit._forks import close_in_forks
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
 from sandboxkit.datasets import DatasetStore, split_mounts, volume_of
-from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, VolumeError
+from sandboxkit.errors import (
+    ConfigurationError,
+    SandboxError,
+    SandboxNotFoundError,
+    VolumeError,
+)
 from sandboxkit.types import (
     Command,
     Diagnosis,
@@ -299,6 +304,26 @@ class Provider(ABC):
         """
         await self.check_ports(sandbox_id)
         raise NotImplementedError
+
+    async def open_link(self, sandbox_id: str) -> ByteStream:
+        """Open another byte stream to the sandbox's agent, as agent/PROTOCOL.md describes it.
+
+        `sandboxkit serve` passes its bytes on to a client. Raises SandboxNotFoundError, and
+        ConfigurationError if this backend's sandboxes have no agent.
+        """
+        raise ConfigurationError(
+            f"provider {self.name!r} has no agent in its sandboxes, so a service cannot lend them",
+            provider=self.name,
+        )
+
+    async def why_ended(self, sandbox_id: str) -> SandboxError:
+        """Return the error for calls of a sandbox that has ended: SandboxTerminatedError if the cause is
+        known, else SandboxNotFoundError."""
+        return SandboxNotFoundError(
+            f"no sandbox {sandbox_id!r}; it may have ended",
+            provider=self.name,
+            sandbox_id=sandbox_id,
+        )
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
         """Return the address at the vendor of a port that `spec.public_ports` had at the creation.

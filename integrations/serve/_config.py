@@ -26,6 +26,8 @@ class ServiceConfig:
     """How many sandboxes clients may hold at most, of those that this replica created."""
     lifetime: float = 3600.0
     """After how many seconds a client's sandbox ends by itself, at most."""
+    lease: float = 60.0
+    """How many seconds a sandbox whose owner has gone lives on, so that a broken link can come back."""
     deadline: float = 600.0
     """How many seconds a request may take; what it started is killed then."""
     max_body: int = 64 * 1024 * 1024
@@ -40,7 +42,7 @@ class ServiceConfig:
     """Further options of the sandboxes that clients create."""
 
     def __post_init__(self) -> None:
-        for name in ("queue", "sandboxes", "lifetime", "deadline", "max_body"):
+        for name in ("queue", "sandboxes", "lifetime", "lease", "deadline", "max_body"):
             value = getattr(self, name)
             if not value >= 1:
                 raise ConfigurationError(f"{name}={value!r}: give a number from 1")

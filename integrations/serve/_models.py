@@ -123,13 +123,33 @@ class SandboxRequest(_Strict):
 
     image: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     files: dict[str, Base64] = Field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    cpus: float | None = Field(default=None, gt=0)
     memory_mb: int | None = Field(default=None, ge=1)
-    profile: Literal["standard", "strict"] = "standard"
+    disk_mb: int | None = Field(default=None, ge=1)
+    pids: int | None = Field(default=None, ge=1)
+    gpu: str | None = None
+    profile: Literal["standard", "strict"] | None = None
+    network: Literal["none", "internet"] | None = None
+    command: list[str] | None = None
+    detach: bool = Field(default=False, description="Whether it outlives the service.")
     lifetime: float | None = Field(
         default=None, gt=0, description="Seconds; at most the service's own."
     )
     tags: dict[str, str] = Field(default_factory=dict)
+    owned: bool = Field(
+        default=False, description="Whether it ends a minute after its owner's last link."
+    )
+    key: str | None = Field(default=None, max_length=64, description="Identifies this creation.")
+
+
+class RenewRequest(_Strict):
+    """A new lifetime of a sandbox."""
+
+    lifetime: float = Field(gt=0, allow_inf_nan=False, description="Seconds from now.")
 
 
 class ExecRequest(_Strict):

@@ -52,9 +52,11 @@ class Replica:
         self._lent = Session(config.provider, tags=config.tags)
         self._grading = GradingQueue(self._session, config.grader)
         self.sandboxes = ClientSandboxes(self._lent, config)
+        self._tending = asyncio.create_task(self.sandboxes.tend())
 
     async def close(self) -> None:
         """Stop every sandbox of this replica."""
+        self._tending.cancel()
         await self._lent.close()
         await self._session.close()
 

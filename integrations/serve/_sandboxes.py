@@ -1,23 +1,65 @@
 """Sandboxes that clients create, use and delete over HTTP.
 
 A sandbox carries its client's name as a tag, which is all that the service knows of it: any replica on
-the same backend answers for it, and a client sees its own sandboxes only.
+the same backend answers for it, and a client sees its own sandboxes only. The replica that started a
+sandbox ends it with its lifetime and, if it has an owner, a minute after the owner's last link.
 """
 
 import asyncio
+import contextlib
+import dataclasses
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxkit import CommandTimeoutError, Sandbox, SandboxNotFoundError, Session
+from anyio.abc import ByteStream
+
+from sandboxkit import (
+    CommandTimeoutError,
+    ConfigurationError,
+    Operation,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxError,
+    SandboxNotFoundError,
+    Session,
+)
 from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._config import ServiceConfig
+from sandboxkit.integrations.serve._lent_tags import CLIENT, pack, unpack
 from sandboxkit.integrations.serve._models import ExecRequest, RunResult, SandboxRequest
 from sandboxkit.integrations.serve._tokens import Token
+from sandboxkit.types import SandboxInfo
 
-CLIENT = "serve.client"
 _OUTPUT = 8 * 1024 * 1024
 _RETRY_AFTER = 10
+_TEND_SECONDS = 1.0
+_AGENT_SECONDS = 10.0
+"""Seconds for which a sandbox may end by itself, and its client may ask why."""
+
+
+@dataclass(eq=False)
+class _Lent:
+    """A sandbox that this replica started."""
+
+    client: str
+    sandbox: Sandbox
+    ends: float
+    """The monotonic time at which its lifetime is over."""
+    owned: bool
+    key: str | None
+    """The key of its creation, with which the client may undo it."""
+    links: int = 0
+    """How many of its owner's links are open."""
+    unlinked: float = field(default_factory=time.monotonic)
+    """The monotonic time since which its owner has had no link."""
+
+    def is_over(self, lease: float) -> bool:
+        now = time.monotonic()
+        abandoned = self.owned and not self.links and now > self.unlinked + lease
+        return abandoned or now > self.ends + _AGENT_SECONDS
 
 
 class ClientSandboxes:
@@ -25,22 +67,75 @@ class ClientSandboxes:
 
     def __init__(self, session: Session, config: ServiceConfig) -> None:
         self._session, self._config = session, config
-        self._made: dict[str, tuple[str, Sandbox]] = {}
+        self._made: dict[str, _Lent] = {}
         self._starting: Counter[str] = Counter()
+        self._creations: dict[tuple[str, str], asyncio.Task[str]] = {}
+        """The creations in progress that have a key."""
+
+    async def tend(self) -> None:
+        """End sandboxes whose owner has gone or whose lifetime is over; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_TEND_SECONDS)
+            over = [
+                sandbox_id
+                for sandbox_id, lent in self._made.items()
+                if lent.is_over(self._config.lease)
+            ]
+            await asyncio.gather(*map(self._end, over))
+
+    async def _end(self, sandbox_id: str) -> None:
+        lent = self._made.get(sandbox_id)
+        if lent is not None:
+            with contextlib.suppress(SandboxError):  # the next round tries again
+                await lent.sandbox.stop()
+                self._made.pop(sandbox_id, None)
 
     async def create(self, client: Token, wanted: SandboxRequest) -> str:
         """Start a sandbox and return its id.
 
         Raises BusyError if the replica has `sandboxes` already, or the client as many as its quota.
+        Raises ConfigurationError for an owned one if its lifetime is longer than the service's.
         """
+        key = (client.name, wanted.key or "")
+        if not wanted.key:
+            return await self._create(client, wanted)
+        if key in self._creations:
+            raise ConfigurationError(f"key={wanted.key!r} is in use; give each creation its own")
+        task = self._creations[key] = asyncio.create_task(self._create(client, wanted))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        finally:
+            del self._creations[key]
+
+    async def undo(self, client: Token, key: str) -> str:
+        """Undo the creation with this key and return the sandbox's id, "" if there is none."""
+        task = self._creations.get((client.name, key))
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        for sandbox_id, lent in tuple(self._made.items()):
+            if (lent.client, lent.key) == (client.name, key):
+                await self.delete(client, sandbox_id)
+                return sandbox_id
+        return ""
+
+    async def _create(self, client: Token, wanted: SandboxRequest) -> str:
         if self._full(client):
             await self._forget_ended()
         if reason := self._full(client):
             raise BusyError(f"{reason}; delete one", _RETRY_AFTER)
-        lifetime = min(wanted.lifetime or self._config.lifetime, self._config.lifetime)
+        lifetime = wanted.lifetime or self._config.lifetime
+        if wanted.owned:
+            self._check_lifetime(lifetime)
+        lifetime = min(lifetime, self._config.lifetime)
+        tags = pack(wanted.tags) if wanted.owned else wanted.tags
         given: dict[str, Any] = {**self._config.options}  # Any: the session's options
-        given |= {k: v for k, v in wanted.model_dump().items() if v not in (None, {}, "standard")}
-        given |= {"lifetime": lifetime, "tags": {**wanted.tags, CLIENT: client.name}}
+        given |= wanted.model_dump(exclude_defaults=True, exclude={"owned", "key"})
+        given |= {"lifetime": lifetime, "tags": {**tags, CLIENT: client.name}}
         self._starting[client.name] += 1
         try:
             sandbox = self._session.sandbox(**given)
@@ -52,36 +147,93 @@ class ClientSandboxes:
         finally:
             self._starting[client.name] -= 1
         assert sandbox.id is not None
-        self._made[sandbox.id] = client.name, sandbox
+        ends = time.monotonic() + lifetime
+        self._made[sandbox.id] = _Lent(client.name, sandbox, ends, wanted.owned, wanted.key)
         return sandbox.id
+
+    def _check_lifetime(self, lifetime: float) -> None:
+        if lifetime > self._config.lifetime:
+            raise ConfigurationError(
+                f"lifetime={lifetime:g} is longer than the service's {self._config.lifetime:g} s; "
+                "give less, or start `sandboxkit serve` with a longer --lifetime"
+            )
 
     def _full(self, client: Token) -> str:
         """Return why the client gets no further sandbox, or ""."""
         if len(self._made) + self._starting.total() >= self._config.sandboxes:
             return f"this replica has {self._config.sandboxes} sandboxes"
-        own = sum(owner == client.name for owner, _ in self._made.values())
+        own = sum(lent.client == client.name for lent in self._made.values())
         if client.quota is not None and own + self._starting[client.name] >= client.quota:
             return f"{client.name!r} has {client.quota} sandboxes, its quota"
         return ""
 
     async def find(self, client: Token, sandbox_id: str) -> Sandbox:
         """Return a client's sandbox. Raises SandboxNotFoundError, also for another client's."""
-        owner, sandbox = self._made.get(sandbox_id) or await self._of_another_replica(sandbox_id)
-        if owner != client.name:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", sandbox_id=sandbox_id)
-        return sandbox
+        lent = self._made.get(sandbox_id)
+        if lent is not None and lent.client == client.name:
+            return lent.sandbox
+        await self._info(client, sandbox_id)
+        return await self._session.from_id(sandbox_id)
 
-    async def _of_another_replica(self, sandbox_id: str) -> tuple[str, Sandbox]:
-        sandbox = await self._session.from_id(sandbox_id)
-        info = await sandbox.status()
-        return info.tags.get(CLIENT, ""), sandbox
+    async def _info(self, client: Token, sandbox_id: str) -> SandboxInfo:
+        """Describe a client's sandbox. Raises SandboxNotFoundError, also for another client's."""
+        info = await Operation(self._session.provider.get(sandbox_id))
+        if info.tags.get(CLIENT) != client.name:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", sandbox_id=sandbox_id)
+        return info
+
+    async def describe(self, client: Token, sandbox_id: str) -> dict[str, Any]:
+        """Describe a client's sandbox. Raises SandboxNotFoundError."""
+        return _described(await self._info(client, sandbox_id))
 
     async def of(self, client: Token) -> list[Mapping[str, Any]]:
         """Describe the sandboxes of a client."""
-        found = await self._session.list({CLIENT: client.name})
-        return [
-            {"id": info.id, "state": info.state, "created_at": info.created_at} for info in found
-        ]
+        return [_described(info) for info in await self._session.list({CLIENT: client.name})]
+
+    @contextlib.asynccontextmanager
+    async def link(
+        self, client: Token, sandbox_id: str, *, owner: bool
+    ) -> AsyncIterator[ByteStream]:
+        """Yield a new link to a sandbox's agent, which belongs to sandboxkit's event loop.
+
+        Raises ProviderUnavailableError for an owner's link at another replica than the one that started
+        the sandbox, because that one would end it. Raises what `Provider.open_link` does.
+        """
+        await self.find(client, sandbox_id)
+        lent = self._made.get(sandbox_id)
+        if owner and lent is None:
+            raise ProviderUnavailableError(
+                f"another replica started sandbox {sandbox_id!r}: connect to that one, by session affinity",
+                sandbox_id=sandbox_id,
+            )
+        stream = await Operation(self._session.provider.open_link(sandbox_id))
+        if lent is None or not owner:
+            yield stream
+            return
+        lent.links += 1
+        try:
+            yield stream
+        finally:
+            lent.links -= 1
+            lent.unlinked = time.monotonic()
+
+    async def renew(self, client: Token, sandbox_id: str, lifetime: float) -> None:
+        """Let a sandbox live `lifetime` seconds from now. Raises ConfigurationError if that is too long."""
+        self._check_lifetime(lifetime)
+        await (await self.find(client, sandbox_id)).renew(lifetime)
+        if lent := self._made.get(sandbox_id):
+            lent.ends = time.monotonic() + lifetime
+
+    async def why_ended(self, client: Token, sandbox_id: str) -> SandboxError:
+        """Return the error for a sandbox that has ended. Raises SandboxNotFoundError for an unknown one."""
+        await self.find(client, sandbox_id)
+        return await Operation(self._session.provider.why_ended(sandbox_id))
+
+    async def usage(self, client: Token, sandbox_id: str) -> dict[str, Any] | None:
+        """Return what a sandbox has used, None if the backend cannot tell."""
+        await self.find(client, sandbox_id)
+        usage = await Operation(self._session.provider.usage(sandbox_id))
+        return None if usage is None else dataclasses.asdict(usage)
 
     async def exec(
         self, client: Token, sandbox_id: str, wanted: ExecRequest
@@ -113,11 +265,22 @@ class ClientSandboxes:
         self._made.pop(sandbox_id, None)
 
     async def _forget_ended(self) -> None:
-        for sandbox_id, (_, sandbox) in tuple(self._made.items()):
+        for sandbox_id, lent in tuple(self._made.items()):
             try:
-                await sandbox.status()
+                await lent.sandbox.status()
             except SandboxNotFoundError:
                 self._made.pop(sandbox_id, None)
+
+
+def _described(info: SandboxInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "state": info.state,
+        "tags": unpack(info.tags),
+        "image": info.image,
+        "created_at": info.created_at,
+        "expires_at": info.expires_at,
+    }
 
 
 async def _stopped(sandbox: Sandbox) -> None:

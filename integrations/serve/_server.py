@@ -34,6 +34,7 @@ def serve(
         create_app(config),
         host=host,
         port=port,
+        ws="wsproto",
         access_log=False,  # metrics have it
         timeout_graceful_shutdown=int(config.drain),
         timeout_keep_alive=_KEEP_ALIVE,

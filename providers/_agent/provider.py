@@ -48,6 +48,7 @@ _RETURN_PATIENCE = 4.0
 _END_PATIENCE = 2.0
 """Seconds after the end of an agent's stream within which the backend reports its sandbox as ended."""
 
+_Lost = type[OutcomeUnknownError] | type[ProviderUnavailableError]
 InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
@@ -146,8 +147,10 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         `reason` is the agent's last message ("lifetime", a protocol error). "" means that the agent
         was killed (out of memory, `delete`, the daemon) or ended because its owner's stream broke.
         """
-        owner = "its agent was killed, or its owner is gone"
-        causes = {"": owner, "lifetime": "its lifetime is over"}
+        causes = {
+            "": "its agent was killed, or its owner is gone",
+            "lifetime": "its lifetime is over",
+        }
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} ended: {causes.get(reason, reason)}",
             provider=self.name,
@@ -319,9 +322,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         With `once`, for a request that must not be repeated, a lost answer is an
         OutcomeUnknownError; for any other one it is a ProviderUnavailableError.
         """
-        lost: type[OutcomeUnknownError] | type[ProviderUnavailableError] = (
-            OutcomeUnknownError if once else ProviderUnavailableError
-        )
+        lost: _Lost = OutcomeUnknownError if once else ProviderUnavailableError
         unknown = "; whether it ran, and how it ended, is unknown" if once else ""
         if isinstance(error, ConnectionEndedError):
             broke = f"the connection to sandbox {{!r}} broke during a call{unknown}"
@@ -344,7 +345,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         client: AgentClient | None,
         error: ConnectionEndedError,
         broke: str,
-        lost: type[OutcomeUnknownError] | type[ProviderUnavailableError] = ProviderUnavailableError,
+        lost: _Lost = ProviderUnavailableError,
     ) -> SandboxError:
         """Return the error for a connection that ended: why the sandbox ended, or else a `lost`."""
         if client is not None and isinstance(client.why_ended, SandboxTerminatedError):
@@ -358,6 +359,13 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         if client is not None and client.why_ended is not None:
             broken.add_note(f"it could not be reopened: {client.why_ended}")
         return broken
+
+    async def open_link(self, sandbox_id: str) -> ByteStream:
+        return await self._connect(sandbox_id)
+
+    async def why_ended(self, sandbox_id: str) -> SandboxError:
+        owner = self._known(sandbox_id).lifeline
+        return await self._why_ended(sandbox_id, (owner and owner.ended) or "")
 
     async def _lives(self, sandbox_id: str, client: AgentClient | None, reason: str) -> bool:
         """Whether a sandbox outlived a connection to it. It never outlives its owner's connection."""

@@ -41,6 +41,20 @@ def add(verbs: _options.Verbs) -> None:
         "--queue", metavar="N", type=int, default=2048, help="what may run or wait at most (2048)"
     )
     parser.add_argument(
+        "--sandboxes",
+        metavar="N",
+        type=int,
+        default=64,
+        help="sandboxes that are lent at most (64)",
+    )
+    parser.add_argument(
+        "--lifetime",
+        metavar="TIME",
+        type=_options.seconds,
+        default=3600.0,
+        help="what a lent sandbox may live (1h)",
+    )
+    parser.add_argument(
         "--deadline",
         metavar="TIME",
         type=_options.seconds,
@@ -73,6 +87,8 @@ def main(args: argparse.Namespace) -> int:
         tokens=service.read_tokens(args.tokens) if args.tokens else (),
         pool=args.pool,
         queue=args.queue,
+        sandboxes=args.sandboxes,
+        lifetime=args.lifetime,
         deadline=args.deadline,
         drain=args.drain,
         tags=("sandboxkit-serve", *args.tag),

@@ -1,0 +1,107 @@
+"""The paths below /v1/sandboxes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.websockets import WebSocket
+
+from sandboxkit import SandboxError
+from sandboxkit.integrations.serve._connected import while_connected, whole
+from sandboxkit.integrations.serve._errors import answer_of, described
+from sandboxkit.integrations.serve._gate import Client
+from sandboxkit.integrations.serve._link import carry
+from sandboxkit.integrations.serve._models import (
+    ExecRequest,
+    RenewRequest,
+    RunResult,
+    SandboxRequest,
+)
+from sandboxkit.integrations.serve._replica import Replica
+
+
+def lending(replica: Replica) -> APIRouter:
+    """Return the routes for the sandboxes of clients."""
+    router = APIRouter(prefix="/v1/sandboxes")
+    _add_sandboxes(router, replica)
+    _add_use(router, replica)
+    _add_provider(router, replica)
+    return router
+
+
+def _add_sandboxes(router: APIRouter, replica: Replica) -> None:
+    @router.post("", status_code=201)
+    async def create(body: SandboxRequest, client: Client, request: Request) -> dict[str, str]:
+        """Start a sandbox and return its id. It is deleted if the client goes away meanwhile."""
+        return {"id": await while_connected(request, replica.sandboxes.create(client, body))}
+
+    @router.get("")
+    async def listing(client: Client) -> list[Mapping[str, Any]]:
+        """List the client's sandboxes."""
+        return await replica.sandboxes.of(client)
+
+    @router.get("/{sandbox_id}")
+    async def get(sandbox_id: str, client: Client) -> Mapping[str, Any]:
+        """Describe a sandbox."""
+        return await replica.sandboxes.describe(client, sandbox_id)
+
+    @router.delete("/{sandbox_id}", status_code=204)
+    async def delete(sandbox_id: str, client: Client) -> None:
+        """Delete a sandbox; an unknown id is no error."""
+        await replica.sandboxes.delete(client, sandbox_id)
+
+
+def _add_use(router: APIRouter, replica: Replica) -> None:
+    @router.post("/{sandbox_id}/exec")
+    async def execute(
+        sandbox_id: str, body: ExecRequest, client: Client, request: Request
+    ) -> RunResult:
+        """Run a command to its end. It is killed if the client goes away."""
+        [result] = await whole(request, replica.exec(client, sandbox_id, body))
+        return result
+
+    @router.get("/{sandbox_id}/files")
+    async def read(sandbox_id: str, path: str, client: Client) -> Response:
+        """Return the content of a file."""
+        sandbox = await replica.sandboxes.find(client, sandbox_id)
+        content = await sandbox.read_file(path)
+        return Response(content, media_type="application/octet-stream")
+
+    @router.put("/{sandbox_id}/files", status_code=204)
+    async def write(sandbox_id: str, path: str, request: Request, client: Client) -> None:
+        """Write a file; the body is its content."""
+        sandbox = await replica.sandboxes.find(client, sandbox_id)
+        await sandbox.write_file(path, await request.body())
+
+    @router.post("/{sandbox_id}/renew", status_code=204)
+    async def renew(sandbox_id: str, body: RenewRequest, client: Client) -> None:
+        """Let a sandbox live `lifetime` seconds from now, at most the service's own."""
+        await replica.sandboxes.renew(client, sandbox_id, body.lifetime)
+
+
+def _add_provider(router: APIRouter, replica: Replica) -> None:
+    """Add what `Session("http://...")` needs besides."""
+
+    @router.delete("/creations/{key}")
+    async def undo(key: str, client: Client) -> dict[str, str]:
+        """Undo a creation, also one in progress; return the id of its sandbox, "" if there was none."""
+        return {"id": await replica.sandboxes.undo(client, key)}
+
+    @router.get("/{sandbox_id}/end")
+    async def end(sandbox_id: str, client: Client) -> dict[str, Any]:
+        """Return why a sandbox ended, as an error."""
+        return described(await replica.sandboxes.why_ended(client, sandbox_id))
+
+    @router.get("/{sandbox_id}/usage")
+    async def usage(sandbox_id: str, client: Client) -> dict[str, Any] | None:
+        """Return what a sandbox has used; null if the backend cannot tell."""
+        return await replica.sandboxes.usage(client, sandbox_id)
+
+    @router.websocket("/{sandbox_id}/link")
+    async def link(socket: WebSocket, sandbox_id: str, client: Client, owner: bool = False) -> None:
+        """Connect to a sandbox's agent. A sandbox with an owner ends a minute after its last such link."""
+        try:
+            async with replica.sandboxes.link(client, sandbox_id, owner=owner) as stream:
+                await carry(socket, stream)
+        except SandboxError as error:
+            await socket.send_denial_response(answer_of(error))

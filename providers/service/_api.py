@@ -1,0 +1,184 @@
+"""The client of a service's HTTP API: calls with time limits, and links to agents."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.provider import close_in_forks
+from sandboxkit.providers._hosted.ambiguous import no_answer
+from sandboxkit.providers._hosted.deadline import bounded
+from sandboxkit.providers._hosted.http_errors import retry_after
+from sandboxkit.providers.service._errors import NAME, RefusalError, error_of
+from sandboxkit.providers.service._stream import CLOSE_SECONDS, LinkStream
+
+__all__ = ["Json", "ServiceApi"]
+
+Json = Any
+"""The service's JSON, which is untyped."""
+
+URL_VARIABLE = "SANDBOXKIT_SERVICE_URL"
+TOKEN_VARIABLE = "SANDBOXKIT_SERVICE_TOKEN"
+
+
+class ServiceApi:
+    """A client for one event loop. The first call connects, and so does the next after `aclose`."""
+
+    def __init__(self, url: str | None, token: str | None, timeout: float) -> None:
+        """`timeout` (s) limits each call that names no limit of its own."""
+        self._url, self._token, self._timeout = url, token, timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """The service's address, without a slash at its end."""
+        return (self._url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
+
+    def check(self) -> None:
+        """Raise ConfigurationError when no call could succeed."""
+        if not self.url:
+            raise ConfigurationError(
+                f"provider 'service' needs the address of `sandboxkit serve`: set {URL_VARIABLE}, or "
+                "give Session('http://HOST:8080')",
+                provider=NAME,
+            )
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(
+                f"{self.url!r} is not the address of a service: give http://HOST:PORT or https://HOST",
+                provider=NAME,
+            )
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ConfigurationError(
+                f"the address of a service on {parts.hostname!r} has more than a host, a port and a path; "
+                f"give its token in {TOKEN_VARIABLE}",
+                provider=NAME,
+            )
+        token = self._secret()
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise ConfigurationError(
+                f"{TOKEN_VARIABLE} is not a token: it has spaces, line breaks or other characters that "
+                "tokens do not have",
+                provider=NAME,
+            )
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        *,
+        what: str,
+        sandbox_id: str | None = None,
+        seconds: float | None = None,
+    ) -> Json:
+        """Make a request below /v1/sandboxes and return the answer's JSON, None for an empty one.
+
+        Raises AmbiguousError if there was no answer within `seconds`, and the service's errors.
+        """
+
+        async def ask() -> Json:
+            async with self._connections().request(
+                method, f"{self.url}/v1/sandboxes{path}", json=body, headers=self._headers()
+            ) as answer:
+                return await answer.json() if answer.status != 204 else None
+
+        return await self._answered(ask(), what, sandbox_id, seconds or self._timeout)
+
+    async def link(self, sandbox_id: str, *, owner: bool) -> LinkStream:
+        """Open a link to a sandbox's agent. Raises what `call` does."""
+        query = "?owner=true" if owner else ""
+
+        async def ask() -> LinkStream:
+            connection = await self._connections().ws_connect(
+                f"{self.url}/v1/sandboxes/{sandbox_id}/link{query}",
+                headers=self._headers(),
+                timeout=aiohttp.ClientWSTimeout(
+                    ws_close=CLOSE_SECONDS  # pyright: ignore[reportCallIssue]  # attrs
+                ),
+                max_msg_size=0,
+            )
+            return LinkStream(connection)
+
+        return await self._answered(ask(), "connect to a sandbox", sandbox_id, self._timeout)
+
+    async def aclose(self) -> None:
+        """Close all connections. Idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _answered(
+        self, ask: Any, what: str, sandbox_id: str | None, seconds: float
+    ) -> Any:  # Any: what `ask` returns
+        async with _translated(what, sandbox_id):
+            return await bounded(ask, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
+
+    def _secret(self) -> str:
+        return self._token or os.environ.get(TOKEN_VARIABLE, "")
+
+    def _headers(self) -> Mapping[str, str]:
+        token = self._secret()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _connections(self) -> aiohttp.ClientSession:
+        self.check()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
+                timeout=aiohttp.ClientTimeout(total=None),
+                trust_env=True,
+                cookie_jar=aiohttp.CookieJar(unsafe=True),  # for the session affinity of a proxy
+                middlewares=(_refuse,),
+            )
+        return self._session
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    close_in_forks(made)  # an owner's link must not outlive its process
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return made
+
+
+async def _refuse(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Raise RefusalError for a status of 300 or above while its body is readable, WebSockets included."""
+    answer = await handler(request)
+    if answer.status < 300:
+        return answer
+    try:
+        text = (await answer.read()).decode(errors="replace")
+    finally:
+        answer.release()
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    raise RefusalError(answer.status, text, retry_after(headers))
+
+
+@asynccontextmanager
+async def _translated(what: str, sandbox_id: str | None) -> AsyncIterator[None]:
+    """Convert the client's exceptions to sandboxkit's errors."""
+    try:
+        yield
+    except SandboxError:  # some are also an OSError or a ValueError
+        raise
+    except RefusalError as refusal:
+        raise error_of(refusal, what, sandbox_id) from refusal
+    except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
+        raise no_answer(
+            error,
+            (aiohttp.ClientConnectorError, aiohttp.InvalidURL),
+            (aiohttp.ClientError, OSError, EOFError),
+            provider=NAME,
+            what=what,
+            sandbox_id=sandbox_id,
+            addresses=URL_VARIABLE,
+        ) from error

@@ -1,0 +1,49 @@
+"""The contract through `sandboxkit serve`, over local and docker."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit.provider import Provider
+from sandboxkit.providers.service import ServiceProvider
+from sandboxkit.testing.conformance import ProviderConformance
+from tests.conformance.hooks import VendorHooks
+from tests.docker_here import TEST_IMAGE, require_docker
+from tests.service_here import service
+
+
+@pytest.fixture(scope="class", autouse=True)
+def _service(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The class's service; its address is in the environment, as other processes expect it."""
+    assert request.cls is not None
+    if request.cls.backend == "docker":
+        require_docker()
+    with service(request.cls.backend) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SANDBOXKIT_SERVICE_URL", running.url)
+        VendorHooks.vendor = running.process.pid, running.url
+        yield
+
+
+class ServiceHooks(VendorHooks, ProviderConformance):
+    __test__ = False
+    backend: str
+    spec = "sandboxkit.providers.service:ServiceProvider"
+    silence_bound = 25.0
+    """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
+
+    @classmethod
+    def make_provider(cls) -> Provider:
+        return ServiceProvider()
+
+
+class TestServiceOverLocal(ServiceHooks):
+    __test__ = True
+    backend = "local"
+
+
+class TestServiceOverDocker(ServiceHooks):
+    __test__ = True
+    backend = "docker"
+    image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
+    other_user = "nobody"
