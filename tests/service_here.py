@@ -14,6 +14,8 @@ class Service:
 
     url: str
     process: subprocess.Popen[str]
+    tag: str = ""
+    """The tag of its sandboxes, if the test gave it one."""
 
 
 @contextlib.contextmanager
@@ -27,7 +29,7 @@ def service(provider: str, *arguments: str) -> Iterator[Service]:
         words = (word for line in lines for word in line.split())
         url = next((word for word in words if word.startswith("http://")), None)
         assert url is not None, f"the service ended with status {process.wait()}"
-        reader = threading.Thread(target=lambda: [print(line, end="") for line in lines])
+        reader = threading.Thread(target=lambda: sys.stdout.writelines(lines))
         reader.start()  # a full pipe would stop the service
         try:
             yield Service(url, process)

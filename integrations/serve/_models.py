@@ -143,7 +143,12 @@ class SandboxRequest(_Strict):
     owned: bool = Field(
         default=False, description="Whether it ends a minute after its owner's last link."
     )
-    key: str | None = Field(default=None, max_length=64, description="Identifies this creation.")
+    key: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Identifies this creation, so that it can be undone. With a key, a lifetime that is too "
+        "long is refused, and the tags may be reserved ones.",
+    )
 
 
 class RenewRequest(_Strict):

@@ -31,6 +31,7 @@ from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._lent_tags import CLIENT, pack, unpack
 from sandboxkit.integrations.serve._models import ExecRequest, RunResult, SandboxRequest
 from sandboxkit.integrations.serve._tokens import Token
+from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo
 
 _OUTPUT = 8 * 1024 * 1024
@@ -94,7 +95,8 @@ class ClientSandboxes:
         """Start a sandbox and return its id.
 
         Raises BusyError if the replica has `sandboxes` already, or the client as many as its quota.
-        Raises ConfigurationError for an owned one if its lifetime is longer than the service's.
+        Raises ConfigurationError for one with a key if its lifetime is longer than the service's, or if the
+        backend's sandboxes have no agent.
         """
         key = (client.name, wanted.key or "")
         if not wanted.key:
@@ -129,10 +131,11 @@ class ClientSandboxes:
         if reason := self._full(client):
             raise BusyError(f"{reason}; delete one", _RETRY_AFTER)
         lifetime = wanted.lifetime or self._config.lifetime
-        if wanted.owned:
+        if wanted.key:
             self._check_lifetime(lifetime)
+            self._check_link()
         lifetime = min(lifetime, self._config.lifetime)
-        tags = pack(wanted.tags) if wanted.owned else wanted.tags
+        tags = pack(wanted.tags) if wanted.key else wanted.tags
         given: dict[str, Any] = {**self._config.options}  # Any: the session's options
         given |= wanted.model_dump(exclude_defaults=True, exclude={"owned", "key"})
         given |= {"lifetime": lifetime, "tags": {**tags, CLIENT: client.name}}
@@ -150,6 +153,14 @@ class ClientSandboxes:
         ends = time.monotonic() + lifetime
         self._made[sandbox.id] = _Lent(client.name, sandbox, ends, wanted.owned, wanted.key)
         return sandbox.id
+
+    def _check_link(self) -> None:
+        provider = self._session.provider
+        if type(provider).open_link is Provider.open_link:
+            raise ConfigurationError(
+                f"the service's provider {provider.name!r} has no agent in its sandboxes, so it cannot lend "
+                "them to a Session; run `sandboxkit serve` with another provider"
+            )
 
     def _check_lifetime(self, lifetime: float) -> None:
         if lifetime > self._config.lifetime:

@@ -1,0 +1,277 @@
+"""`Session("http://...")`: a service's sandboxes as if they were made here."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from sandboxkit import (
+    AuthenticationError,
+    CapacityError,
+    ConfigurationError,
+    Operation,
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+    Sandbox,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
+    Session,
+)
+from sandboxkit.providers.local._state import StateDir
+from sandboxkit.providers.service import ServiceProvider
+from sandboxkit.testing.conformance._base import DEADLINE, token, until
+from tests.serve.conftest import Serve
+from tests.serve.graders import Mortal
+from tests.service_here import Service, service
+
+ALICE, BOB = "a" * 20, "b" * 20
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """A service with two clients, in a process of its own."""
+    (tmp_path / "tokens").write_text(f"alice {ALICE} 2\nbob {BOB}\n")
+    tag = f"lending:{token()}"
+    with service("local", "--tokens", str(tmp_path / "tokens"), "--tag", tag) as running:
+        running.tag = tag
+        yield running
+
+
+Lent = Callable[..., Session]
+
+
+@pytest.fixture
+def lent() -> Iterator[Lent]:
+    """Open sessions of a service; they and their providers end with the test."""
+    providers: list[ServiceProvider] = []
+
+    def opened(url: str, secret: str) -> Session:
+        providers.append(ServiceProvider(url, token=secret))
+        return Session(providers[-1])
+
+    yield opened
+    for provider in providers:
+        Operation(provider.aclose()).result(DEADLINE)
+
+
+def of(running: Service) -> list[str]:
+    """The service's sandboxes, as its machine sees them."""
+    return [info.id for info in Sandbox.list(running.tag, provider="local").result(DEADLINE)]
+
+
+def test_a_url_is_a_provider(serve: Serve) -> None:
+    url = serve(provider="local", pool=0)
+    with Session(url) as session:
+        assert session.provider_name == "service"
+        assert session.run(["echo", "far"]).result(DEADLINE).stdout == "far\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "SANDBOXKIT_SERVICE_URL"),
+        ("ftp://host", "give http://HOST:PORT"),
+        ("http://", "give http://HOST:PORT"),
+        ("http://user:secret@host", "SANDBOXKIT_SERVICE_TOKEN"),
+        ("http://host?token=secret", "SANDBOXKIT_SERVICE_TOKEN"),
+    ],
+)
+def test_a_bad_address_is_refused_before_anything_happens(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        Session(ServiceProvider(url))
+    assert "secret" not in str(caught.value)
+
+
+def test_nobody_there_is_no_fault_of_the_caller() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (
+        Session(f"http://127.0.0.1:{port}") as session,
+        pytest.raises(ProviderUnavailableError, match="SANDBOXKIT_SERVICE_URL"),
+    ):
+        session.run(["true"]).result(DEADLINE)
+
+
+def test_another_server_is_told_apart(serve: Serve) -> None:
+    url = serve(provider="local", pool=0) + "/elsewhere"
+    with (
+        Session(url) as session,
+        pytest.raises(ConfigurationError, match="the address of `sandboxkit serve`"),
+    ):
+        session.run(["true"]).result(DEADLINE)
+
+
+def test_tokens_quotas_and_owners_are_the_service_s(running: Service, lent: Lent) -> None:
+    with (
+        lent(running.url, "c" * 20) as session,
+        pytest.raises(AuthenticationError, match="SANDBOXKIT_SERVICE_TOKEN") as caught,
+    ):
+        session.run(["true"]).result(DEADLINE)
+    assert "c" * 20 not in str(caught.value)
+    with lent(running.url, ALICE) as hers, lent(running.url, BOB) as his:
+        made = [hers.sandbox().start().result(DEADLINE) for _ in range(2)]
+        with pytest.raises(CapacityError, match="'alice' has 2 sandboxes, its quota"):
+            hers.sandbox().start().result(DEADLINE)
+        assert made[0].id is not None
+        assert his.list().result(DEADLINE) == []
+        with pytest.raises(SandboxNotFoundError):
+            his.from_id(made[0].id).result(DEADLINE)
+        with pytest.raises(SandboxNotFoundError):
+            Operation(his.provider.open_link(made[0].id)).result(DEADLINE)
+        Operation(his.provider.delete(made[0].id)).result(DEADLINE)
+        assert made[0].exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
+    assert of(running) == []
+
+
+def test_a_lifetime_beyond_the_service_s_is_refused(serve: Serve) -> None:
+    url = serve(provider="local", pool=0, lifetime=100)
+    with Session(url, lifetime=50) as session:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        with pytest.raises(ConfigurationError, match="lifetime=101"):
+            sandbox.renew(101).result(DEADLINE)
+        sandbox.renew(99).result(DEADLINE)
+        with pytest.raises(ConfigurationError, match="lifetime=101"):
+            session.sandbox(lifetime=101).start().result(DEADLINE)
+
+
+def test_a_backend_without_an_agent_lends_none(serve: Serve) -> None:
+    url = serve(provider=Mortal(), pool=0)
+    with (
+        Session(url) as session,
+        pytest.raises(ConfigurationError, match="no agent"),
+    ):
+        session.sandbox().start().result(DEADLINE)
+    assert httpx.get(f"{url}/v1/sandboxes").json() == []
+
+
+_CLIENT = """
+import sys
+from sandboxkit import Session
+with Session(sys.argv[1]) as session:
+    sandboxes = [session.sandbox().start().result() for _ in range(2)]
+    process = sandboxes[0].exec(["sh", "-c", "echo ready; sleep 1000"])
+    print(next(iter(process.stdout.lines())), flush=True)
+    process.result()
+"""
+
+
+def test_a_killed_client_leaves_nothing(serve: Serve, http: httpx.Client) -> None:
+    url = serve(provider="local", pool=0, lease=2)
+    command = [sys.executable, "-c", _CLIENT, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+        assert len(http.get(f"{url}/v1/sandboxes").json()) == 2
+        client.kill()
+    until(lambda: http.get(f"{url}/v1/sandboxes").json() == [], "nothing is left", 60)
+
+
+def test_a_client_that_never_comes_for_its_sandbox_leaves_nothing(
+    serve: Serve, http: httpx.Client
+) -> None:
+    url = serve(provider="local", pool=0, lease=1)
+    assert http.post(f"{url}/v1/sandboxes", json={"owned": True}).status_code == 201
+    until(lambda: http.get(f"{url}/v1/sandboxes").json() == [], "nothing is left", 60)
+
+
+def test_an_idle_owner_keeps_its_sandbox(serve: Serve) -> None:
+    url = serve(provider="local", pool=0, lease=1)
+    with Session(url) as session:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        time.sleep(4)  # beyond the lease
+        assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
+
+
+def test_a_detached_sandbox_outlives_its_session(serve: Serve) -> None:
+    url = serve(provider="local", pool=0, lease=1)
+    with Session(url) as session:
+        sandbox = session.sandbox(detach=True).start().result(DEADLINE)
+        assert sandbox.id is not None
+    time.sleep(4)  # beyond the lease
+    with Session(url) as session:
+        again = session.from_id(sandbox.id).result(DEADLINE)
+        assert again.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
+        again.stop().result(DEADLINE)
+
+
+def test_a_killed_service_has_no_outcome_and_leaves_nothing(running: Service, lent: Lent) -> None:
+    session = lent(running.url, ALICE)
+    sandbox = session.sandbox().start().result(DEADLINE)
+    process = sandbox.exec(["sh", "-c", "echo ready; sleep 1000"])
+    assert next(iter(process.stdout.lines())) == "ready"
+    running.process.kill()
+    error = process.exception(120)
+    assert isinstance(error, OutcomeUnknownError), repr(error)
+    until(lambda: of(running) == [], "its sandboxes are gone", 60)
+    with pytest.raises(ProviderUnavailableError):
+        session.sandbox().start().result(120)
+    with pytest.raises(ExceptionGroup, match="could not be stopped"):
+        session.close().result(120)
+
+
+def test_an_agent_that_dies_is_no_fault_of_the_command(running: Service, lent: Lent) -> None:
+    with lent(running.url, ALICE) as session:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        process = sandbox.exec(["sh", "-c", "echo ready; sleep 1000"])
+        assert next(iter(process.stdout.lines())) == "ready"
+        meta = StateDir().load(str(sandbox.id))
+        assert meta is not None
+        os.kill([*meta.processes][-1], signal.SIGKILL)
+        error = process.exception(60)
+        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert not error.by_command
+        assert not error.out_of_memory
+
+
+def test_another_replica_sends_the_owner_to_the_first(serve: Serve) -> None:
+    first, second = (serve(provider="local", pool=0) for _ in range(2))
+    with Session(first) as session, Session(second) as elsewhere:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        assert sandbox.id is not None
+        link = f"/v1/sandboxes/{sandbox.id}/link"
+        answer = _upgrade(second, f"{link}?owner=true")
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        assert b"session affinity" in answer
+        other = elsewhere.from_id(sandbox.id).result(DEADLINE)
+        assert other.exec(["echo", "both"]).result(DEADLINE).stdout == "both\n"
+
+
+def _upgrade(url: str, path: str) -> bytes:
+    """The answer to the request for a WebSocket."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), 30) as connection:
+        connection.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        return _read(connection)
+
+
+def _read(connection: socket.socket) -> bytes:
+    answer = b""
+    while b"}" not in answer and (piece := connection.recv(65536)):
+        answer += piece
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/v1/grade", "/v1/run", "/run_code", "/v1/sandboxes", "/nowhere"])
+def test_a_token_is_checked_before_a_body_is_read(running: Service, path: str) -> None:
+    parts = urlsplit(running.url)
+    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
+        connection.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "Authorization: Bearer wrong\r\nContent-Length: 60000000\r\n\r\n{".encode()
+        )
+        assert _read(connection).startswith(b"HTTP/1.1 401")  # the rest of the body never comes
+
+
+def test_a_link_needs_a_token(running: Service) -> None:
+    assert _upgrade(running.url, "/v1/sandboxes/any/link").startswith(b"HTTP/1.1 401")
