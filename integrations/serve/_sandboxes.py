@@ -8,6 +8,7 @@ sandbox ends it with its lifetime and, if it has an owner, a minute after the ow
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -34,6 +35,7 @@ from sandboxkit.integrations.serve._tokens import Token
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo
 
+_log = logging.getLogger(__name__)
 _OUTPUT = 8 * 1024 * 1024
 _RETRY_AFTER = 10
 _TEND_SECONDS = 1.0
@@ -75,21 +77,23 @@ class ClientSandboxes:
 
     async def tend(self) -> None:
         """End sandboxes whose owner has gone or whose lifetime is over; runs until it is cancelled."""
+        ending: dict[str, asyncio.Task[None]] = {}
         while True:
             await asyncio.sleep(_TEND_SECONDS)
-            over = [
-                sandbox_id
-                for sandbox_id, lent in self._made.items()
-                if lent.is_over(self._config.lease)
-            ]
-            await asyncio.gather(*map(self._end, over))
+            for sandbox_id, lent in self._made.items():
+                if sandbox_id not in ending and lent.is_over(self._config.lease):
+                    # Each in a task of its own: a backend that hangs for one must not keep the others.
+                    ending[sandbox_id] = asyncio.create_task(self._end(sandbox_id, lent))
+            for sandbox_id in [each for each, task in ending.items() if task.done()]:
+                await ending.pop(sandbox_id)
 
-    async def _end(self, sandbox_id: str) -> None:
-        lent = self._made.get(sandbox_id)
-        if lent is not None:
-            with contextlib.suppress(SandboxError):  # the next round tries again
-                await lent.sandbox.stop()
-                self._made.pop(sandbox_id, None)
+    async def _end(self, sandbox_id: str, lent: _Lent) -> None:
+        try:
+            await lent.sandbox.stop()
+        except SandboxError as error:
+            _log.warning("sandbox %s could not be ended, and is tried again: %s", sandbox_id, error)
+        else:
+            self._made.pop(sandbox_id, None)
 
     async def create(self, client: Token, wanted: SandboxRequest) -> str:
         """Start a sandbox and return its id.

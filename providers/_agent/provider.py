@@ -206,26 +206,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             starved=lambda: self._starved(instance),
         )
 
-    async def _prefer(self, sandbox_id: str, stream: ByteStream) -> None:
-        """Send later requests over this faster stream; the owner's stream remains the lifeline.
-
-        A stream that the agent refuses is closed, and nothing changes.
-        """
-        instance = self._known(sandbox_id)
-        try:
-            client = await AgentClient.start(
-                stream,
-                requests.hello(None, beside_owner=True),
-                patience=_CONNECT_PATIENCE,
-                starved=lambda: self._starved(instance),
-            )
-        except (ConnectionEndedError, SilentError):
-            return
-        if instance.lifeline is not None:
-            instance.client = client
-        else:  # it was deleted meanwhile
-            await client.aclose()
-
     async def _client(self, sandbox_id: str) -> AgentClient:
         """Return the live connection to a sandbox, and open it with `_connect` if there is none."""
         client = self._known(sandbox_id).client

@@ -22,6 +22,8 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers._agent import requests
+from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
@@ -50,6 +52,8 @@ _GRACE = 30.0
 by this time, unless the agent notices the owner's death by itself."""
 _LEAVING = 1.0
 """Seconds to wait for an agent that lost its owner to end its sandbox."""
+_PREFER_PATIENCE = 8.0
+"""Seconds that an agent may take to answer on a faster stream."""
 _START_ANSWERS = 2.5
 """Time limit of a start in multiples of `timeout`; a start waits for four answers of the daemon."""
 
@@ -357,6 +361,26 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
     def _grace(self, stream: ByteStream) -> float:
         # The daemon, or the network to it, may break a stream; a direct stream cannot break.
         return _GRACE if isinstance(stream, AttachStream) else 0.0
+
+    async def _prefer(self, sandbox_id: str, stream: ByteStream) -> None:
+        """Send later requests over this faster stream; the owner's stream remains the lifeline.
+
+        A stream that the agent refuses is closed, and nothing changes.
+        """
+        instance = self._known(sandbox_id)
+        try:
+            client = await AgentClient.start(
+                stream,
+                requests.hello(None, beside_owner=True),
+                patience=_PREFER_PATIENCE,
+                starved=lambda: self._starved(instance),
+            )
+        except (ConnectionEndedError, SilentError):
+            return
+        if instance.lifeline is not None:
+            instance.client = client
+        else:  # it was deleted meanwhile
+            await client.aclose()
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         if self._known(sandbox_id).deletions:

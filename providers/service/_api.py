@@ -2,9 +2,9 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,9 +19,9 @@ from sandboxkit.providers.service._stream import CLOSE_SECONDS, LinkStream
 
 __all__ = ["Json", "ServiceApi"]
 
+_T = TypeVar("_T")
 Json = Any
 """The service's JSON, which is untyped."""
-
 URL_VARIABLE = "SANDBOXKIT_SERVICE_URL"
 TOKEN_VARIABLE = "SANDBOXKIT_SERVICE_TOKEN"
 
@@ -114,8 +114,8 @@ class ServiceApi:
             await session.close()
 
     async def _answered(
-        self, ask: Any, what: str, sandbox_id: str | None, seconds: float
-    ) -> Any:  # Any: what `ask` returns
+        self, ask: Awaitable[_T], what: str, sandbox_id: str | None, seconds: float
+    ) -> _T:
         async with _translated(what, sandbox_id):
             return await bounded(ask, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
 

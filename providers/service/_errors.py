@@ -21,17 +21,16 @@ __all__ = ["NAME", "RefusalError", "error_of", "rebuilt"]
 NAME = "service"
 
 _KINDS: dict[str, type[SandboxError]] = {
-    kind.__name__: kind
-    for kind in (
-        AuthenticationError,
-        CapacityError,
-        ConfigurationError,
-        ImageNotFoundError,
-        ProviderUnavailableError,
-        SandboxNotFoundError,
-        SandboxStartError,
-    )
-} | {"BusyError": CapacityError, "NoRoomError": CapacityError}
+    "AuthenticationError": AuthenticationError,
+    "BusyError": CapacityError,
+    "CapacityError": CapacityError,
+    "ConfigurationError": ConfigurationError,
+    "ImageNotFoundError": ImageNotFoundError,
+    "NoRoomError": CapacityError,
+    "ProviderUnavailableError": ProviderUnavailableError,
+    "SandboxNotFoundError": SandboxNotFoundError,
+    "SandboxStartError": SandboxStartError,
+}
 _BY_STATUS: dict[int, type[SandboxError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
