@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from sandboxkit import ConfigurationError, Session
 from sandboxkit.provider import Provider
 from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance import ProviderConformance
+from sandboxkit.testing.conformance._base import DEADLINE
 from tests.conformance.hooks import VendorHooks
 from tests.docker_here import TEST_IMAGE, require_docker
 from tests.service_here import service
@@ -47,3 +50,8 @@ class TestServiceOverDocker(ServiceHooks):
     backend = "docker"
     image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
     other_user = "nobody"
+
+    def test_a_full_disk_is_a_file_error(self, session: Session, large: Path) -> None:
+        """The service's backend refuses the option, which this side cannot know before."""
+        with pytest.raises(ConfigurationError, match="disk_mb=16"):
+            session.sandbox(disk_mb=16).start().result(DEADLINE)

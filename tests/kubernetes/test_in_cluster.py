@@ -43,17 +43,18 @@ def test_the_reward_job_scores_in_pods_beside_its_own(cluster: Cluster, namespac
 
 
 def with_this_checkout(job: dict[str, Any]) -> dict[str, Any]:
-    """The job with the tests' image, and this checkout and its packages where one's own image would be."""
+    """The job or deployment with the tests' image, and this checkout and its packages where one's own image would be."""
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     folders = {ROOT, PACKAGES, Path(sandboxkit.__file__).resolve().parents[1]}
-    pod["volumes"] = [
+    mounted = [
         {"name": f"host-{number}", "hostPath": {"path": str(folder)}}
         for number, folder in enumerate(folders)
     ]
-    container["volumeMounts"] = [
+    pod["volumes"] = [*pod.get("volumes", []), *mounted]
+    container["volumeMounts"] = container.get("volumeMounts", []) + [
         {"name": volume["name"], "mountPath": volume["hostPath"]["path"], "readOnly": True}
-        for volume in pod["volumes"]
+        for volume in mounted
     ]
     container |= {"image": IMAGE, "workingDir": str(ROOT), "resources": {}}
     paths = ":".join(str(folder) for folder in folders)
