@@ -26,6 +26,8 @@ from sandboxkit.providers.kubernetes import _spec as kubernetes
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.providers.modal import ModalProvider
 from sandboxkit.providers.modal import _spec as modal
+from sandboxkit.providers.service import ServiceProvider
+from sandboxkit.providers.service import _spec as service
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
@@ -36,6 +38,7 @@ CHECKS: dict[str, Callable[[SandboxSpec], None]] = {
     "e2b": e2b.check,
     "daytona": daytona.check,
     "modal": modal.check,
+    "service": service.check,
 }
 KINDS: dict[str, type[Provider]] = {
     "local": LocalProvider,
@@ -44,6 +47,7 @@ KINDS: dict[str, type[Provider]] = {
     "e2b": E2BProvider,
     "daytona": DaytonaProvider,
     "modal": ModalProvider,
+    "service": ServiceProvider,
 }
 WITH: dict[str, dict[str, Any]] = {
     "yes": {},
@@ -70,7 +74,8 @@ BETWEEN = """
 ## Which provider honours what
 
 The table shows the result of each provider's own check. A provider refuses an unsupported option
-with `ConfigurationError` before it creates anything.
+with `ConfigurationError` before it creates anything. `service` passes the options on to the backend of
+`sandboxkit serve`, which decides when the sandbox starts.
 
 """
 

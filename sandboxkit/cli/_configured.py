@@ -12,6 +12,7 @@ _ANY = {
     "e2b": ("E2B_API_KEY",),
     "kubernetes": ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "~/.kube/config"),
     "modal": ("MODAL_TOKEN_ID", "MODAL_CONFIG_PATH", "~/.modal.toml"),
+    "service": ("SANDBOXKIT_SERVICE_URL",),
 }
 """The variables and files that each backend's client reads. A backend needs at least one of its own."""
 
