@@ -58,8 +58,8 @@ _NAMED = 8
 class Session:
     """Sandboxes that share a provider, default options and a lifetime.
 
-    `provider` is a name, a Provider, or None for SANDBOXKIT_PROVIDER, else local on Linux and
-    docker elsewhere. `max_concurrency` caps how many sandboxes live or start at a time; further
+    `provider` is a name, a service's URL, a Provider, or None for SANDBOXKIT_PROVIDER, else local on
+    Linux and docker elsewhere. `max_concurrency` caps how many sandboxes live or start at a time; further
     ones wait. `max_live` caps them over all processes of this user on this machine, separately for
     the local and the docker provider; its default is SANDBOXKIT_MAX_LIVE, if set. It must be the
     same in all processes. `pool` is a number, or `(least, most)`: the session keeps up to so many

@@ -112,9 +112,8 @@ class ServiceProvider(AgentProvider[Instance]):
         body = {"lifetime": lifetime}
         await self._asked("POST", sandbox_id, "/renew", body, what="renew a sandbox")
 
-    async def usage(self, sandbox_id: str) -> Usage | None:  # type: ignore[override]
-        found = await self._asked("GET", sandbox_id, "/usage", what="measure a sandbox")
-        return None if found is None else Usage(**found)
+    async def usage(self, sandbox_id: str) -> Usage:
+        return Usage(**await self._asked("GET", sandbox_id, "/usage", what="measure a sandbox"))
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not _ID.fullmatch(sandbox_id):

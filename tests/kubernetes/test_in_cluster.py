@@ -47,7 +47,7 @@ def with_this_checkout(job: dict[str, Any]) -> dict[str, Any]:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     folders = {ROOT, PACKAGES, Path(sandboxkit.__file__).resolve().parents[1]}
-    mounted = [
+    mounted: list[dict[str, Any]] = [
         {"name": f"host-{number}", "hostPath": {"path": str(folder)}}
         for number, folder in enumerate(folders)
     ]

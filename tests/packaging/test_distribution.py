@@ -114,6 +114,7 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
         ("daytona", "daytona_api_client_async"),
         ("modal", "modal"),
         ("kubernetes", "yaml"),
+        ("service", "aiohttp"),
     ],
 )
 def test_a_provider_without_its_package_names_ours(name: str, package: str, tmp_path: Path) -> None:
