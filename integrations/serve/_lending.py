@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.websockets import WebSocket
 
 from sandboxkit import SandboxError
+from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._connected import while_connected, whole
 from sandboxkit.integrations.serve._errors import answer_of, described
 from sandboxkit.integrations.serve._gate import Client
@@ -103,5 +104,5 @@ def _add_provider(router: APIRouter, replica: Replica) -> None:
         try:
             async with replica.sandboxes.link(client, sandbox_id, owner=owner) as stream:
                 await carry(socket, stream)
-        except SandboxError as error:
+        except (BusyError, SandboxError) as error:
             await socket.send_denial_response(answer_of(error))

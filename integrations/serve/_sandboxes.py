@@ -38,6 +38,8 @@ from sandboxkit.types import SandboxInfo
 _log = logging.getLogger(__name__)
 _OUTPUT = 8 * 1024 * 1024
 _RETRY_AFTER = 10
+_LINKS = 64
+"""How many links to one sandbox may be open at a time; each process that uses it has one."""
 _TEND_SECONDS = 1.0
 _AGENT_SECONDS = 10.0
 """Seconds for which a sandbox may end by itself, and its client may ask why."""
@@ -74,6 +76,8 @@ class ClientSandboxes:
         self._starting: Counter[str] = Counter()
         self._creations: dict[tuple[str, str], asyncio.Task[str]] = {}
         """The creations in progress that have a key."""
+        self._links: Counter[str] = Counter()
+        """How many links to each sandbox are open."""
 
     async def tend(self) -> None:
         """End sandboxes whose owner has gone or whose lifetime is over; runs until it is cancelled."""
@@ -212,7 +216,8 @@ class ClientSandboxes:
         """Yield a new link to a sandbox's agent, which belongs to sandboxkit's event loop.
 
         Raises ProviderUnavailableError for an owner's link at another replica than the one that started
-        the sandbox, because that one would end it. Raises what `Provider.open_link` does.
+        the sandbox, because that one would end it, BusyError beyond 64 links to it, and what
+        `Provider.open_link` does.
         """
         await self.find(client, sandbox_id)
         lent = self._made.get(sandbox_id)
@@ -221,16 +226,21 @@ class ClientSandboxes:
                 f"another replica started sandbox {sandbox_id!r}: connect to that one, by session affinity",
                 sandbox_id=sandbox_id,
             )
-        stream = await Operation(self._session.provider.open_link(sandbox_id))
-        if lent is None or not owner:
-            yield stream
-            return
-        lent.links += 1
+        if self._links[sandbox_id] >= _LINKS:
+            raise BusyError(f"sandbox {sandbox_id!r} has {_LINKS} open links", _RETRY_AFTER)
+        self._links[sandbox_id] += 1
+        owned = lent if owner else None
+        if owned is not None:
+            owned.links += 1
         try:
-            yield stream
+            yield await Operation(self._session.provider.open_link(sandbox_id))
         finally:
-            lent.links -= 1
-            lent.unlinked = time.monotonic()
+            self._links[sandbox_id] -= 1
+            if not self._links[sandbox_id]:
+                del self._links[sandbox_id]
+            if owned is not None:
+                owned.links -= 1
+                owned.unlinked = time.monotonic()
 
     async def renew(self, client: Token, sandbox_id: str, lifetime: float) -> None:
         """Let a sandbox live `lifetime` seconds from now. Raises ConfigurationError if that is too long."""

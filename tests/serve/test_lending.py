@@ -1,5 +1,6 @@
 """`Session("http://...")`: a service's sandboxes as if they were made here."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -165,14 +166,14 @@ with Session(sys.argv[1]) as session:
 
 def test_a_killed_client_leaves_nothing(serve: Serve) -> None:
     tag = f"lending:{token()}"
-    url = serve(provider="local", pool=0, lease=2, tags=(tag,))
+    url = serve(provider="local", pool=0, lease=10, tags=(tag,))
     command = [sys.executable, "-c", _CLIENT, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
         assert len(tagged(tag)) == 2
         client.kill()
-    until(lambda: tagged(tag) == [], "nothing is left", 60)
+    until(lambda: tagged(tag) == [], "nothing is left", 120)
 
 
 def test_a_client_that_never_comes_for_its_sandbox_leaves_nothing(
@@ -185,10 +186,10 @@ def test_a_client_that_never_comes_for_its_sandbox_leaves_nothing(
 
 
 def test_an_idle_owner_keeps_its_sandbox(serve: Serve) -> None:
-    url = serve(provider="local", pool=0, lease=1)
+    url = serve(provider="local", pool=0, lease=10)
     with Session(url) as session:
         sandbox = session.sandbox().start().result(DEADLINE)
-        time.sleep(4)  # beyond the lease
+        time.sleep(13)  # beyond the lease
         assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
 
 
@@ -250,11 +251,15 @@ def _upgrade(url: str, path: str) -> bytes:
     """The answer to the request for a WebSocket."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), 30) as connection:
-        connection.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
-        )
+        connection.sendall(_request(path))
         return _read(connection)
+
+
+def _request(path: str) -> bytes:
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    ).encode()
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -273,6 +278,21 @@ def test_a_token_is_checked_before_a_body_is_read(running: Service, path: str) -
             "Authorization: Bearer wrong\r\nContent-Length: 60000000\r\n\r\n{".encode()
         )
         assert _read(connection).startswith(b"HTTP/1.1 401")  # the rest of the body never comes
+
+
+def test_links_to_a_sandbox_are_bounded(serve: Serve) -> None:
+    url = serve(provider="local", pool=0)
+    with Session(url) as session, contextlib.ExitStack() as stack:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        parts = urlsplit(url)
+        for _ in range(63):  # beside the session's own
+            connection = socket.create_connection((parts.hostname, parts.port), 30)
+            stack.enter_context(connection)
+            connection.sendall(_request(f"/v1/sandboxes/{sandbox.id}/link"))
+            assert connection.recv(65536).startswith(b"HTTP/1.1 101")
+        answer = _upgrade(url, f"/v1/sandboxes/{sandbox.id}/link")
+        assert answer.startswith(b"HTTP/1.1 429"), answer
+        assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
 
 
 def test_a_link_needs_a_token(running: Service) -> None:
