@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandboxkit import _arguments
 from sandboxkit._state_folder import state_folder
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.provider import Provider
 
 _WAITING = 1 << 40
 """Offset of a byte beyond all places; waiting processes hold a shared lock on it."""
@@ -128,3 +130,23 @@ def _command(pid: int) -> str:
     except OSError:
         return "of another namespace" if pid <= 0 else "which has ended"
     return " ".join(b" ".join(words).decode(errors="replace").split())[:80]
+
+
+def places(provider: Provider, max_live: int | None) -> MachineSemaphore | None:
+    """Return the semaphore of `max_live`, or of SANDBOXKIT_MAX_LIVE; None without a cap."""
+    name = "max_live"
+    if max_live is None and provider.on_this_machine:
+        given = os.environ.get("SANDBOXKIT_MAX_LIVE")
+        if not given:
+            return None
+        name = "SANDBOXKIT_MAX_LIVE"
+        max_live = int(given) if given.isdecimal() else _arguments.refuse(name, given, "a number")
+    if max_live is None:
+        return None
+    _arguments.integer(name, max_live)
+    if not provider.on_this_machine:
+        raise ConfigurationError(
+            f"max_live={max_live}: the sandboxes of {provider.name!r} are not on this machine; "
+            "use max_concurrency"
+        )
+    return MachineSemaphore(provider.name, max_live)

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 
+from sandboxkit import _arguments
 from sandboxkit._balance import Bucket, Coming, Do, PoolRequest, PoolState, PoolStep, worn
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._limiter import Limiter, Release
-from sandboxkit.errors import SandboxNotCleanError, SandboxNotFoundError
+from sandboxkit.errors import ConfigurationError, SandboxNotCleanError, SandboxNotFoundError
 from sandboxkit.provider import Provider
 from sandboxkit.types import PoolStats, SandboxSpec
 
@@ -313,3 +314,26 @@ class Pool:
     def _gone(self, _: asyncio.Task[None]) -> None:
         self._state.leaving -= 1
         self.balance()
+
+
+def bounds(
+    pool: int | tuple[int, int], max_concurrency: int | None, spec: SandboxSpec
+) -> tuple[int, int]:
+    """Return the least and most sandboxes of `pool=`. Raises ConfigurationError for what cannot be kept."""
+    name = "pool"
+    least, most = pool if isinstance(pool, tuple) and len(pool) == 2 else (0, pool)
+    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
+        _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
+    if not isinstance(most, int) or _arguments.integer(name, most) < least:
+        _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
+    if max_concurrency is not None and most > max_concurrency:
+        raise ConfigurationError(
+            f"pool={pool!r} with max_concurrency={max_concurrency}: sandboxes in the pool count towards "
+            "max_concurrency; raise it to the pool's size"
+        )
+    if not poolable(spec):
+        raise ConfigurationError(
+            f"pool={pool!r} cannot be combined with detach=True or a command among the session's options; "
+            "give these to sandbox()"
+        )
+    return least, most

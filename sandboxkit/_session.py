@@ -25,10 +25,10 @@ from sandboxkit import (
 )
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._limiter import Limiter
-from sandboxkit._machine_semaphore import MachineSemaphore
+from sandboxkit._machine_semaphore import places
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit._pool import Pool, poolable
+from sandboxkit._pool import Pool, bounds, poolable
 from sandboxkit._process import OUTPUT_LIMIT, Process
 from sandboxkit._reconciler import Reconciler
 from sandboxkit._sandbox import Sandbox
@@ -66,7 +66,8 @@ class Session:
     started sandboxes ready, and only `least` after ten minutes without a start. They are created in
     the background once the context is entered, first with the session's options, later also with
     other options that are requested repeatedly. Each serves one job unless `reuse="reset"`, and
-    counts against both caps. The other keywords are sandbox options (`SpecOptions`), the defaults
+    counts against both caps. `record` names a new file that keeps every call with its result; `replay`
+    names such a file, which answers every call in the place of a backend. The other keywords are sandbox options (`SpecOptions`), the defaults
     for `sandbox()`. Leaving the context closes the session, which stops every sandbox that it made
     and that is not detached. Sessions left open are closed at interpreter exit.
     """
@@ -79,26 +80,33 @@ class Session:
         max_concurrency: int | None = None,
         max_live: int | None = None,
         pool: int | tuple[int, int] | None = None,
+        record: str | os.PathLike[str] | None = None,
+        replay: str | os.PathLike[str] | None = None,
         **spec: Unpack[SpecOptions],
     ) -> None:
         _loop.refuse_trio()
         if max_concurrency is not None:
             _arguments.integer("max_concurrency", max_concurrency)
         self._spec = build(SandboxSpec(), spec)
-        self._owns_provider = not isinstance(provider, Provider)
+        wrapped = record is not None or replay is not None
+        if wrapped:
+            from sandboxkit import recording
+
+            provider = recording.wrapped(provider, record=record, replay=replay, pool=pool)
+        self._owns_provider = wrapped or not isinstance(provider, Provider)
         self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
         owner = _owner_pids.setdefault(self._provider, os.getpid())
         _forks.refuse(owner, f"provider {self._provider!r}", "make a new one after a fork")
         check(self._provider, self._spec)
         self._provider.check(self._spec)
         self.id = secrets.token_hex(6)
-        bounds = (0, 0) if pool is None else _bounds(pool, max_concurrency, self._spec)
-        self._limiter = Limiter(max_concurrency, _places(self._provider, max_live))
+        kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
+        self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
         context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
         self._context, self._sandboxes = context, context.lives
         self._reconciler = Reconciler(self._provider, context, self.id, self._limiter)
         context.look = self._reconciler.look
-        self._pool = Pool(self._provider, context, self._limiter, self._spec, bounds)
+        self._pool = Pool(self._provider, context, self._limiter, self._spec, kept)
         context.pool = self._pool
         self._uncounted = dataclasses.replace(context, counted=False)
         self._refuse_reuse(self._spec)
@@ -456,44 +464,3 @@ class Session:
 
 _owner_pids: "weakref.WeakKeyDictionary[Provider, int]" = weakref.WeakKeyDictionary()
 """The pid of the process that owns each provider's connections."""
-
-
-def _places(provider: Provider, max_live: int | None) -> MachineSemaphore | None:
-    name = "max_live"
-    if max_live is None and provider.on_this_machine:
-        given = os.environ.get("SANDBOXKIT_MAX_LIVE")
-        if not given:
-            return None
-        name = "SANDBOXKIT_MAX_LIVE"
-        max_live = int(given) if given.isdecimal() else _arguments.refuse(name, given, "a number")
-    if max_live is None:
-        return None
-    _arguments.integer(name, max_live)
-    if not provider.on_this_machine:
-        raise ConfigurationError(
-            f"max_live={max_live}: the sandboxes of {provider.name!r} are not on this machine; "
-            "use max_concurrency"
-        )
-    return MachineSemaphore(provider.name, max_live)
-
-
-def _bounds(
-    pool: int | tuple[int, int], max_concurrency: int | None, spec: SandboxSpec
-) -> tuple[int, int]:
-    name = "pool"
-    least, most = pool if isinstance(pool, tuple) and len(pool) == 2 else (0, pool)
-    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
-        _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
-    if not isinstance(most, int) or _arguments.integer(name, most) < least:
-        _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
-    if max_concurrency is not None and most > max_concurrency:
-        raise ConfigurationError(
-            f"pool={pool!r} with max_concurrency={max_concurrency}: sandboxes in the pool count towards "
-            "max_concurrency; raise it to the pool's size"
-        )
-    if not poolable(spec):
-        raise ConfigurationError(
-            f"pool={pool!r} cannot be combined with detach=True or a command among the session's options; "
-            "give these to sandbox()"
-        )
-    return least, most

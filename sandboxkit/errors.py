@@ -24,6 +24,7 @@
     │   └── PortLimitError               too many connections are open to the sandbox
     ├── KernelError                      a kernel that has ended, with the state of its cells
     ├── TerminalError                    a terminal whose shell has ended, or is busy
+    ├── ReplayMismatchError              a replay has no such call; the message shows the difference
     ├── OutcomeUnknownError              the command may have run: never retried by itself
     └── CommandError                     argv and the output so far
         ├── CommandFailedError           non-zero exit, only with check=True
@@ -57,6 +58,7 @@ __all__ = [
     "PortError",
     "PortLimitError",
     "ProviderUnavailableError",
+    "ReplayMismatchError",
     "SandboxError",
     "SandboxFileError",
     "SandboxFileNotFoundError",
@@ -255,6 +257,10 @@ class TerminalError(SandboxError):
     def __init__(self, message: str, *, ended: bool = False) -> None:
         super().__init__(message)
         self.ended = ended
+
+
+class ReplayMismatchError(SandboxError):
+    """A replay has no such call at this place; the message shows what was recorded instead."""
 
 
 class OutcomeUnknownError(SandboxError):

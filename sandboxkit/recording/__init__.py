@@ -1,0 +1,47 @@
+"""Recordings: `Session(record=...)` writes every call to a file, and `Session(replay=...)` answers from it."""
+
+import os
+
+from sandboxkit import _exit, _registry
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.provider import Provider
+from sandboxkit.recording._file import read as lines
+from sandboxkit.recording._record import RecordingProvider
+from sandboxkit.recording._replay import ReplayProvider
+
+__all__ = ["RecordingProvider", "ReplayProvider", "lines", "wrapped"]
+
+
+def wrapped(
+    provider: str | Provider | None,
+    *,
+    record: str | os.PathLike[str] | None,
+    replay: str | os.PathLike[str] | None,
+    pool: object,
+) -> Provider:
+    """Return the provider of a session with `record=` or `replay=`.
+
+    Raises ConfigurationError for options that exclude each other, a recording that exists already,
+    and a file that is no recording of the provider that is asked for.
+    """
+    if record is not None and replay is not None:
+        raise ConfigurationError("record= and replay= exclude each other: leave one out")
+    if pool is not None:
+        raise ConfigurationError(
+            f"pool={pool!r} cannot be recorded or replayed: which job gets which sandbox depends on time; "
+            "leave pool out"
+        )
+    if replay is not None:
+        answers = ReplayProvider(replay)
+        asked = provider.name if isinstance(provider, Provider) else provider
+        if asked is not None and asked != answers.name:
+            raise ConfigurationError(
+                f"replay={str(replay)!r} is a recording of provider {answers.name!r}, not of {asked!r}: "
+                "leave provider out"
+            )
+        return answers
+    assert record is not None
+    if isinstance(provider, Provider):
+        _exit.register_backend(provider)
+        return RecordingProvider(provider, record)
+    return RecordingProvider(_registry.load(provider), record, owned=True)

@@ -1,0 +1,71 @@
+"""The members of an uploaded archive, by which a replay recognises it: names, modes and digests, no times."""
+
+import hashlib
+import tarfile
+import tempfile
+from collections.abc import AsyncIterable, AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from sandboxkit.recording._content import Json, Secrets
+
+_IN_MEMORY = 16 << 20
+_MASKED = 64 << 20
+"""Bytes of a file up to which secrets in it are replaced before its digest is taken."""
+
+
+class Manifest:
+    """A copy of an archive that passes by, and the list of its members. Use it in a `with` block."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._copy = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - `__exit__` closes it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._copy.close()
+
+    async def passed(self, tar: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        """Iterate over the archive's chunks, and copy them."""
+        async for chunk in tar:
+            self._copy.write(chunk)
+            yield chunk
+
+    def members(self) -> Json:
+        """Return name, type, mode, and the target or digest of each member; a torn one is left out."""
+        found: list[Json] = []
+        self._copy.seek(0)
+        try:
+            with tarfile.open(fileobj=self._copy, mode="r:") as archive:
+                for member in archive:
+                    entry = {"name": member.name, "mode": f"{member.mode:o}"}
+                    if member.isreg():
+                        entry["sha256"] = self._digest(archive, member)
+                    elif member.isdir():
+                        entry["type"] = "directory"
+                    else:
+                        entry["target"] = member.linkname
+                    found.append({name: self._text(each) for name, each in entry.items()})
+        except tarfile.TarError:
+            found.append({"name": "(the archive is incomplete)"})
+        return found
+
+    def _text(self, text: str) -> str:
+        return self._secrets.mask_text(text).encode(errors="backslashreplace").decode()
+
+    def _digest(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+        content = archive.extractfile(member)
+        assert content is not None
+        if member.size <= _MASKED:
+            return hashlib.sha256(self._secrets.mask(content.read())).hexdigest()
+        digest = hashlib.sha256()
+        while piece := content.read(1 << 20):
+            digest.update(piece)
+        return digest.hexdigest()

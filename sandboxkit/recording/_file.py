@@ -1,0 +1,138 @@
+"""The file of a recording: one line of JSON for each call, and long contents in a folder beside it."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sandboxkit import _arguments
+from sandboxkit.errors import ConfigurationError
+from sandboxkit.recording._content import Json
+
+VERSION = 1
+LIMIT = 1 << 30
+"""Bytes of a recording, the folder included."""
+_log = logging.getLogger("sandboxkit")
+
+
+class Writer:
+    """Appends lines to a new file, which only its user can read.
+
+    The file is made at the first line. Each line is written at once and whole, so a process that is
+    killed leaves at most one torn line, the last. When the limit is reached, or the disk is full, the
+    recording ends and says so in the log; the calls themselves go on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: Json) -> None:
+        self.path = Path(_arguments.local_path("record", path))
+        if self.path.exists() or self.folder.exists():
+            raise ConfigurationError(
+                f"record={str(self.path)!r} exists already: remove it with {self.folder.name!r} beside it, or "
+                "give another name"
+            )
+        if not self.path.parent.is_dir():
+            raise ConfigurationError(
+                f"record={str(self.path)!r}: make the folder {str(self.path.parent)!r} first"
+            )
+        self._header, self._left, self._file = header, LIMIT, -1
+        self._ended = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder of long contents, each called by its SHA-256."""
+        return folder_of(self.path)
+
+    def line(self, value: Json) -> None:
+        """Append one line."""
+        self._guarded(lambda: self._append(value))
+
+    def keep(self, digest: str, data: bytes) -> None:
+        """Store a long content; one that is there already is not written again."""
+        self._guarded(lambda: self._store(digest, data))
+
+    def close(self) -> None:
+        """End the recording; one without any call has its first line only."""
+        self._guarded(self._open)
+        self._ended = True
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        if self._ended:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._ended = True
+            _log.error("the recording %s ends here: %s", self.path, error)
+
+    def _append(self, value: Json) -> None:
+        self._open()
+        data = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        if not self._take(len(data)):
+            data = json.dumps({"ended": "the recording reached its limit"}).encode() + b"\n"
+        _write(self._file, data)
+
+    def _store(self, digest: str, data: bytes) -> None:
+        target = self.folder / digest
+        if target.exists() or not self._take(len(data)):
+            return
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        file = os.open(f"{target}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write(file, data)
+        finally:
+            os.close(file)
+        os.replace(f"{target}.part", target)
+
+    def _take(self, size: int) -> bool:
+        self._left -= size
+        if self._left < 0:
+            self._ended = True
+            _log.error("the recording %s ends here: it reached its limit", self.path)
+        return not self._ended
+
+    def _open(self) -> None:
+        if self._file < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(self.path, flags, 0o600)
+            _write(self._file, json.dumps(self._header).encode() + b"\n")
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of a recording's long contents."""
+    return path.with_name(f"{path.name}.files")
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[Json]:
+    """Iterate over the lines of a recording, the header first; a torn last line is left out.
+
+    Raises ConfigurationError for a file that is no recording.
+    """
+    file = Path(_arguments.local_path("replay", path))
+    try:
+        lines = file.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise ConfigurationError(f"replay={str(file)!r}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ConfigurationError(f"replay={str(file)!r}: line {number} is no JSON") from error
+        if number == 1 and (not isinstance(value, dict) or value.get("recording") != VERSION):
+            break
+        yield value
+    else:
+        if lines:
+            return
+    raise ConfigurationError(
+        f"replay={str(file)!r} is no recording of this version: make one with Session(record=...)"
+    )
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

@@ -1,0 +1,313 @@
+"""RecordingProvider: passes every call to another provider, and writes it down with its result."""
+
+import asyncio
+import builtins
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Mapping
+from typing import Any, TypeVar
+
+from anyio.abc import ByteStream
+
+from sandboxkit._first_command import FirstCommand
+from sandboxkit.provider import Output, PortListener, Provider
+from sandboxkit.recording._archive import Manifest
+from sandboxkit.recording._content import Encoder, Json, Secrets
+from sandboxkit.recording._file import VERSION, Writer
+from sandboxkit.recording._relay import Relay, compared
+from sandboxkit.types import (
+    Command,
+    Exit,
+    PtySize,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    SnapshotKind,
+    StdinItem,
+    StreamName,
+)
+
+_T = TypeVar("_T")
+_MOST = 64 << 20
+"""Bytes of one call's input and output that are kept; a call with more cannot be replayed."""
+
+
+class _Call:
+    """A call in flight. Its events carry the recording's clock, which orders them over all calls."""
+
+    def __init__(
+        self, owner: "RecordingProvider", name: str, sandbox_id: str | None, arguments: Json
+    ) -> None:
+        self._owner = owner
+        self._at, self._started = time.time(), time.monotonic()
+        self.line: dict[str, Json] = {"call": name, "sandbox": sandbox_id, "began": owner.tick()}
+        self.line["arguments"] = arguments
+        self._events: list[tuple[int, str, bytes | list[int]]] = []
+        self._size = 0
+
+    def event(self, kind: str, data: bytes | list[int]) -> None:
+        """Note a piece of input or output."""
+        self._size += len(data)
+        if self._size > _MOST:
+            self.line["lost"] = f"it had more than {_MOST >> 20} MiB of input and output"
+            self._events.clear()
+        else:
+            self._events.append((self._owner.tick(), kind, data))
+
+    async def input(self, stdin: AsyncIterable[StdinItem]) -> AsyncIterator[StdinItem]:
+        """Iterate over a command's input, and note it."""
+        async for item in stdin:
+            if isinstance(item, PtySize):
+                self.event("size", [item.rows, item.cols])
+            else:
+                self.event("stdin", item)
+            yield item
+        self.event("eof", b"")
+
+    def pieces(self) -> list[Json]:
+        """Return the events, encoded; secrets are replaced over each stream as a whole."""
+        encoder = self._owner.encoder
+        masked: dict[str, list[bytes]] = {}
+        for kind in {kind for _, kind, _ in self._events}:
+            mine = [
+                data for _, each, data in self._events if each == kind and isinstance(data, bytes)
+            ]
+            masked[kind] = encoder.secrets.mask_pieces(mine)[::-1]
+        return [
+            [at, kind, encoder.content(masked[kind].pop()) if isinstance(data, bytes) else data]
+            for at, kind, data in self._events
+        ]
+
+    def write(self, outcome: Json) -> None:
+        """Write the call down with its outcome."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self._at))
+        self.line |= {"ended": self._owner.tick(), "at": f"{moment}.{int(self._at % 1 * 1000):03}Z"}
+        self.line["seconds"] = round(time.monotonic() - self._started, 6)
+        if self._events:
+            self.line["events"] = self.pieces()
+        self._owner.writer.line({**self.line, **outcome})
+
+
+class _Shadow(FirstCommand):
+    """The first command of a start as the recorded provider sees it, with an input that is noted."""
+
+    def __init__(self, outer: FirstCommand, command: Command) -> None:
+        super().__init__(command)
+        self._outer = outer
+
+    def claim(self) -> bool:
+        """See `FirstCommand.claim`."""
+        return self._outer.claim()
+
+    def refuted(self) -> None:
+        """See `FirstCommand.refuted`."""
+        self._outer.refuted()
+
+
+# Any: a call's arguments.
+def command_arguments(command: Command) -> dict[str, Any]:
+    """Return what a recording has of a command; its input is apart."""
+    known = {each.name: getattr(command, each.name) for each in dataclasses.fields(command)}
+    given = {name: each for name, each in known.items() if each not in (None, {})}
+    return {**given, "stdin": command.stdin is not None}
+
+
+class RecordingProvider(Relay):
+    """A provider that passes every call on to `inner` and keeps it in the file `path`.
+
+    The file has a line for each call: when it began and ended, its arguments, its input and output
+    in order, and its result or error. Contents above 64 KiB are in the folder `path` + ".files". The
+    values of `secrets` are replaced by asterisks. What crosses ports is not recorded. With `owned`,
+    `aclose` also closes `inner`. Raises ConfigurationError if the file exists.
+    """
+
+    def __init__(
+        self, inner: Provider, path: str | os.PathLike[str], *, owned: bool = False
+    ) -> None:
+        # The contract's class variables are facts about the provider that is recorded.
+        facts = {"name": inner.name, "on_this_machine": inner.on_this_machine}
+        facts["native_egress"] = inner.native_egress
+        vars(self).update(facts)
+        self.writer = Writer(path, {"recording": VERSION, **facts})
+        self.encoder = Encoder(Secrets(), self.writer.keep)
+        self._inner, self._owned, self._clock = inner, owned, 0
+        self._commands: dict[int, tuple[_Call, Command]] = {}
+
+    def tick(self) -> int:
+        """Return the next time of the recording's clock."""
+        self._clock += 1
+        return self._clock
+
+    def begin(self, name: str, sandbox_id: str | None, arguments: Mapping[str, Any]) -> _Call:
+        """Note that a call begins."""
+        return _Call(self, name, sandbox_id, self.encoder.value(compared(arguments)))
+
+    async def _noted(self, call: _Call, running: Awaitable[_T], *, quiet: bool = False) -> _T:
+        try:
+            result = await running
+        except asyncio.CancelledError:
+            call.write({"cancelled": True})
+            raise
+        except Exception as error:
+            call.write({"error": self.encoder.error(error)})
+            raise
+        call.write({} if quiet else {"result": self.encoder.value(result)})
+        return result
+
+    # Any: arguments and results of all calls.
+    async def call(
+        self, returns: Any, name: str, sandbox_id: str | None, /, **arguments: Any
+    ) -> Any:
+        """Make the call at the recorded provider, and write it down."""
+        call = self.begin(name, sandbox_id, arguments)
+        given = () if sandbox_id is None else (sandbox_id,)
+        running = getattr(self._inner, name)(*given, **arguments)
+        if name == "public_url":  # its headers hold a token
+            running = self._learned(running)
+        return await self._noted(call, running, quiet=returns is None)
+
+    async def _learned(self, running: Awaitable[Any]) -> Any:
+        url = await running
+        self.encoder.secrets.add(url.headers.values())
+        return url
+
+    def check(self, spec: SandboxSpec) -> None:
+        """See `Provider.check`; a refusal is written down."""
+        self.encoder.secrets.add(spec.secrets.values())
+        try:
+            self._inner.check(spec)
+        except Exception as error:
+            call = self.begin("check", None, {"spec": spec})
+            call.write({"error": self.encoder.error(error)})
+            raise
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        """See `Provider.check_snapshot`."""
+        self._inner.check_snapshot(spec, kind)
+
+    async def create(self, spec: SandboxSpec) -> str:
+        """See `Provider.create`."""
+        self.encoder.secrets.add(spec.secrets.values())
+        call = self.begin("create", None, {"spec": spec})
+        return await self._noted(call, self._inner.create(spec))
+
+    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
+        """See `Provider.create_for`."""
+        self.encoder.secrets.add(spec.secrets.values())
+        call = self.begin("create", None, {"spec": spec})
+        command = first.command
+        begun = self._command("exec", None, command, {})
+        self._commands[id(command)] = begun
+        try:
+            running = self._inner.create_for(spec, _Shadow(first, begun[1]))
+            return await self._noted(call, running)
+        except BaseException:
+            self._commands.pop(id(command), None)
+            raise
+        finally:
+            call.line["sent"] = first.sent
+
+    def _command(
+        self, name: str, sandbox_id: str | None, command: Command, more: Mapping[str, Any]
+    ) -> tuple[_Call, Command]:
+        call = self.begin(name, sandbox_id, {**more, **command_arguments(command)})
+        if command.stdin is not None:
+            command = dataclasses.replace(command, stdin=call.input(command.stdin))
+        return call, command
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        """See `Provider.exec`."""
+        begun = self._commands.pop(id(command), None)
+        if begun is None:
+            call, passed = self._command("exec", sandbox_id, command, {})
+        else:
+            call, passed = begun
+            call.line["sandbox"] = sandbox_id
+        running = self._inner.exec(sandbox_id, passed, self._heard(call, output))
+        return await self._noted(call, running)
+
+    async def run_python(
+        self, sandbox_id: str, code: str, command: Command, output: Output
+    ) -> Exit:
+        """See `Provider.run_python`."""
+        call, passed = self._command("run_python", sandbox_id, command, {"code": code})
+        running = self._inner.run_python(sandbox_id, code, passed, self._heard(call, output))
+        return await self._noted(call, running)
+
+    def _heard(self, call: _Call, output: Output) -> Output:
+        async def heard(name: StreamName, data: bytes) -> None:
+            call.event(name, data)
+            await output(name, data)
+
+        return heard
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Provider.delete`."""
+        await self._noted(
+            self.begin("delete", sandbox_id, {}), self._inner.delete(sandbox_id), quiet=True
+        )
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        """See `Provider.list`; it is not written down, because a replay knows its sandboxes."""
+        async for info in self._inner.list(tags):
+            yield info
+
+    async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        """See `Provider.list_snapshots`."""
+        call = self.begin("list_snapshots", None, {"tags": tags})
+
+        async def listed() -> builtins.list[SnapshotInfo]:
+            return [info async for info in self._inner.list_snapshots(tags)]
+
+        for info in await self._noted(call, listed()):
+            yield info
+
+    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
+        """See `Provider.put_archive`; names and digests of the members are kept."""
+        call = self.begin("put_archive", sandbox_id, {"path": path})
+        with Manifest(self.encoder.secrets) as manifest:
+
+            async def put() -> None:
+                try:
+                    await self._inner.put_archive(sandbox_id, path, manifest.passed(tar))
+                finally:
+                    call.line["arguments"]["members"] = manifest.members()
+
+            await self._noted(call, put(), quiet=True)
+
+    async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+        """See `Provider.get_archive`; the whole archive is kept."""
+        call = self.begin("get_archive", sandbox_id, {"path": path})
+        outcome: Json = {"cancelled": True}
+        try:
+            async with contextlib.aclosing(self._inner.get_archive(sandbox_id, path)) as tar:
+                async for chunk in tar:
+                    call.event("tar", chunk)
+                    yield chunk
+            outcome = {}
+        except GeneratorExit:
+            outcome = {"closed": True}
+            raise
+        except Exception as error:
+            outcome = {"error": self.encoder.error(error)}
+            raise
+        finally:
+            call.write(outcome)
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        """See `Provider.connect`; the connection is not recorded."""
+        return await self._inner.connect(sandbox_id, port)
+
+    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+        """See `Provider.listen`; its connections are not recorded."""
+        return await self._inner.listen(sandbox_id, port)
+
+    async def aclose(self) -> None:
+        """Close the file, and the recorded provider if it is owned."""
+        try:
+            if self._owned:
+                await self._inner.aclose()
+        finally:
+            self.writer.close()

@@ -1,0 +1,283 @@
+"""A recording holds every call, and its replay gives the program the same answers without a backend."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    CommandTimeoutError,
+    ConfigurationError,
+    ReplayMismatchError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+    Session,
+)
+from sandboxkit.cli import main
+from sandboxkit.integrations.swe import SweEnv, load_tasks
+from sandboxkit.recording import _file
+from sandboxkit.testing import FakeProvider
+
+pytestmark = pytest.mark.anyio
+SECRET = "hunter2-of-the-vault"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+# Any: lines of JSON.
+def calls(file: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if "call" in line]
+
+
+def everything(session: Session, folder: Path) -> list[object]:
+    """Use each kind of call, and return all that it returned."""
+    seen: list[object] = []
+    (folder / "in" / "sub").mkdir(parents=True, exist_ok=True)
+    (folder / "in" / "sub" / "name").write_bytes(b"content")
+    with session, session.sandbox(env={"A": "1"}, files={"/workspace/seed": b"\xff\0"}) as sandbox:
+        script = "echo out; echo err >&2; cat; exit 3"
+        ended = sandbox.exec(["sh", "-c", script], stdin=b"\xfe input").result()
+        seen += [ended.stdout_bytes, ended.stderr_bytes, ended.returncode, ended.ending]
+        large = sandbox.exec(["head", "-c", "200000", "/dev/zero"], output_limit=None).result()
+        seen += [large.stdout_bytes, sandbox.id]
+        sandbox.write_file("/workspace/a/b", b"x" * 70_000).result()
+        seen += [
+            sandbox.read_file("/workspace/a/b").result(),
+            sandbox.stat("/workspace/a").result(),
+        ]
+        seen += sandbox.list_dir("/workspace").result()
+        sandbox.upload(folder / "in", "/workspace/up").result()
+        sandbox.download("/workspace/up", folder / "out").result()
+        seen.append((folder / "out" / "sub" / "name").read_bytes())
+        (folder / "out" / "sub" / "name").unlink()
+        sandbox.remove("/workspace/a", recursive=True).result()
+        with pytest.raises(SandboxFileNotFoundError) as missing:
+            sandbox.read_file("/workspace/a/b").result()
+        with pytest.raises(CommandStartError) as unstarted:
+            sandbox.exec(["/no/such/program"]).result()
+        with pytest.raises(CommandTimeoutError) as late:
+            sandbox.exec(["sh", "-c", "echo before; sleep 600"], timeout=2).result()
+        seen += [str(missing.value), missing.value.path, str(unstarted.value)]
+        seen += [
+            unstarted.value.errno,
+            late.value.result.stdout,
+            sandbox.logs().exception() is None,
+        ]
+        seen += [sandbox.workdir().result(), sandbox.usage().result()]
+    return seen
+
+
+@pytest.mark.parametrize("name", ["fake", "local"])
+def test_a_replay_returns_what_every_call_returned(name: str, file: Path, tmp_path: Path) -> None:
+    provider = FakeProvider() if name == "fake" else name
+    recorded = everything(Session(provider, record=file), tmp_path)
+    assert everything(Session(replay=file), tmp_path) == recorded
+    names = {call["call"] for call in calls(file)}
+    assert {"create", "exec", "write_file", "read_file", "put_archive", "get_archive"} <= names
+
+
+def test_a_call_that_was_not_recorded_shows_the_difference(file: Path) -> None:
+    with Session(FakeProvider(), record=file) as session, session.sandbox() as sandbox:
+        sandbox.exec(["echo", "one"]).result()
+    with Session(replay=file) as session, session.sandbox() as sandbox:
+        with pytest.raises(ReplayMismatchError) as wrong:
+            sandbox.exec(["echo", "two"]).result()
+        assert re.search(r"argv recorded: .*one(.|\n)*argv now: .*two", str(wrong.value))
+        assert sandbox.exec(["echo", "one"]).result().stdout == "one\n"
+        with pytest.raises(ReplayMismatchError, match="end"):
+            sandbox.exec(["echo", "one"]).result()
+    with Session(replay=file, env={"B": "2"}) as session:
+        start = session.sandbox().start()
+        with pytest.raises(ReplayMismatchError, match="env"):
+            start.result()
+
+
+def test_input_that_differs_is_refused(file: Path) -> None:
+    with Session(FakeProvider(), record=file) as session, session.sandbox() as sandbox:
+        sandbox.exec(["cat"], stdin="recorded").result()
+    with Session(replay=file) as session:
+        sandbox = session.sandbox()
+        with pytest.raises(ReplayMismatchError, match=r"recorded.*now.*altered"):
+            sandbox.exec(["cat"], stdin="altered").result()
+
+
+def test_secrets_are_in_no_file_of_the_recording(file: Path) -> None:
+    def run(session: Session, secret: str) -> str:
+        with session, session.sandbox(secrets={"KEY": secret}) as sandbox:
+            half = len(secret) // 2
+            parts = f'"{secret[:half]}"; sleep 1; printf "{secret[half:]}"'
+            first = sandbox.exec(["sh", "-c", 'echo "$KEY"; echo "$KEY" >&2; cat'], stdin=secret)
+            sandbox.write_file("/workspace/key", f"{'x' * 70_000}{secret}").result()
+            sandbox.read_file("/workspace/key").result()
+            sandbox.exec(["sh", "-c", 'a=${KEY%?????}; printf "$a"; sleep 1; printf "${KEY#"$a"}"'])
+            with pytest.raises(SandboxFileNotFoundError):
+                sandbox.read_file(f"/workspace/{secret}").result()
+            assert parts
+            return first.result().stdout
+
+    run(Session(FakeProvider(), record=file), SECRET)
+    kept = [file, *_file.folder_of(file).iterdir()]
+    assert len(kept) > 1
+    assert not any(SECRET.encode() in each.read_bytes() for each in kept)
+    assert all(each.stat().st_mode & 0o077 == 0 for each in kept)
+    assert run(Session(replay=file), SECRET) == f"{'*' * len(SECRET)}\n{'*' * len(SECRET)}"
+
+
+def test_a_secret_in_two_pieces_of_output_is_replaced(file: Path) -> None:
+    script = 'printf %.5s "$KEY"; sleep 0.5; printf %s "${KEY#?????}"'
+    session = Session(FakeProvider(), record=file)
+    with session, session.sandbox(secrets={"KEY": SECRET}) as sandbox:
+        assert sandbox.exec(["sh", "-c", script]).result().stdout == SECRET
+    (call,) = [call for call in calls(file) if call["call"] == "exec"]
+    assert "".join(each[2] for each in call["events"]) == "*" * len(SECRET)
+
+
+async def test_sandboxes_that_run_at_once_are_told_apart(file: Path) -> None:
+    async def one(session: Session, number: int) -> str:
+        async with session.sandbox() as sandbox:
+            first = await sandbox.exec(["echo", str(number)])
+            both = await asyncio.gather(
+                sandbox.exec(["echo", "left", str(number)]), sandbox.exec(["echo", "right"])
+            )
+            return first.stdout + "".join(each.stdout for each in both)
+
+    async def run(session: Session, numbers: list[int]) -> list[str]:
+        async with session:
+            return sorted(await asyncio.gather(*(one(session, number) for number in numbers)))
+
+    recorded = await run(Session(FakeProvider(), record=file), list(range(8)))
+    assert await run(Session(replay=file), list(range(8))[::-1]) == recorded
+
+
+def talk(session: Session) -> list[object]:
+    with session, session.sandbox() as sandbox:
+        terminal = sandbox.terminal()
+        seen = [terminal.run("cd /tmp; X=5").result(), terminal.run("echo $X; pwd").result()]
+        terminal.close().result()
+        return [(each.returncode, each.output_bytes) for each in seen]
+
+
+def test_a_terminal_is_replayed_with_new_random_marks(file: Path) -> None:
+    recorded = talk(Session("local", record=file))
+    assert talk(Session(replay=file)) == recorded
+
+
+async def agent(session: Session, folder: Path) -> list[str]:
+    """An agent run on a SWE task, as the text of all that the agent and the trainer see."""
+    steps = [
+        ("bash", {"command": "ls; cat notes; false"}),
+        (
+            "bash",
+            {
+                "command": "cd /tmp; echo $$ > /dev/null; date +%N; echo right > ~/../workspace/answer"
+            },
+        ),
+        ("bash", {"command": "head -c 300000 /dev/urandom | base64 | tail -c 3000"}),
+        ("nonsense", {}),
+        ("submit", {}),
+    ]
+    async with session, SweEnv(session, load_tasks(folder)) as env:
+        seen = [await env.reset("a")]
+        seen += [await env.step(name, arguments) for name, arguments in steps]
+    return [repr(step) for step in seen]
+
+
+async def test_an_agent_run_is_replayed_byte_for_byte(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "tasks" / "a" / "tests").mkdir(parents=True)
+    (tmp_path / "tasks" / "a" / "instruction.md").write_text("write right")
+    test = 'test "$(cat /workspace/answer)" = right\n'
+    (tmp_path / "tasks" / "a" / "tests" / "test.sh").write_text(test)
+    recorded = await agent(Session("local", record=file), tmp_path / "tasks")
+    assert "reward=1.0" in recorded[-1]
+    os.utime(tmp_path / "tasks" / "a" / "tests" / "test.sh", (1, 1))
+    for _ in range(2):
+        assert await agent(Session(replay=file), tmp_path / "tasks") == recorded
+
+
+def test_a_killed_process_leaves_whole_lines(file: Path) -> None:
+    program = (
+        "import sys; from sandboxkit import Session; session = Session('local', record=sys.argv[1])\n"
+        "sandbox = session.sandbox()\n"
+        "for n in range(10**9): print(sandbox.exec(['echo', str(n)]).result().stdout, flush=True)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, file], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    for _ in range(20):
+        child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert len(calls(file)) > 5
+    with file.open("ab") as torn:
+        torn.write(b'{"call": "exec", "sand')
+    with Session(replay=file) as session, session.sandbox() as sandbox:
+        assert sandbox.exec(["echo", "0"]).result().stdout == "0\n"
+
+
+def test_bad_requests_name_the_value_and_the_remedy(file: Path, tmp_path: Path) -> None:
+    with Session(FakeProvider(), record=file):
+        pass
+    with pytest.raises(ConfigurationError, match=r"run\.jsonl.*exists already"):
+        Session(FakeProvider(), record=file)
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        Session(record=file, replay=file)
+    with pytest.raises(ConfigurationError, match=r"pool=2.*leave pool out"):
+        Session(replay=file, pool=2)
+    with pytest.raises(ConfigurationError, match="'fake', not of 'local'"):
+        Session("local", replay=file)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        Session(replay=tmp_path / "none")
+    with pytest.raises(ConfigurationError, match="make the folder"):
+        Session(FakeProvider(), record=tmp_path / "none" / "run.jsonl")
+    (tmp_path / "other").write_text('{"a": 1}\n')
+    with pytest.raises(ConfigurationError, match="is no recording"):
+        Session(replay=tmp_path / "other")
+
+
+def test_a_sandbox_that_ended_ends_in_the_replay(file: Path) -> None:
+    def run(session: Session) -> str:
+        with session:
+            sandbox = session.sandbox().start().result()
+            sandbox.stop().result()
+            with pytest.raises(SandboxNotFoundError) as gone:
+                session.from_id(str(sandbox.id)).result()
+            return str(gone.value)
+
+    assert run(Session(FakeProvider(), record=file)) == run(Session(replay=file))
+
+
+def test_the_command_line_prints_a_line_for_each_call(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Session(FakeProvider(), record=file) as session, session.sandbox() as sandbox:
+        sandbox.exec(["sh", "-c", "exit 3"]).result()
+        assert sandbox.exec(["/no/such"]).exception() is not None
+    assert main(["recording", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert 'exec ["sh", "-c", "exit 3"]  status 3\n' in shown
+    assert "CommandStartError" in shown
+    assert main(["recording", str(file.parent)]) == 2
+
+
+def test_a_recording_ends_at_its_limit_and_the_calls_go_on(
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_file, "LIMIT", 20_000)
+    with Session(FakeProvider(), record=file) as session, session.sandbox() as sandbox:
+        for _ in range(30):
+            assert len(sandbox.exec(["head", "-c", "1000", "/dev/zero"]).result().stdout) == 1000
+    assert "reached its limit" in caplog.text
+    assert file.stat().st_size < 21_000
+    with Session(replay=file) as session, session.sandbox() as sandbox:
+        sandbox.exec(["head", "-c", "1000", "/dev/zero"]).result()
