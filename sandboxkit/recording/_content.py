@@ -130,7 +130,7 @@ class Encoder:
 
 
 def _plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | bytes)
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def data_of(content: Json, load: Callable[[str], bytes]) -> bytes:
@@ -151,9 +151,6 @@ def error_of(value: Json) -> Exception:
         return errors.SandboxError(f"{name}: {message}")
     error: Exception = kind.__new__(kind, message)
     error.args = (message,)
-    for attribute in ("stdout_bytes", "stderr_bytes"):
-        if isinstance(known.get(attribute), str):
-            known[attribute] = known[attribute].encode()
     error.__dict__.update({"provider": None, "sandbox_id": None, **known})
     return error
 

@@ -277,8 +277,8 @@ class ReplayProvider(Relay):
 
     async def delete(self, sandbox_id: str) -> None:
         """See `Provider.delete`."""
-        if self._alive.pop(sandbox_id, None) is not None:
-            self._scripts.setdefault(sandbox_id, Script([])).deleted()
+        self._alive.pop(sandbox_id, None)
+        self._scripts.setdefault(sandbox_id, Script([])).deleted()
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """See `Provider.list`; the sandboxes are those of the replay."""

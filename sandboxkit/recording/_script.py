@@ -94,6 +94,7 @@ class Script:
         self._awaited = {call["began"] for call in self.calls}
         for call in self.calls:
             self._awaited.update(at for at, kind, _ in call.get("events", ()) if _is_input(kind))
+        self._order = sorted(self._awaited, reverse=True)
         self._moved = anyio.Event()
 
     def polled(self, name: str) -> Json | None:
@@ -103,9 +104,14 @@ class Script:
 
     def open_calls(self) -> list[Json]:
         """Return the calls that may come next: none that is left had ended before one of them began."""
-        strict = [call for call in self.calls if call["call"] not in _LOOSE]
-        first_end = min((call["ended"] for call in strict), default=0)
-        return [call for call in strict if call["began"] < first_end]
+        found: list[Json] = []
+        for call in self.calls:
+            if call["call"] in _LOOSE:
+                continue
+            if any(each["ended"] < call["began"] for each in found):
+                break  # and the others begin later still
+            found.append(call)
+        return found
 
     def take(self, name: str, arguments: Json, renames: Renames) -> Json | None:
         """Take the recorded call that is equal; None if there is none."""
@@ -140,8 +146,14 @@ class Script:
 
     async def until(self, at: int) -> None:
         """Wait until the program has done everything that it had done before `at`."""
-        while min(self._awaited, default=at) < at:
+        while self._first(at) < at:
             await self._moved.wait()
+
+    def _first(self, default: int) -> int:
+        """Return the time of the first thing that the program has not done yet."""
+        while self._order and self._order[-1] not in self._awaited:
+            self._order.pop()
+        return self._order[-1] if self._order else default
 
 
 def _is_input(kind: str) -> bool:

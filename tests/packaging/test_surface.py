@@ -117,7 +117,9 @@ def code_lines(path: Path) -> int:
 
 
 def test_the_core_stays_small() -> None:
-    apart = {ROOT / "sandboxkit" / name for name in ("cli", "datasets", "egress", "recording", "testing")}
+    apart = {
+        ROOT / "sandboxkit" / name for name in ("cli", "datasets", "egress", "recording", "testing")
+    }
     core = [path for path in tracked("sandboxkit/*.py") if apart.isdisjoint(path.parents)]
     assert len(core) > 50
     assert sum(map(code_lines, core)) < CORE_CODE_LINES

@@ -281,3 +281,17 @@ def test_a_recording_ends_at_its_limit_and_the_calls_go_on(
     assert file.stat().st_size < 21_000
     with Session(replay=file) as session, session.sandbox() as sandbox:
         sandbox.exec(["head", "-c", "1000", "/dev/zero"]).result()
+
+
+def test_a_call_that_the_end_of_its_sandbox_ended_ends_in_the_replay(file: Path) -> None:
+    def run(session: Session) -> list[str]:
+        with session:
+            sandbox = session.sandbox().start().result()
+            both = [sandbox.exec(["sh", "-c", f"echo {n}; exec sleep 600"]) for n in range(2)]
+            for each in both:
+                assert next(iter(each.stdout.lines()))
+            sandbox.stop().result()
+            return [type(each.exception()).__name__ for each in both]
+
+    recorded = run(Session("local", record=file))
+    assert run(Session(replay=file)) == recorded
