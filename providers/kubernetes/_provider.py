@@ -433,7 +433,8 @@ class KubernetesProvider(AgentProvider[Instance]):
                 False,
                 isolation,
                 f"{detail}; these credentials may not: {', '.join(lacking)}",
-                "give them a Role with these rights: see docs/kubernetes.md",
+                "as an administrator, with the name of these credentials for USER (docs/kubernetes.md has the "
+                f"whole Role):\n{_rights.commands(lacking, self._api.namespace)}",
             )
         if not self._options.by_policy:
             return Diagnosis(True, isolation, detail)

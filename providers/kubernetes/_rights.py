@@ -1,12 +1,12 @@
 """The RBAC permissions that the provider needs in its namespace, and a check for missing ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit.providers.kubernetes._api import Api
 
-__all__ = ["ALWAYS", "POLICY", "Right", "missing", "role"]
+__all__ = ["ALWAYS", "POLICY", "Right", "commands", "missing", "role"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -34,6 +34,28 @@ ALWAYS = (
 )
 POLICY = Right("networkpolicies", ("create",), "networking.k8s.io")
 """Also needed with no_network="policy"."""
+
+
+def commands(lacking: Sequence[str], namespace: str) -> str:
+    """Return the kubectl commands that give a user the rights which `missing` returned.
+
+    There is a Role and a RoleBinding for each resource, so that they change no Role that exists.
+    """
+    verbs: dict[str, list[str]] = {}
+    for each in lacking:
+        verb, _, resource = each.partition(" ")
+        verbs.setdefault(resource, []).append(verb)
+    groups = {each.resource: f".{each.group}" if each.group else "" for each in (*ALWAYS, POLICY)}
+    lines: list[str] = []
+    for resource, wanted in verbs.items():
+        name = f"sandboxkit-{'-'.join(wanted)}-{resource.replace('/', '-')}"
+        kind, _, part = resource.partition("/")
+        full = kind + groups[resource] + (f"/{part}" if part else "")
+        lines += [
+            f"kubectl create role {name} -n {namespace} --verb={','.join(wanted)} --resource={full}",
+            f"kubectl create rolebinding {name} -n {namespace} --role={name} --user=USER",
+        ]
+    return "\n".join(lines)
 
 
 # Any: a manifest is JSON.

@@ -1,6 +1,8 @@
 """The minimal Role: everything works with it, nothing of it can be left out, doctor names the rest."""
 
+import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import yaml  # type: ignore[import-untyped]  # ships no types
 
 from sandboxkit.errors import AuthenticationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, role
+from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, Right, commands, role
 from sandboxkit.types import SandboxSpec
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, kubectl
 from tests.kubernetes.rooms import Box, room
 
 __all__ = ["room"]
@@ -111,6 +113,30 @@ async def test_doctor_names_each_right_that_is_missing(
             detail = await until_allowed(provider, available=False)
             assert detail.endswith(f"these credentials may not: {verb} {right.resource}"), detail
     await provider.aclose()
+
+
+async def test_the_commands_of_doctor_give_each_right(
+    user: Cluster, room: str, cluster: Cluster
+) -> None:
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    found = await provider.diagnose()
+    lines = [line for line in found.remedy.splitlines() if line.startswith("kubectl ")]
+    assert len(lines) == 2 * len(ALWAYS)
+    for line in lines:
+        kubectl(*shlex.split(line.replace("USER", "user"))[1:])
+    await until_allowed(provider, available=True)
+    await provider.aclose()
+
+
+@pytest.mark.parametrize("right", [*ALWAYS, POLICY], ids=lambda right: right.resource)
+def test_the_command_for_one_right_gives_that_right_only(
+    right: Right, room: str, cluster: Cluster
+) -> None:
+    line = commands([f"{right.verbs[0]} {right.resource}"], room).splitlines()[0]
+    made = json.loads(kubectl(*shlex.split(line)[1:], "--dry-run=server", "--output=json"))
+    (rule,) = made["rules"]
+    assert rule["apiGroups"] == [right.group]
+    assert (rule["resources"], rule["verbs"]) == ([right.resource], [right.verbs[0]])
 
 
 async def test_a_missing_right_is_not_the_programs_fault(
