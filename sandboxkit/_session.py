@@ -277,6 +277,7 @@ class Session:
         throttle = self._context.throttle
         if (refusal := throttle.refusal) is not None:
             lines.append(f"  creations wait {throttle.closed_for:.0f} s more: {refusal}")
+        lines += [f"  {line}" for line in self._provider.waiting()]
         if self._pool.most:
             lines.append(f"  pool: {self._pool.stats()}")
         return "\n".join(lines)

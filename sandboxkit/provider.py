@@ -394,6 +394,10 @@ class Provider(ABC):
         """
         raise VolumeError(f"provider {self.name!r} has no volume {name!r}", provider=self.name)
 
+    def waiting(self) -> builtins.list[str]:
+        """Return a line for each start that waits at the backend, as far as that is known; no I/O."""
+        return []
+
     async def diagnose(self) -> Diagnosis:
         """Say whether this backend can work here, without creating a sandbox."""
         return Diagnosis(available=True, isolation="unknown", detail="")

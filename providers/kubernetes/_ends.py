@@ -27,6 +27,7 @@ __all__ = [
     "is_running",
     "late_error",
     "start_error",
+    "wait_of",
 ]
 
 Event = Mapping[str, Any]
@@ -184,10 +185,10 @@ def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) ->
         return certain
 
     kind: type[SandboxError] = ProviderUnavailableError
-    scheduled = _conditions(seen.pod).get("PodScheduled", {})
-    if scheduled.get("status") == "False":
-        reason_text = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"[:_LONGEST]
-        kind = CapacityError if _SCARCE.search(reason_text) else SandboxStartError
+    if reason_text := _unscheduled(seen.pod):
+        gated = _is_gated(seen.pod)
+        kind = CapacityError if gated or _SCARCE.search(reason_text) else SandboxStartError
+        reason_text += "; give start_timeout= the time that it may take" if gated else ""
     elif not seen.pod["spec"].get("nodeName"):
         reason_text = "no scheduler has looked at it"
     else:
@@ -196,6 +197,31 @@ def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) ->
             kind = SandboxStartError
     text = f"{name} did not start within {seconds:g} s: {reason_text}"
     return kind(text, provider=NAME, sandbox_id=name)
+
+
+def wait_of(seen: Seen) -> str:
+    """Return what a pod's start waits for, in one line; "" if it has started or has a node."""
+    if seen.gone or seen.pod["spec"].get("nodeName"):
+        return ""
+    text = _unscheduled(seen.pod)
+    return f"{seen.pod['metadata']['name']} waits: {text}" if text else ""
+
+
+def _unscheduled(pod: Pod) -> str:
+    """Return why a pod has no node yet; "" if no scheduler said so."""
+    if _is_gated(pod):
+        labels = pod["metadata"].get("labels") or {}
+        gates = ", ".join(str(each.get("name")) for each in pod["spec"]["schedulingGates"])
+        queue = labels.get("kueue.x-k8s.io/queue-name")
+        return f"it is not admitted yet by {f'the queue {queue!r}' if queue else gates}"
+    scheduled = _conditions(pod).get("PodScheduled", {})
+    if scheduled.get("status") != "False":
+        return ""
+    return f"{scheduled.get('reason')}: {scheduled.get('message', '')}"[:_LONGEST]
+
+
+def _is_gated(pod: Pod) -> bool:
+    return bool(pod["spec"].get("schedulingGates"))
 
 
 def end_error(
@@ -273,6 +299,11 @@ def _statements(seen: Seen) -> Iterator[str]:
     if disrupted is not None and disrupted.get("status") == "True":
         reason = str(disrupted.get("reason"))
         yield f"{_DELETERS.get(reason, reason)} ({disrupted.get('message', '')})"
+    stopped = conditions.get("TerminationTarget")
+    if (
+        stopped is not None and stopped.get("status") == "True"
+    ):  # set by Kueue before it deletes a pod
+        yield f"its queue took the admission back ({stopped.get('message', '')})"
     for container, state, detail in _states(pod):
         if state == "terminated" and (detail.get("exitCode") or container["name"] == _CONTAINER):
             message = str(detail.get("message") or "").strip()[-_LONGEST:]

@@ -18,6 +18,9 @@ _ARCHITECTURES = ("amd64", "arm64")
 _ARCHITECTURE_LABEL = "kubernetes.io/arch"
 _SHORTEST_LEASE = 8.0
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_LABEL = re.compile(
+    r"([a-z0-9][a-z0-9.-]{0,251}[a-z0-9]/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+)
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?")
 
 
@@ -30,6 +33,11 @@ class ClusterOptions:
     no_network: NoNetwork | None = None
     """How network="none" is enforced; None: "interfaces" where `security` allows it, or "policy"."""
     runtime_class: str | None = None
+    priority_class: str | None = None
+    queue: str | None = None
+    """The LocalQueue of Kueue that admits the pods; None: no queue."""
+    topology_spread: str | None = None
+    """The node label, such as "topology.kubernetes.io/zone", over whose values sandboxes are spread."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     image_pull_secrets: Sequence[str] = ()
@@ -69,11 +77,22 @@ class ClusterOptions:
         for what, value in (
             *(("image_pull_secrets", each) for each in self.image_pull_secrets),
             ("runtime_class", self.runtime_class or "none"),
+            ("priority_class", self.priority_class or "none"),
+            ("queue", self.queue or "none"),
         ):
             if not _NAME.fullmatch(value):
                 raise ConfigurationError(
                     f"{what}={value!r} is not a valid name of a Kubernetes object", provider=NAME
                 )
+
+        if self.queue is not None and len(self.queue) > 63:
+            raise ConfigurationError(f"queue={self.queue!r} has over 63 characters", provider=NAME)
+        if self.topology_spread is not None and not _LABEL.fullmatch(self.topology_spread):
+            raise ConfigurationError(
+                f"topology_spread={self.topology_spread!r} is not a label of nodes such as "
+                "'topology.kubernetes.io/zone'",
+                provider=NAME,
+            )
 
     @property
     def architecture(self) -> str:

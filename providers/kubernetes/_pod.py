@@ -46,6 +46,7 @@ ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
 MARKER = _tags.MARKER
 NETWORK = f"{_tags.PREFIX}network"
 """The label that a NetworkPolicy selects by: "none" or "internet"."""
+_QUEUE = "kueue.x-k8s.io/queue-name"
 EXPIRES = f"{_tags.PREFIX}expires"
 """The annotation with the time at which the lifetime ends; `renew` updates it."""
 
@@ -95,7 +96,11 @@ def manifest(
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": {**_tags.labels(spec.tags), NETWORK: spec.network},
+            "labels": {
+                **_tags.labels(spec.tags),
+                NETWORK: spec.network,
+                **({_QUEUE: options.queue} if options.queue else {}),
+            },
             "annotations": {
                 _tags.ANNOTATION: _tags.annotation(spec.tags),
                 **({} if spec.lifetime is None else {EXPIRES: expiry(spec.lifetime)}),
@@ -114,6 +119,8 @@ def manifest(
             "nodeSelector": options.nodes,
             "tolerations": [*_LOST_NODE, *map(dict, options.tolerations)],
             **({"runtimeClassName": options.runtime_class} if options.runtime_class else {}),
+            **({"priorityClassName": options.priority_class} if options.priority_class else {}),
+            **_spread(options),
             "imagePullSecrets": [{"name": each} for each in options.image_pull_secrets],
             "volumes": volumes,
             "containers": [
@@ -159,6 +166,19 @@ _LOST_NODE = [
     }
     for why in ("not-ready", "unreachable")
 ]
+
+
+def _spread(options: ClusterOptions) -> Json:
+    """Return the constraint that spreads all sandboxes of a namespace; a start never fails for it."""
+    if options.topology_spread is None:
+        return {}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": options.topology_spread,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {MARKER: "1"}},
+    }
+    return {"topologySpreadConstraints": [constraint]}
 
 
 def _net(spec: SandboxSpec, options: ClusterOptions) -> Json:

@@ -1,5 +1,6 @@
 """The kubernetes provider: creates, lists and deletes pods; the agent does the rest."""
 
+import builtins
 import os
 import secrets
 import time
@@ -60,7 +61,7 @@ class KubernetesProvider(AgentProvider[Instance]):
     """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
     The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
-    security, no_network, runtime_class and lease default to variables with the same prefix.
+    security, no_network, runtime_class, priority_class, queue and lease default to variables with the same prefix.
     """
 
     name: ClassVar[str] = NAME
@@ -75,6 +76,9 @@ class KubernetesProvider(AgentProvider[Instance]):
         security: Security | None = None,
         no_network: NoNetwork | None = None,
         runtime_class: str | None = None,
+        priority_class: str | None = None,
+        queue: str | None = None,
+        topology_spread: str | None = None,
         node_selector: Mapping[str, str] | None = None,
         tolerations: Sequence[Mapping[str, Any]] = (),
         image_pull_secrets: Sequence[str] = (),
@@ -91,7 +95,9 @@ class KubernetesProvider(AgentProvider[Instance]):
         enforced: with "interfaces" the agent removes them, for which the pod gets NET_ADMIN, more
         than baseline allows; with "policy" a NetworkPolicy denies all traffic, once a test has shown
         that the cluster enforces it. `requests` is what the scheduler reserves, such as
-        {"cpu": "500m"}. A sandbox ends `lease` seconds after its owner is gone; a broken connection
+        {"cpu": "500m"}. `queue` is a LocalQueue of Kueue, which admits the pods: `start_timeout` has to
+        cover the wait for it. `topology_spread` is the node label over whose values sandboxes are spread
+        where that is possible. A sandbox ends `lease` seconds after its owner is gone; a broken connection
         has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
         `max_lifetime`, whichever is longer. `timeout` limits each response of the API server,
         `start_timeout` the whole start, both in seconds."""
@@ -103,6 +109,9 @@ class KubernetesProvider(AgentProvider[Instance]):
             security=security_,
             no_network=no_network_,
             runtime_class=runtime_class or _variable("RUNTIME_CLASS"),
+            priority_class=priority_class or _variable("PRIORITY_CLASS"),
+            queue=queue or _variable("QUEUE"),
+            topology_spread=topology_spread,
             node_selector=dict(node_selector or {}),
             tolerations=tuple(tolerations),
             image_pull_secrets=tuple(image_pull_secrets),
@@ -129,6 +138,9 @@ class KubernetesProvider(AgentProvider[Instance]):
 
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec, self._options)
+
+    def waiting(self) -> builtins.list[str]:
+        return [text for seen in self._watch.all() if (text := _ends.wait_of(seen))]
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)

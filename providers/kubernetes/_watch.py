@@ -67,6 +67,10 @@ class PodWatch:
         """Return the newest state, for a deleted pod its final one; None if none is known yet."""
         return self._known.get(name)
 
+    def all(self) -> list[Seen]:
+        """Return the newest state of each pod that is followed."""
+        return [seen for seen in tuple(self._known.values()) if seen is not None]
+
     async def until(self, name: str, predicate: Callable[[Seen], bool], *, seconds: float) -> Seen:
         """Follow the pod and wait until `predicate` is true of its state; return that state.
 

@@ -183,6 +183,10 @@ class RecordingProvider(Relay):
             call.write({"error": self.encoder.error(error)})
             raise
 
+    def waiting(self) -> builtins.list[str]:
+        """See `Provider.waiting`; it is not written down."""
+        return self._inner.waiting()
+
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         """See `Provider.check_snapshot`."""
         self._inner.check_snapshot(spec, kind)

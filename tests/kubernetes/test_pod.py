@@ -193,8 +193,16 @@ def test_placing_is_passed_on() -> None:
         image_pull_secrets=["one", "two"],
         image_pull_policy="Always",
         gpu_resource="amd.com/gpu",
+        priority_class="batch",
+        queue="team-a",
+        topology_spread="topology.kubernetes.io/zone",
     )
     spec = pod["spec"]
+    assert spec["priorityClassName"] == "batch"
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+    assert spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert spec["runtimeClassName"] == "gvisor"
     assert spec["nodeSelector"] == {"pool": "sandboxes", "kubernetes.io/arch": "amd64"}
     assert toleration in spec["tolerations"]

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
+from sandboxkit import Operation, Session
 from sandboxkit.errors import (
     CapacityError,
     ImageNotFoundError,
@@ -70,6 +72,34 @@ async def test_a_quota_that_is_reached(
         await provider.create(SandboxSpec())
     assert caught.value.retryable
     assert sandboxes(cluster, room) == []
+
+
+async def test_explain_says_what_a_start_waits_for(cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(node_selector={"no-such": "label"})
+    async with Session(provider) as session:
+        starting = session.sandbox().start()
+        with anyio.fail_after(60):
+            while "waits: Unschedulable" not in session.explain():
+                await anyio.sleep(0.1)
+        starting.cancel()
+    await Operation(provider.aclose())  # on the loop that the session used it on
+    assert sandboxes(cluster, room) == []
+
+
+async def test_placing_is_what_the_api_server_takes(cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(
+        queue="team-a",
+        topology_spread="kubernetes.io/hostname",
+        priority_class="system-node-critical",
+        start_timeout=120,
+    )
+    sandbox_id = await provider.create(SandboxSpec())
+    (pod,) = cluster.pods(room)
+    await provider.delete(sandbox_id)
+    await provider.aclose()
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert pod["spec"]["priorityClassName"] == "system-node-critical"
+    assert pod["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
 
 
 async def test_a_node_selector_that_fits_no_node(cluster: Cluster, room: str) -> None:
