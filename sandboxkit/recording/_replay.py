@@ -31,7 +31,7 @@ from sandboxkit.recording._file import folder_of, read
 from sandboxkit.recording._record import command_arguments
 from sandboxkit.recording._relay import Relay, compared
 from sandboxkit.recording._script import POLLED, Renames, Script, difference, flat
-from sandboxkit.recording._stdin import Stdin
+from sandboxkit.recording._stdin import ReplayedInput
 from sandboxkit.types import (
     Command,
     Exit,
@@ -247,7 +247,7 @@ class ReplayProvider(Relay):
         script, pieces = self._script(sandbox_id), self._outputs(call)
         interactive = command.stdin is not None
         try:
-            async with Stdin(command.stdin, self._encoder.secrets, self._renames) as stdin:
+            async with ReplayedInput(command.stdin, self._encoder.secrets, self._renames) as stdin:
                 for at, kind, content in call.get("events", ()):
                     if kind == "stdin":
                         await stdin.expect(data_of(content, self._load))

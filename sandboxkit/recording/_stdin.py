@@ -1,4 +1,4 @@
-"""Stdin: the input of a replayed command, compared with what was recorded."""
+"""ReplayedInput: the input of a replayed command, compared with what was recorded."""
 
 import re
 from collections.abc import AsyncIterable
@@ -13,7 +13,7 @@ from sandboxkit.types import PtySize, StdinItem
 _DIGITS = re.compile(rb"[0-9a-f]")
 
 
-class Stdin:
+class ReplayedInput:
     """Reads a command's input as it comes. Use it in an `async with` block."""
 
     def __init__(

@@ -413,33 +413,6 @@ def _pod(**status: Any) -> Seen:
     return Seen({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
 
 
-def test_a_pod_that_its_queue_has_not_admitted_waits_for_room() -> None:
-    metadata = {"name": "pod", "labels": {"kueue.x-k8s.io/queue-name": "team-a"}}
-    gate = {"name": "kueue.x-k8s.io/admission"}
-    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
-    status = {"phase": "Pending", "conditions": [condition]}
-    pod = {"metadata": metadata, "spec": {"schedulingGates": [gate]}, "status": status}
-    assert _ends.wait_of(Seen(pod)) == "pod waits: it is not admitted yet by the queue 'team-a'"
-    error = _ends.late_error(Seen(pod), [], seconds=5)
-    assert isinstance(error, CapacityError)
-    assert "queue 'team-a'" in str(error)
-    assert "start_timeout" in str(error)
-    assert _ends.wait_of(Seen({**pod, "spec": {"nodeName": "node"}})) == ""
-
-
-def test_an_admission_that_is_taken_back_is_an_infrastructure_error() -> None:
-    condition = {"type": "TerminationTarget", "status": "True", "message": "Preempted by another"}
-    pod = {
-        "metadata": {"name": "pod", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {},
-        "status": {"phase": "Running", "conditions": [condition]},
-    }
-    error = _ends.end_error(Seen(pod), sandbox_id="pod")
-    assert "queue took the admission back (Preempted by another)" in str(error)
-    assert not error.by_command
-    assert _outcome(error) is Outcome.INFRA_ERROR
-
-
 def test_an_eviction_is_an_infrastructure_error() -> None:
     """As nodes under pressure leave a pod, under which this cluster's only node cannot be put."""
     killed = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
