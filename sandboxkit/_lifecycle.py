@@ -231,7 +231,7 @@ class Lifecycle:
             except asyncio.CancelledError:
                 if first is not None and not first.withdraw():
                     await self._recall(first.command, start)
-                elif not start.waited_for and not self._wanted:
+                elif not start.waiting and not self._wanted:
                     self._undo()
                 raise
 

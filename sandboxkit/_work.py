@@ -42,27 +42,23 @@ class Work:
 
     def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
         self._scope = anyio.CancelScope()
-        self._waiting = 0
+        self.waiting = 0
+        """How many callers wait for the work."""
         self._task = asyncio.create_task(self._drive(run))
         # Retrieve the error, or asyncio reports it as lost when no waiter is left.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether anything waits for the work."""
-        return self._waiting > 0
 
     async def wait(self) -> None:
         """Wait until the work ends; the last waiter that gives up cancels it.
 
         Raises the work's error, or UndoneError if it was cancelled.
         """
-        self._waiting += 1
+        self.waiting += 1
         try:
             await asyncio.shield(self._task)
         finally:
-            self._waiting -= 1
-            if not self._waiting and not self._task.done():
+            self.waiting -= 1
+            if not self.waiting and not self._task.done():
                 self._scope.cancel()
 
     def ended(self) -> asyncio.Task[None]:

@@ -72,10 +72,16 @@ def on_the_loop(call: Callable[[], object]) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def shares_the_start(sandbox: Sandbox, callers: int) -> None:
+    """Wait until so many callers wait for the start of a sandbox."""
+    life = sandbox._life
+    wait_for(lambda: life._start is not None and life._start.waiting == callers)
 
 
 @pytest.fixture
@@ -145,7 +151,7 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
     first = sandbox.exec(["echo", "first"])
     assert provider.entered.acquire(timeout=10)
     second = sandbox.exec(["echo", "second"])
-    time.sleep(0.1)  # until it shares the start
+    shares_the_start(sandbox, callers=2)
     first.cancel()
     # The other caller gets a sandbox in which nothing has run, and its own command is sent along.
     assert provider.entered.acquire(timeout=10)
@@ -201,7 +207,7 @@ def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: E
         sandbox = session.sandbox()
         first = sandbox.exec(["echo", "first"])
         second = sandbox.exec(["echo", "second"])
-        time.sleep(0.1)  # both wait for room
+        shares_the_start(sandbox, callers=2)
         first.cancel()
         other.stop().result(10)
         assert second.result(10).stdout == "second\n"

@@ -13,6 +13,7 @@ from sandboxkit import (
     Session,
     Snapshot,
 )
+from sandboxkit._states import State
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
@@ -103,7 +104,10 @@ def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
         forks = sandbox.fork(2).result(10)
         more = session.sandbox()
         start = more.start()
-        time.sleep(0.1)
+        deadline = time.monotonic() + 60
+        while more._life.state is not State.QUEUED:
+            assert time.monotonic() < deadline, session.explain()
+            time.sleep(0.001)
         assert not start.done()
         for each in forks:
             assert isinstance(each, Sandbox)
