@@ -62,11 +62,12 @@ func sendShort(s *session, done chan<- struct{}) {
 	close(done)
 }
 
-func waitsForALock(function string) bool {
+// isBlocked tells whether a function waits for a lock, or for the reader of what it writes.
+func isBlocked(function string) bool {
 	stacks := make([]byte, 1<<20)
 	for _, each := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		if strings.Contains(each, function) && strings.Contains(each, "[sync.Cond.Wait") {
-			return true
+		if strings.Contains(each, function) {
+			return strings.Contains(each, "[sync.Cond.Wait") || strings.Contains(each, "[select")
 		}
 	}
 	return false
@@ -74,7 +75,7 @@ func waitsForALock(function string) bool {
 
 func TestAShortFrameOvertakesLongOnes(t *testing.T) {
 	ours, theirs := net.Pipe() // a write ends when all of it was read
-	s := newSession(ours, 0)
+	s := newSession(ours, opening{}, 0)
 	const senders, each = 8, 4
 	for id := range senders {
 		go func() {
@@ -109,7 +110,7 @@ func TestAShortFrameOvertakesLongOnes(t *testing.T) {
 	next()
 	done := make(chan struct{})
 	go sendShort(s, done)
-	for !waitsForALock("sendShort") {
+	for !isBlocked("sendShort(") {
 		runtime.Gosched()
 	}
 	for before := range senders * each {
