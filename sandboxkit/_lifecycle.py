@@ -161,6 +161,8 @@ class Lifecycle:
     def _to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state, self.since = state, time.monotonic()
+        if self.id is not None and state in (State.RUNNING, State.ENDED, State.STOPPED):
+            self.context.moved = self.since
 
     async def call(self, work: Callable[[str], Awaitable[T]]) -> T:
         """Start the sandbox if needed and run `work` with its id."""
@@ -303,7 +305,6 @@ class Lifecycle:
         if self.state is State.RUNNING:
             self._to(State.ENDED)
             self._cancel_attached()
-            self.context.moved = time.monotonic()
             self.context.throttle.room()
             self.leave_room()
 
@@ -442,7 +443,6 @@ class Lifecycle:
             raise
         self.id = sandbox_id
         self._to(State.RUNNING)
-        self.context.moved = time.monotonic()
 
     async def _end(self) -> None:
         try:
@@ -473,7 +473,5 @@ class Lifecycle:
             self.context.throttle.room()
 
     def _gone(self) -> None:
-        if self.id is not None:
-            self.context.moved = time.monotonic()
         self.context.lives.discard(self)
         self.leave_room()

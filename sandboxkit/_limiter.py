@@ -16,7 +16,7 @@ class Limiter:
 
     def __init__(self, limit: int | None = None, places: MachineSemaphore | None = None) -> None:
         self._limit, self.places = limit, places
-        self._used, self._noted = 0, False
+        self._used = 0
 
     def acquire(self) -> Release | None:
         """Take room without waiting; return a function that releases it, or None if there is none."""
@@ -46,9 +46,7 @@ class Limiter:
         if self.places is None:
             return False
         waiting = waiting and self._used != self._limit
-        if waiting or self._noted:
-            self.places.wait(waiting)
-        self._noted = waiting
+        self.places.wait(waiting)
         return waiting
 
     def describe(self) -> str:

@@ -22,7 +22,7 @@ _FLOCK = "@hhqqi"
 class MachineSemaphore:
     """The first `limit` places of one backend; used on the background loop only.
 
-    Each place is a record lock on one byte of a self._file. The kernel releases the locks of a process
+    Each place is a record lock on one byte of a file. The kernel releases the locks of a process
     that dies, and a forked child inherits none. All processes should use the same limit: one with a
     larger limit takes places that the others do not count.
     """
