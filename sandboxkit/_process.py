@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import anyio
 
 from sandboxkit import _arguments
+from sandboxkit._foreign_names import foreign_names
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit._streams import NoStdin, OutputStream, Stdin
@@ -52,6 +53,13 @@ def checked_limits(
     )
 
 
+@foreign_names(
+    wait="result(), which waits for the end",
+    communicate="result(), which has stdout and stderr",
+    terminate="kill()",
+    exit_code="result().returncode",
+    output="stdout, or result().stdout",
+)
 class Process(Operation[ProcessResult]):
     """A command in a sandbox: an Operation whose result is a ProcessResult.
 

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from sandboxkit import _ambient, _arguments, _forking, _tags
+from sandboxkit._foreign_names import foreign_names
 from sandboxkit._forking import TTL
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._misuse import call_site, explained
@@ -54,6 +55,7 @@ MAX_DOWNLOAD_FILES = 100_000
 
 
 @explained
+@foreign_names(run="exec()", commands="exec()", close="stop()", kill="stop()", delete="stop()")
 class Sandbox(Shown):
     """One isolated machine. Made by `Session.sandbox()`; it starts on first use.
 

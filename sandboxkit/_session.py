@@ -23,6 +23,7 @@ from sandboxkit import (
     _registry,
     _tags,
 )
+from sandboxkit._foreign_names import foreign_names
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._limiter import Limiter
 from sandboxkit._machine_semaphore import places
@@ -54,6 +55,7 @@ _NAMED = 8
 
 
 @explained
+@foreign_names(exec="run(), or sandbox().exec()", stop="close()")
 @with_options
 class Session:
     """Sandboxes that share a provider, default options and a lifetime.

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from sandboxkit._foreign_names import foreign_names
 from sandboxkit.display import Shown
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ class Exit:
     usage: CommandUsage = CommandUsage()
 
 
+@foreign_names(exit_code="returncode", output="stdout")
 @dataclass(frozen=True, slots=True)
 class ProcessResult(Shown):
     """The result of a command. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""

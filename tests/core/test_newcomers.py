@@ -1,6 +1,7 @@
 """The mistakes of a newcomer: each error names the thing and what to do instead."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -136,6 +137,34 @@ def test_a_live_output_says_where_the_whole_text_is(session: Session) -> None:
     ):
         process.stdout.strip()
     process.result(20)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("session.exec", "use run(), or sandbox().exec()"),
+        ("session.stop", "use close()"),
+        ("sandbox.run", "use exec()"),
+        ("sandbox.close", "use stop()"),
+        ("process.wait", "use result(), which waits for the end"),
+        ("process.communicate", "use result(), which has stdout and stderr"),
+        ("result.exit_code", "use returncode"),
+        ("result.nope", "no attribute 'nope'"),
+    ],
+)
+def test_a_name_of_another_library_leads_to_ours(session: Session, name: str, says: str) -> None:
+    sandbox = session.sandbox()
+    process = session.run(["true"])
+    found = {
+        "session": session,
+        "sandbox": sandbox,
+        "process": process,
+        "result": process.result(20),
+    }
+    owner, attribute = name.split(".")
+    with pytest.raises(AttributeError, match=re.escape(says) + "$") as error:
+        getattr(found[owner], attribute)
+    assert error.value.name == attribute  # Python adds the nearest name by itself
 
 
 FAILURES = {
