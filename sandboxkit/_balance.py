@@ -13,15 +13,16 @@ from sandboxkit._limiter import Release
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit.types import SandboxSpec
 
-_BESIDE_OTHERS = 1
-"""How many sandboxes are created at a time in the background while callers create their own."""
+_CAREFULLY = 1
+"""How many sandboxes are created at a time in the background while callers create their own, and after
+a failure until one succeeds."""
 _IDLE_SECONDS = 600.0
 """Time (s) without a start after which the pool drops the sandboxes of a spec."""
 _JOBS = 1000
 _AGE = 3600.0
 """A sandbox is replaced after this many jobs, or at this age (s)."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-"""Pause (s) after a failed background creation; it doubles with each consecutive failure."""
+_PAUSE = 5.0
+"""Pause (s) after a failed background creation: the pool is full again soon after a fault has gone."""
 _APART = ("files", "start_timeout", "egress")
 """The options of a spec that are applied when a sandbox is handed out."""
 _FIELDS = [each.name for each in dataclasses.fields(SandboxSpec) if each.name not in _APART]
@@ -65,7 +66,8 @@ class Bucket:
         """When the last start asked for this spec, and when the start before it did."""
         self.error: Exception | None = None
         """The error of the newest background creation, if it failed."""
-        self.pause = self.not_before = 0.0
+        self.not_before = 0.0
+        """When the next background creation may begin."""
 
     @property
     def making(self) -> int:
@@ -90,8 +92,7 @@ class Bucket:
     def made(self, error: Exception | None, now: float) -> None:
         """Record how a background creation ended; after an error, delay the next one."""
         self.error = error
-        self.pause = min(2 * self.pause or _FIRST_PAUSE, _LONGEST_PAUSE) if error else 0.0
-        self.not_before = now + self.pause
+        self.not_before = now + _PAUSE if error else 0.0
 
 
 class Do(Enum):
@@ -219,8 +220,8 @@ class PoolState:
         for bucket in sorted(short, key=lambda each: -each.asked_at):
             while bucket.have < bucket.target and now >= bucket.not_before:
                 making = sum(each.making for each in self.all())
-                others = self._throttle.running > making
-                if making >= (_BESIDE_OTHERS if others else self._at_once):
+                careful = bucket.error is not None or self._throttle.running > making
+                if making >= (_CAREFULLY if careful else self._at_once):
                     return
                 if self.room and not self._full():
                     yield PoolStep(Do.CREATE, bucket)

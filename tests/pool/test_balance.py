@@ -8,6 +8,7 @@ import pytest
 from sandboxkit._balance import Bucket, Coming, Do, PoolRequest, PoolState, PoolStep
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._throttle import AdmissionThrottle
+from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 
@@ -108,6 +109,18 @@ def test_at_the_caps_two_specs_do_not_evict_each_other(state: PoolState) -> None
     assert done(state, state.balance(NOW, fill=True)) == []
     older.ready[life(older)] = None
     assert done(state, state.balance(NOW, fill=True)) == [(Do.EVICT, older)]
+
+
+def test_the_pool_fills_within_ten_seconds_however_often_creations_failed(state: PoolState) -> None:
+    bucket = bucket_of(state, "1", NOW, NOW)
+    bucket.target = 3
+    for _ in range(20):
+        bucket.made(ProviderUnavailableError("no daemon"), NOW)
+    assert done(state, state.balance(NOW, fill=True)) == []
+    steps = state.balance(NOW + 9, fill=True)
+    assert next(steps)[:2] == (Do.CREATE, bucket)
+    bucket.coming[life(bucket)] = Coming.MADE
+    assert next(steps, None) is None, "one at a time until one has succeeded"
 
 
 def test_idle_specs_are_evicted_and_then_forgotten(state: PoolState) -> None:
