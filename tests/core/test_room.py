@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -25,8 +25,8 @@ from sandboxkit.testing import FakeProvider
 from tests.core.test_max_live import Here, line_of, process
 from tests.pool.providers import Counting, Gated
 
-SOON = 10.0
-"""Seconds within which room must be free after a sandbox is gone."""
+SOON = 60.0
+"""Seconds after which something is stuck, on a busy machine too. `tests.chaos` measures how soon room is back."""
 TRUE = ["true"]
 
 
@@ -50,6 +50,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
     yield
     _machine_semaphore._forget()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def vanish(session: Session, sandbox: Sandbox) -> None:
@@ -79,10 +86,7 @@ def test_a_call_that_finds_its_sandbox_gone_frees_the_room() -> None:
         vanish(session, sandbox)
         with pytest.raises(SandboxNotFoundError):
             sandbox.exec(TRUE).result(SOON)
-        deadline = time.monotonic() + SOON
-        while "has ended by itself" not in repr(sandbox):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: "has ended by itself" in repr(sandbox))
 
 
 def test_a_live_sandbox_keeps_its_room() -> None:
@@ -100,11 +104,10 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
     with Session(provider, max_concurrency=1) as session:
         assert session.run(TRUE).result(SOON).returncode == 0
         second = session.run(TRUE)
-        with pytest.raises(TimeoutError):
-            second.result(2)
+        wait_for(lambda: provider.attempts > 2)
+        assert not second.done()
         provider.broken = False
         assert second.result(SOON).returncode == 0
-        assert provider.attempts > 2
 
 
 def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
@@ -115,10 +118,7 @@ def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
             broken.start().result(SOON)
         assert provider._boxes
         provider.broken = False
-        deadline = time.monotonic() + SOON
-        while provider._boxes:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: not provider._boxes)
         assert session.run(TRUE).result(SOON).returncode == 0
 
 
@@ -136,10 +136,8 @@ def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> Non
 def test_a_timeout_without_room_names_who_holds_the_room() -> None:
     with Session(FakeProvider(), max_concurrency=2) as session:
         held = [session.sandbox().start().result(SOON) for _ in range(2)]
-        began = time.monotonic()
         with pytest.raises(NoRoomError) as raised:
             session.run(TRUE, start_timeout=0.5).result(SOON)
-        assert time.monotonic() - began < 2.5
         text = str(raised.value)
         assert all(str(each.id) in text for each in held)
         assert "start_timeout=0.5 s" in text
@@ -215,8 +213,9 @@ def test_a_long_wait_for_room_is_logged(
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.sandbox().start()
+        wait_for(lambda: any(each.name == "sandboxkit" for each in caplog.records))
         with pytest.raises(TimeoutError):
-            waiting.result(4)
+            waiting.result(2)  # in which it would be logged again
         report = session.explain()
         held.stop().result(SOON)
         waiting.result(SOON)
@@ -225,7 +224,7 @@ def test_a_long_wait_for_room_is_logged(
     assert "1 sandboxes wait for room" in lines[0]
     assert str(held.id) in lines[0]
     assert re.search(
-        r"\(never started\) waits for room \(for \d s, made at test_room\.py:\d+\)", report
+        r"\(never started\) waits for room \(for \d+ s, made at test_room\.py:\d+\)", report
     )
     assert re.search(rf"{held.id} runs", report)
     assert "max_concurrency=1" in report
@@ -247,13 +246,10 @@ def test_a_pending_call_says_what_it_waits_for() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.run(["echo", "hello"])
-        until = time.monotonic() + SOON
-        while "waits for room" not in repr(waiting):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_for(lambda: "waits for room" in repr(waiting))
         assert re.fullmatch(
             r"<Process 'echo hello' pending: sandbox \(never started\) waits for room "
-            r"\(for 0 s, made at test_room\.py:\d+\)>",
+            r"\(for \d+ s, made at test_room\.py:\d+\)>",
             repr(waiting),
         )
         held.stop().result(SOON)
@@ -265,10 +261,8 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
     provider = Failing()
     session = Session(provider)
     session.sandbox().start().result(SOON)
-    until = time.monotonic() + SOON
-    while session._reconciler._timer is not None:  # it has looked, and found nothing to do
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    # It has looked, and found nothing to do.
+    wait_for(lambda: session._reconciler._timer is None)
     with pytest.raises(ExceptionGroup, match="could not be stopped"):
         session.close().result(SOON)
     attempts = provider.attempts
