@@ -67,10 +67,11 @@ class MachineSemaphore:
         return False
 
     def describe(self) -> str:
-        """Return the cap and how many places each other process holds, for messages."""
+        """Return the cap and how many places each process holds, for messages."""
         others = Counter(self._file.owners(self._limit))
         named = [f"process {pid} ({_command(pid)}) has {n}" for pid, n in others.items()]
-        return ", ".join([f"max_live={self._limit}", *named])
+        ours = f"max_live={self._limit}, of which this process has {len(self._file.places)}"
+        return ", ".join([ours, *named])
 
 
 class _LockFile:
