@@ -8,5 +8,6 @@ from tests.traces import assert_forgotten
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_state_is_kept_of_ended_sandboxes(daemon: None) -> None:
-    await assert_forgotten(DockerProvider, 24, memory_mb=64)
+@pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.nightly)])
+async def test_no_state_is_kept_of_ended_sandboxes(daemon: None, count: int) -> None:
+    await assert_forgotten(DockerProvider, count, memory_mb=64)

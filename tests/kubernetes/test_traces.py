@@ -11,5 +11,6 @@ __all__ = ["room"]
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_state_is_kept_of_ended_sandboxes(room: str) -> None:
-    await assert_forgotten(KubernetesProvider, 16)
+@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.nightly)])
+async def test_no_state_is_kept_of_ended_sandboxes(room: str, count: int) -> None:
+    await assert_forgotten(KubernetesProvider, count)
