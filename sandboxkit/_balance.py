@@ -169,6 +169,9 @@ class PoolState:
 
         `wanted` says that another session waits for room that this one may have.
         """
+        ready = [each for each in self._buckets.values() if each.counted and each.ready]
+        if wanted and ready:  # before a check of that sandbox makes it busy
+            yield _evict(ready[0], "room for another session")
         for key, bucket in tuple(self._buckets.items()):
             idle, lifetime = now > bucket.asked_at + _IDLE_SECONDS, bucket.spec.lifetime
             if idle:
@@ -183,9 +186,6 @@ class PoolState:
             used = bucket.target or bucket.have or bucket.lent or bucket.requests
             if not used and bucket is not self.own and now > bucket.not_before:
                 del self._buckets[key]
-        ready = [each for each in self._buckets.values() if each.counted and each.ready]
-        if wanted and ready:
-            yield _evict(ready[0], "room for another session")
 
     def may_come(self, bucket: Bucket) -> bool:
         """Return whether a bucket will get more sandboxes, once what is going on has ended."""

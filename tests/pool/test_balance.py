@@ -123,6 +123,18 @@ def test_the_pool_fills_within_ten_seconds_however_often_creations_failed(state:
     assert next(steps, None) is None, "one at a time until one has succeeded"
 
 
+def test_another_session_gets_the_room_of_a_sandbox_that_is_due_for_a_check(
+    state: PoolState,
+) -> None:
+    bucket = state.of(SandboxSpec(lifetime=1.0), counted=True)
+    bucket.ask(NOW)
+    kept = life(bucket)
+    kept.renewed = NOW - 0.9
+    kept.made = NOW - 1.0
+    bucket.ready[kept] = None
+    assert done(state, state.aged(NOW, wanted=True)) == [(Do.EVICT, bucket)]
+
+
 def test_idle_specs_are_evicted_and_then_forgotten(state: PoolState) -> None:
     bucket = bucket_of(state, "1", 5, 1)
     bucket.target = 2
