@@ -13,6 +13,7 @@ import pytest
 
 from sandboxkit import (
     Operation,
+    ProviderUnavailableError,
     Sandbox,
     SandboxError,
     SandboxNotFoundError,
@@ -139,11 +140,15 @@ async def _runs(provider: Provider, sandbox_id: str) -> bool:
     async def output(stream: StreamName, data: bytes) -> None:
         pass
 
-    try:
-        await Operation(provider.exec(sandbox_id, Command(("true",)), output))
-    except _GONE:
-        return False
-    return True
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            try:
+                await Operation(provider.exec(sandbox_id, Command(("true",)), output))
+            except _GONE:
+                return False
+            except ProviderUnavailableError:  # on a busy machine the backend may not answer in time
+                continue
+            return True
 
 
 async def _stopped(sandbox: Sandbox, provider: Provider, other: Provider) -> None:

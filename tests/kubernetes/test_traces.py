@@ -9,8 +9,9 @@ from tests.traces import assert_forgotten
 __all__ = ["room"]
 
 pytestmark = pytest.mark.anyio
+MANY = pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [16, MANY])
 async def test_no_state_is_kept_of_ended_sandboxes(room: str, count: int) -> None:
     await assert_forgotten(KubernetesProvider, count)
