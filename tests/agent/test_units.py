@@ -11,6 +11,7 @@ AGENT = Path(__file__).resolve().parents[2] / "agent"
 OFFLINE = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
+@pytest.mark.timeout(900)  # on a busy machine, with nothing compiled yet
 @pytest.mark.parametrize("check", ["vet", "test"])
 def test_the_source_of_the_agent_passes(check: str) -> None:
     go = runpy.run_path(str(AGENT / "build.py"))["find_go"]()
