@@ -208,7 +208,9 @@ def test_other_processes_are_named_with_their_places(state: None) -> None:
 def test_other_sessions_of_this_process_are_said_to_have_the_places(state: None) -> None:
     with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
         other.sandbox().start().result(SOON)
-        with pytest.raises(NoRoomError, match=r"max_live=1, of which this process has 1; this .* 0"):
+        with pytest.raises(
+            NoRoomError, match=r"max_live=1, of which this process has 1; this .* 0"
+        ):
             session.run(TRUE, start_timeout=0.5).result(SOON)
 
 
