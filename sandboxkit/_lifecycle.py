@@ -220,6 +220,8 @@ class Lifecycle:
                 if command is not None and self._is_ready_when_created():
                     first = FirstCommand(command)
                 self._first = first
+                # Now, because the time limit may pass before the task's first step.
+                self._to(State.QUEUED if self.room is None else State.STARTING)
                 self._start = Work(self._create)
             start = self._start
             try:
@@ -399,11 +401,10 @@ class Lifecycle:
 
     async def _enter(self) -> bool:
         """Get room or a pooled sandbox; return whether a sandbox must be created."""
-        if self.room is None:
-            self._to(State.QUEUED)
+        if self.state is State.QUEUED:
             self.context.look(self)
         fresh = await self.take_room()
-        if not self.stopped:  # otherwise the next checkpoint undoes the start
+        if self.state is State.QUEUED:  # after stop(), the next checkpoint undoes the start
             self._to(State.STARTING)
         return fresh
 

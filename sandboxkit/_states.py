@@ -20,7 +20,7 @@ class State(Enum):
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.NEW: frozenset({State.QUEUED, State.STARTING, State.STOPPING}),
-    State.QUEUED: frozenset({State.STARTING, State.NEW, State.STOPPING}),
+    State.QUEUED: frozenset({State.STARTING, State.NEW, State.LEFT_OVER, State.STOPPING}),
     State.STARTING: frozenset({State.RUNNING, State.NEW, State.LEFT_OVER, State.STOPPING}),
     State.RUNNING: frozenset({State.ENDED, State.UNDOING, State.STOPPING, State.STOPPED}),
     State.ENDED: frozenset({State.UNDOING, State.STOPPING}),

@@ -20,6 +20,7 @@ from sandboxkit import (
     _reconciler,
     _waits,
 )
+from sandboxkit._states import State
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.testing import FakeProvider
 from tests.core.test_max_live import Here, line_of, process
@@ -122,6 +123,30 @@ def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
         assert session.run(TRUE).result(SOON).returncode == 0
 
 
+def test_remains_without_room_may_be_started_again_and_given_up() -> None:
+    provider = Failing()
+    with Session(provider, max_concurrency=1) as session:
+        sandbox = session.sandbox().start().result(SOON)
+        life = sandbox._life
+
+        async def end_and_lose() -> None:
+            session._reconciler.close()  # it would remove what is left between the steps
+            life.ended()
+            life.lost()
+
+        Operation(end_and_lose()).result(SOON)
+        wait_for(lambda: life.state is State.LEFT_OVER)
+        with session.sandbox() as holder:
+            holder.start().result(SOON)
+            again = sandbox.start()
+            wait_for(lambda: life.state is State.QUEUED)
+            again.cancel()
+            wait_for(lambda: life.state is State.LEFT_OVER)
+            provider.broken = False
+        assert sandbox.exec(TRUE).result(SOON).returncode == 0
+    assert not provider._boxes
+
+
 def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> None:
     with Session(Here(), max_live=1) as session:
         sandbox = session.sandbox().start().result(SOON)
@@ -156,6 +181,15 @@ def test_a_creation_that_is_too_slow_is_undone() -> None:
             session.sandbox(start_timeout=0.5).start().result(SOON)
         assert provider.undone.acquire(timeout=SOON)
         assert not session._context.lives
+
+
+def test_a_start_whose_time_is_over_before_it_begins_raises_the_typed_error() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        sandbox = session.sandbox(start_timeout=1e-9)
+        with pytest.raises(SandboxError, match="start_timeout=1e-09 s"):
+            sandbox.start().result(SOON)
+        assert not session._context.lives
+        assert session.run(TRUE).result(SOON).returncode == 0
 
 
 def test_a_deadline_covers_the_wait_for_room() -> None:
