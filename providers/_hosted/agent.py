@@ -32,9 +32,10 @@ from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import is_ambiguous
+from sandboxkit.providers._hosted.beside import beside
 from sandboxkit.types import Command, Exit, SandboxSpec
 
-__all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream"]
+__all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream", "UploadRefusedError"]
 
 _STRICT_USER = "65534:65534"
 """Runs the commands of a strict sandbox, unless the spec names a user. No vendor mounts the root file system
@@ -48,6 +49,10 @@ _LARGEST_GREETING = 8 << 10
 """Bytes that a start request carries for the agent; Modal limits a command line to 64 KiB in all."""
 _LARGEST_FIRST = 256 << 10
 """Bytes of a command that is sent along with a start; a longer one follows when the agent has answered."""
+
+
+class UploadRefusedError(Exception):
+    """A sandbox did not take the file of `_upload`, and has no complete file."""
 
 
 class ProgramStream(ByteStream):
@@ -122,6 +127,16 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     _root_is_ours: ClassVar[bool] = False
     """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
 
+    _uploads: bool = False
+    """Whether `_upload` works, as far as is known; a refusal sets it to False."""
+
+    async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
+        """Write a new file as the user that `_run` uses, in one request that may run beside others.
+
+        Raises UploadRefusedError if it is certain that no complete file was written, and what `_run` raises.
+        """
+        raise NotImplementedError
+
     def _grace(self, stream: ByteStream) -> float:
         return _GRACE
 
@@ -158,28 +173,38 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         guess = self._guesses.get(image, install.LIKELY)
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
-                greeting = self._greeting(spec, first) if guess == install.PRESENT else None
+                upload = ""
+                if self._uploads and guess:
+                    upload = install.upload_path(guess, sandbox_id)
+                greeting = self._greeting(spec, first) if upload or not guess else None
+                if greeting is None:
+                    upload = ""  # it would save no round trip
                 argv = install.command(
                     _socket(sandbox_id),
                     verb,
                     flags,
                     guess=guess,
                     common=common,
+                    upload=upload,
                     first=b"" if greeting is None else greeting.data,
                 )
+                data = b"" if upload else install.data_of(guess)
+                work = self._start_agent(sandbox_id, argv, data, greeting or spec, first)
                 try:
-                    stream = await self._run(sandbox_id, argv)
-                except SandboxError as error:
-                    if first is not None and not is_ambiguous(error):
-                        first.refuted()
-                    raise
-                found = install.Found(stream, install.data_of(guess))
-                try:
-                    await self._own(sandbox_id, found, greeting or spec, first)
+                    if upload:
+                        sending = self._upload(sandbox_id, upload, install.packed(guess))
+                        had = await beside(work, sending)
+                    else:
+                        had = await work
                 except install.WantsError as error:
                     guess = self._guesses[image] = error.arch
                     continue
-                if found.had:
+                except UploadRefusedError:
+                    self._uploads = False
+                    if first is not None:
+                        first.refuted()  # no agent can have started
+                    continue
+                if had:
                     self._guesses[image] = install.PRESENT
                 return
         if scope.cancelled_caught:
@@ -188,6 +213,25 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
+
+    async def _start_agent(
+        self,
+        sandbox_id: str,
+        argv: tuple[str, ...],
+        data: bytes,
+        start: Greeting | SandboxSpec,
+        first: FirstCommand | None,
+    ) -> bool:
+        """Run the program that starts the agent, and own it; return whether the sandbox had the agent."""
+        try:
+            stream = await self._run(sandbox_id, argv)
+        except SandboxError as error:
+            if first is not None and not is_ambiguous(error):
+                first.refuted()
+            raise
+        found = install.Found(stream, data)
+        await self._own(sandbox_id, found, start, first)
+        return found.had
 
     def _greeting(self, spec: SandboxSpec, first: FirstCommand | None) -> Greeting | None:
         """Return what the start request can carry for the agent, or None to send it on the stream.

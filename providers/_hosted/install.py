@@ -1,8 +1,9 @@
 """Installs the agent in a sandbox: one shell command finds it or reads it from stdin.
 
 To save round trips, the first data for the agent are an argument of the command where the image
-probably has the agent. Where it probably lacks the agent, the binary and the first data are sent
-right after the command, without waiting for output. If that guess was wrong, the command is run again.
+probably has the agent, or where the vendor takes the binary by a request beside the command. Elsewhere
+the binary and the first data are sent right after the command, without waiting for output. If the guess
+was wrong, the command is run again.
 """
 
 import base64
@@ -25,6 +26,8 @@ __all__ = [
     "command",
     "data_of",
     "lead",
+    "packed",
+    "upload_path",
     "version",
 ]
 
@@ -40,9 +43,11 @@ _PADDING = bytes(16 << 10)
 """Padding after the agent binary: the `head` of some images consumes more than it outputs."""
 
 # Arguments: the socket; "start", "strict", "find" or "put"; the agent's name and size for each
-# architecture; a folder to make world-writable, or ""; the architecture of the agent on stdin, or "";
-# the first data for the agent in base64, or "" where stdin has them; the agent's flags. They are passed
-# on as a variable, which no other process can read: a command line is public. The script's messages are between marks and may follow output of the image.
+# architecture; a folder to make world-writable, or ""; the architecture of the agent that is given, or "";
+# the file that another request writes it to, or "" where it is on stdin; the first data for the agent in
+# base64, or "" where stdin has them; the agent's flags. The data are passed on as a variable, which no other
+# process can read: a command line is public. The script's messages are between marks and may follow output
+# of the image.
 _SCRIPT = r"""
 say() { printf '\036sandboxkit %s\036' "$*"; }
 socket=$1 verb=$2
@@ -51,10 +56,20 @@ case $(uname -m) in
   aarch64|arm64) arch=arm64 name=$5 size=$6 ;;
   *) say "fails no agent for $(uname -m), only for x86_64 and aarch64"; exit 69 ;;
 esac
-common=$7 given=$8
+common=$7 given=$8 file=$9
 case $given in amd64) comes=$4 ;; arm64) comes=$6 ;; *) comes=0 ;; esac
-[ -z "$9" ] || export SANDBOXKIT_FIRST="$9"
-shift 9
+[ -z "${10}" ] || export SANDBOXKIT_FIRST="${10}"
+shift 10
+take() { # outputs the agent that is given, compressed
+  [ -n "$file" ] || { head -c "$comes"; return; }
+  polls=0
+  until [ -O "$file" ] && [ "$(wc -c <"$file")" -ge "$comes" ]; do
+    polls=$((polls + 1))
+    [ "$polls" -le 6000 ] || return 1
+    sleep 0.01
+  done
+  cat "$file"; rm -f "$file"
+}
 if [ "$verb" = strict ]; then
   [ "$(id -u)" = 0 ] || { say "fails profile='strict' needs root: the vendor runs programs as user $(id -u)"; exit 69; }
   command -v find >/dev/null || { say "fails profile='strict' needs find in the image"; exit 69; }
@@ -75,19 +90,19 @@ for folder in /usr/local/bin "$HOME" /dev/shm; do
   agent=$folder/$name
   if [ -f "$agent" ] && [ -O "$agent" ] && [ -x "$agent" ]; then
     [ "$verb" = find ] && exec "$agent" link -socket="$socket"
-    [ -z "$given" ] || { head -c "$comes" >/dev/null; say had; }
+    [ -z "$given" ] || { take >/dev/null; say had; }
     [ "$verb" = put ] && { say put "$folder"; exit; }
     exec "$agent" link -start -socket="$socket" -- "$@"
   fi
 done
 [ "$verb" = find ] && { say none its program is not there any more; exit 69; }
-[ "$given" = "$arch" ] || { say wants $arch; exit 69; }
+[ "$given" = "$arch" ] || { [ -z "$file" ] || take >/dev/null; say wants $arch; exit 69; }
 command -v gzip >/dev/null || { say fails the sandbox has no gzip; exit 69; }
 for folder in /usr/local/bin "$HOME" /dev/shm; do
   [ "$verb$folder" = put/dev/shm ] && continue
   part=$folder/.$name.$$
   { printf '#!/bin/sh\nexit 0\n' >"$part" && chmod 755 "$part" && "$part"; } 2>/dev/null && {
-    if head -c "$size" | gzip -dc >"$part" && mv "$part" "$folder/$name"; then
+    if take | gzip -dc >"$part" && mv "$part" "$folder/$name"; then
       [ "$verb" = put ] && { sync; say put "$folder"; exit; }
       exec "$folder/$name" link -start -socket="$socket" -- "$@"
     fi
@@ -141,7 +156,18 @@ def version() -> str:
 @cache
 def data_of(arch: str) -> bytes:
     """Return the first stdin data of a command with the guess `arch`; b"" for PRESENT."""
-    return b"" if arch == PRESENT else binary.packed(arch).read_bytes() + _PADDING
+    return b"" if arch == PRESENT else packed(arch) + _PADDING
+
+
+@cache
+def packed(arch: str) -> bytes:
+    """Return the compressed agent, which a request beside the command may write to `upload_path(arch)`."""
+    return binary.packed(arch).read_bytes()
+
+
+def upload_path(arch: str, sandbox_id: str) -> str:
+    """Return the file that `command(upload=...)` waits for; nobody can have prepared one of this name."""
+    return f"/tmp/.{baked_name(arch)}-{sandbox_id}.gz"
 
 
 def command(
@@ -151,18 +177,21 @@ def command(
     *,
     guess: str = PRESENT,
     common: str = "",
+    upload: str = "",
     first: bytes = b"",
 ) -> tuple[str, ...]:
     """Return the shell command whose stdin and stdout become the agent's.
 
     "start" starts an agent with `flags` unless one listens. "strict" first removes world write
     permission in the image and makes `common`, a root-owned folder with mode 1777. Both read
-    `data_of(guess)` from stdin, as does "put", which stores the agent in the image and exits.
-    "find" connects to a running agent. `first` is given to an agent that is started before the data
-    on stdin; the guess must be PRESENT.
+    `data_of(guess)` from stdin, as does "put", which stores the agent in the image and exits; with
+    `upload` they wait for that file, which another request writes, and remove it. "find" connects to a
+    running agent. `first` is given to an agent that is started before the data on stdin; the guess must
+    be PRESENT, or there must be an `upload`.
     """
     given = base64.b64encode(first).decode()
-    return ("sh", "-c", _SCRIPT, "sh", socket, verb, *_names(), common, guess, given, *flags)
+    words = (socket, verb, *_names(), common, guess, upload, given, *flags)
+    return ("sh", "-c", _SCRIPT, "sh", *words)
 
 
 class WantsError(Exception):

@@ -13,13 +13,15 @@ from connectrpc.errors import ConnectError
 from e2b.api.client.types import Unset
 from e2b.envd.process import process_pb as pb
 from protobuf import Oneof
+from pyqwest import ReadError, RemoteProtocolError, WriteError
 
 from sandboxkit.errors import SandboxError
-from sandboxkit.providers._hosted.deadline import LAST_LOOK, SILENCE
+from sandboxkit.providers._hosted.ambiguous import no_answer
+from sandboxkit.providers._hosted.deadline import LAST_LOOK, SILENCE, bounded
 from sandboxkit.providers.e2b._account import E2BAccount
-from sandboxkit.providers.e2b._answers import of_daemon, of_proxy
+from sandboxkit.providers.e2b._answers import NAME, of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version
-from sandboxkit.providers.e2b._wire import AnsweredError, process_client
+from sandboxkit.providers.e2b._wire import AnsweredError, process_client, upload
 
 __all__ = ["KEEP_ALIVE", "USER", "Events", "Machine"]
 
@@ -54,7 +56,8 @@ class Machine:
             headers["X-Access-Token"] = token
         config = account.config(headers)
         self._config, self._domain = config, domain or config.domain
-        self._client = process_client(config.get_sandbox_url(sandbox_id, self._domain), config)
+        self._url = config.get_sandbox_url(sandbox_id, self._domain)
+        self._client = process_client(self._url, config)
         self.is_deleted = False
         """Whether the sandbox is being deleted, so that no request need end its programs."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -111,6 +114,31 @@ class Machine:
     async def kill(self, pid: int) -> None:
         """Kill a program."""
         await self._client.send_signal(pb.SendSignalRequest(process=_selected(pid), signal=_KILL))
+
+    async def upload(self, path: str, data: bytes) -> int:
+        """Write a file as root by one request; return the status of the response.
+
+        Raises ProviderUnavailableError without one, AmbiguousError if the daemon may have the file.
+        """
+        what = "upload a file"
+        try:
+            return await bounded(
+                upload(self._url, self._config, path, data, USER),
+                self._account.timeout,
+                provider=NAME,
+                what=what,
+                sandbox_id=self.id,
+            )
+        except (OSError, ReadError, WriteError, RemoteProtocolError) as error:
+            raise no_answer(
+                error,
+                (ConnectionError,),
+                (OSError, ReadError, WriteError, RemoteProtocolError),
+                provider=NAME,
+                what=what,
+                sandbox_id=self.id,
+                addresses="E2B_DOMAIN, E2B_SANDBOX_URL",
+            ) from error
 
     def translated(self, error: ConnectError, what: str) -> SandboxError:
         """Convert an error of the daemon, or of a proxy in front of it, to sandboxkit's error."""

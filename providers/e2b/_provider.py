@@ -35,7 +35,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.agent import HostedInstance
+from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedError
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
 from sandboxkit.providers._hosted.boundary import converted, public
 from sandboxkit.providers._hosted.creation import Creations
@@ -54,6 +54,8 @@ __all__ = ["E2BProvider"]
 _DEFAULT_TEMPLATE = "base"
 _ID = re.compile(r"[a-z0-9]{1,64}")
 _PAGE = 100
+_UNCLEAR = (502, 503, 504)
+"""Statuses of a proxy that may have passed the request on."""
 _USER = "user"
 """The user that E2B runs commands as by default."""
 
@@ -88,6 +90,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         """
         super().__init__(E2BInstance)
         self._account = E2BAccount(api_key, timeout)
+        self._uploads = True
         self._second_version = True
         """Whether to create by version 2 of the API, which servers other than E2B's may lack."""
         self._creations = Creations(self.delete, provider=NAME)
@@ -304,6 +307,18 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         except SandboxNotFoundError:
             self._known(sandbox_id).machine = None
             raise
+
+    async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
+        with converted():
+            status = await (await self._machine(sandbox_id)).upload(path, data)
+        if status in _UNCLEAR:
+            raise AmbiguousError(
+                f"e2b answered the upload of a file with {status}",
+                provider=NAME,
+                sandbox_id=sandbox_id,
+            )
+        if status >= 300:
+            raise UploadRefusedError(status)
 
     async def diagnose(self) -> Diagnosis:
         isolation = "its own virtual machine on E2B's servers"

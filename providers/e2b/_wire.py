@@ -8,8 +8,10 @@ between a refusal, after which nothing has run, and a response after which the o
 """
 
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from connectrpc.code import Code
 from connectrpc.codec import proto_binary_codec
@@ -21,7 +23,7 @@ from e2b.envd.interceptors import build_interceptors
 from e2b.envd.process.process_connect import ProcessClient
 from pyqwest import Client, Request, Response, Transport
 
-__all__ = ["AnsweredError", "process_client"]
+__all__ = ["AnsweredError", "process_client", "upload"]
 
 _LONGEST = 1 << 16
 _CODES = frozenset(code.value for code in Code)
@@ -62,16 +64,40 @@ class _Answers:
 
 def process_client(url: str, config: ConnectionConfig) -> ProcessClient:
     """Return a client of the process service at `url`; it retries only requests it never sent."""
-    transport = get_pyqwest_transport(
-        proxy_to_config(config.proxy), http_version=config.http_version
-    )
     return ProcessClient(
         url,
         codec=proto_binary_codec(),
         interceptors=build_interceptors(config, url),
-        http_client=Client(_Answers(transport)),
+        http_client=Client(_Answers(_transport(config))),
         **ENVD_RPC_COMPRESSION,
     )
+
+
+async def upload(url: str, config: ConnectionConfig, path: str, data: bytes, user: str) -> int:
+    """Write a file by the daemon's HTTP route, as `user`; return the status of the response.
+
+    Raises what the transport raises if the connection cannot be made or breaks.
+    """
+    boundary = secrets.token_hex(16)
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{path}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    response = await Client(_transport(config)).post(
+        f"{url}/files",
+        params={"path": path, "username": user},
+        headers={
+            **config.sandbox_headers,
+            "content-type": f"multipart/form-data; boundary={boundary}",
+        },
+        content=head.encode() + data + f"\r\n--{boundary}--\r\n".encode(),
+    )
+    return response.status
+
+
+# Any: the SDK's transport of its own kind.
+def _transport(config: ConnectionConfig) -> Any:
+    return get_pyqwest_transport(proxy_to_config(config.proxy), http_version=config.http_version)
 
 
 def _is_the_daemons(body: bytes | bytearray) -> bool:
