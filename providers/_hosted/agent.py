@@ -127,8 +127,12 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     _root_is_ours: ClassVar[bool] = False
     """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
 
-    _uploads: bool = False
-    """Whether `_upload` works, as far as is known; a refusal sets it to False."""
+    _upload_refused: bool = True
+    """Whether `_upload` does not work; a refusal sets it."""
+
+    def _can_upload(self) -> bool:
+        """Whether `_upload` may run beside the program that waits for its file."""
+        return not self._upload_refused
 
     async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
         """Write a new file as the user that `_run` uses, in one request that may run beside others.
@@ -174,7 +178,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
                 upload = ""
-                if self._uploads and guess:
+                if self._can_upload() and guess:
                     upload = install.upload_path(guess, sandbox_id)
                 greeting = self._greeting(spec, first) if upload or not guess else None
                 if greeting is None:
@@ -200,7 +204,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     guess = self._guesses[image] = error.arch
                     continue
                 except UploadRefusedError:
-                    self._uploads = False
+                    self._upload_refused = True
                     if first is not None:
                         first.refuted()  # no agent can have started
                     continue

@@ -83,8 +83,9 @@ if [ "$verb" = strict ]; then
   fi
   verb=start
 fi
-started=$(cat /proc/1/stat 2>/dev/null | sed 's/.*) //' | cut -d' ' -f20)
-say "machine $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)/$started"
+{ read -r boot </proc/sys/kernel/random/boot_id; read -r stat </proc/1/stat; } 2>/dev/null
+nth() { shift 19; printf %s "$1"; } # the 22nd field: the two before the last bracket are gone
+say "machine $boot/$(nth ${stat##*) })"
 for folder in /usr/local/bin "$HOME" /dev/shm; do
   [ "$verb$folder" = put/dev/shm ] && continue # what is in memory is in no image
   agent=$folder/$name

@@ -90,7 +90,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         """
         super().__init__(E2BInstance)
         self._account = E2BAccount(api_key, timeout)
-        self._uploads = True
+        self._upload_refused = False
         self._second_version = True
         """Whether to create by version 2 of the API, which servers other than E2B's may lack."""
         self._creations = Creations(self.delete, provider=NAME)
@@ -307,6 +307,10 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         except SandboxNotFoundError:
             self._known(sandbox_id).machine = None
             raise
+
+    def _can_upload(self) -> bool:
+        # A probe of streamed input runs a program twice, and both would wait for the file.
+        return self._account.streams is True and super()._can_upload()
 
     async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
         with converted():

@@ -65,6 +65,7 @@ def test_an_upload_that_is_lost_ends_the_start_and_leaves_nothing(
 ) -> None:
     server.fault(UPLOAD, kind, status=502)
     provider = E2BProvider(timeout=4.0)
+    provider._account.streams = True
     first = FirstCommand(Command(("true",)))
     try:
         with pytest.raises(ProviderUnavailableError, match="upload"):

@@ -12,7 +12,6 @@ from e2b.envd.filesystem.filesystem_connect import Filesystem
 from tests.emulators._faults import Message, Receive, Send
 from tests.emulators.e2b._boxes import Box, Boxes
 
-_SAVE = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1"'
 _LIST = 'cd -- "$1" && find . -mindepth 1 -maxdepth 1 -printf "%f\\t%s\\t%y\\t%m\\t%M\\t%u\\t%g\\n"'
 _KINDS = {"d": pb.FileType.DIRECTORY, "f": pb.FileType.FILE}
 
@@ -52,7 +51,7 @@ class FilesOverHttp:
             boundary, _, rest = body.partition(b"\r\n")
             _, _, rest = rest.partition(b"\r\n\r\n")
             data = rest[: rest.rindex(b"\r\n" + boundary)]
-            status, _ = await _output(box, ("sh", "-c", _SAVE, "sh", path), data)
+            status = await box.machine.write(path, data)
             file = {"name": path.rpartition("/")[2], "path": path, "type": "file"}
             kind, content = b"application/json", json.dumps([file]).encode()
         if status:
@@ -77,10 +76,8 @@ def _entry(fields: list[str], folder: str) -> pb.EntryInfo:
     )
 
 
-async def _output(box: Box, argv: tuple[str, ...], stdin: bytes = b"") -> tuple[int, bytes]:
+async def _output(box: Box, argv: tuple[str, ...]) -> tuple[int, bytes]:
     process = await box.machine.spawn(argv, env={}, cwd="/")
-    if stdin:
-        await process.write(stdin)
     await process.close_stdin()
     said = b"".join([chunk async for chunk in process.stdout])
     return await process.wait(), said
