@@ -20,6 +20,7 @@ MODULES = {
     "ports": ("Ports", ["sandboxkit.tunnels"]),
     "egress": ("Egress", ["sandboxkit.egress"]),
     "datasets": ("Datasets", ["sandboxkit.datasets"]),
+    "recording": ("Recordings", ["sandboxkit.recording"]),
     "kernel": ("Kernel", ["sandboxkit.kernel"]),
     "provider": ("Provider contract", ["sandboxkit.provider"]),
     "options": ("Table of options", ["sandboxkit.options"]),

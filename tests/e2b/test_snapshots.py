@@ -14,14 +14,17 @@ from sandboxkit import (
     Session,
     Snapshot,
     SnapshotNotFoundError,
+    _ambient,
 )
 from tests.docker_here import require_docker
 from tests.e2b.server import E2BServer, emulator
 
 
 @pytest.fixture
-def patient(server: E2BServer) -> Iterator[Session]:
+def patient(server: E2BServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """A session whose calls may take as long as E2B's own limits; its snapshots are removed."""
+    # The provider of calls without a session may know the emulator of another test.
+    monkeypatch.setattr(_ambient, "_ambient", {})
     with Session("e2b") as session:
         yield session
         server.clear()
