@@ -83,9 +83,10 @@ async def upload(url: str, config: ConnectionConfig, path: str, data: bytes, use
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{path}"\r\n'
         "Content-Type: application/octet-stream\r\n\r\n"
     )
+    query: dict[str, str | None] = {"path": path, "username": user}
     response = await Client(_transport(config)).post(
         f"{url}/files",
-        params={"path": path, "username": user},
+        params=query,
         headers={
             **config.sandbox_headers,
             "content-type": f"multipart/form-data; boundary={boundary}",
