@@ -92,9 +92,9 @@ class Session:
         self._spec = build(SandboxSpec(), spec)
         wrapped = record is not None or replay is not None
         if wrapped:
-            from sandboxkit import recording
+            from sandboxkit.recording import wrapped as recorded
 
-            provider = recording.wrapped(provider, record=record, replay=replay, pool=pool)
+            provider = recorded(provider, record=record, replay=replay, pool=pool)
         self._owns_provider = wrapped or not isinstance(provider, Provider)
         self._provider = provider if isinstance(provider, Provider) else _registry.load(provider)
         owner = _owner_pids.setdefault(self._provider, os.getpid())
