@@ -15,6 +15,7 @@ import grpclib.server
 from google.protobuf.message import Message  # type: ignore[import-untyped]  # no stubs
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from grpclib import GRPCError, Status
+from h2.exceptions import StreamClosedError
 
 from tests.emulators.modal._faults import Faults, Rule
 
@@ -107,8 +108,8 @@ class Checked:
                 if error.status is Status.UNIMPLEMENTED:
                     wire.violations.append(f"{name}: the emulator does not know this call")
                 raise
-            except asyncio.CancelledError:
-                raise
+            except (asyncio.CancelledError, StreamClosedError):
+                raise  # the client has ended the call, perhaps while the answer was on its way
             except Exception as error:
                 if not stream._stream._transport.is_closing():
                     wire.violations.append(f"{name}: {error!r}")
