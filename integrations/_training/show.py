@@ -180,6 +180,9 @@ def _whole(row: Row) -> Iterator[str]:
     yield f"tokens: {', '.join(known) or 'not known'}{cut}"
     spent = [f"{part} {seconds:.2f}" for part, seconds in row["seconds"].items()]
     yield f"seconds: {', '.join(spent)}"
+    for name, outcome, score, weight, seconds in row["parts"]:
+        used = "" if seconds is None else f", {seconds:.2f} s of processor time"
+        yield from _folded(f"case {safe(name)}: {outcome}, {score * weight:g} of {weight:g}{used}")
     if row["cut"]:
         yield from _folded(f"longer than what was kept: {', '.join(row['cut'])}")
     yield from _part("prompt", row["prompt"])

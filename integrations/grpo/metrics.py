@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sandboxkit.integrations._training.clock import PARTS, Part, percentiles
+from sandboxkit.integrations._training.curves import part_curves, pass_at_k
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.rollout import Rollout
 from sandboxkit.integrations.rewards import Outcome
@@ -18,7 +19,8 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
 
     `sandbox_p50` and `sandbox_p99` are percentiles of start + tools + grading of a rollout, and those
     of `rollout/PART_seconds` of one part. They cover only rollouts with that part, and without time
-    spent waiting for another rollout's verdict.
+    spent waiting for another rollout's verdict. `pass@k` is of the group's rollouts with a reward, and
+    `parts/...` are of the cases that graders report.
     """
     rollouts = [rollout for group in batch.finished for rollout in group.rollouts]
     known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
@@ -42,6 +44,8 @@ def batch_metrics(batch: Batch, version: int) -> dict[str, float]:
             f"outcome/{outcome}": sum(rollout.verdict.outcome is outcome for rollout in rollouts)
             for outcome in Outcome
         },
+        **pass_at_k([_passed(group.rollouts) for group in batch.finished]),
+        **part_curves([rollout.verdict for rollout in rollouts]),
         "groups": len(batch.groups),
         "equal_groups": batch.equal,
         "stale_groups": batch.stale,
@@ -91,6 +95,10 @@ def _own_seconds(rollout: Rollout) -> dict[Part, float]:
     if rollout.remembered:
         parts = tuple(part for part in parts if part not in ("queue", "grading"))
     return {part: rollout.seconds[part] for part in parts if part in rollout.seconds}
+
+
+def _passed(rollouts: Sequence[Rollout]) -> list[bool]:
+    return [each.verdict.reward == 1 for each in rollouts if each.verdict.reward is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

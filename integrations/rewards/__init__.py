@@ -10,7 +10,7 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
 from sandboxkit.integrations.rewards._run_program import run_program
 from sandboxkit.integrations.rewards._sessions import grading_session
-from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict
+from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Part, Verdict
 from sandboxkit.integrations.rewards.doctor import TaskFinding, TaskReport
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "HostCompare",
     "Limits",
     "Outcome",
+    "Part",
     "PassRate",
     "Phase",
     "TaskFinding",

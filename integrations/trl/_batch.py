@@ -8,6 +8,7 @@ from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations._training.clock import PARTS, percentiles
 from sandboxkit.integrations._training.completions import GradedSample
+from sandboxkit.integrations._training.curves import part_curves
 from sandboxkit.integrations.rewards import Outcome
 
 LogMetric = Callable[[str, float], None]
@@ -76,6 +77,8 @@ def log(
         if graded:
             shared = sum(verdict.trust == "shared" for verdict in graded)
             log_metric("trust/shared", shared / len(graded))
+        for name, value in part_curves([sample.verdict for sample in samples]).items():
+            log_metric(name, value)
         own = [sample.seconds for sample in samples if not sample.remembered]
         for part in PARTS:
             spent = [seconds[part] for seconds in own if part in seconds]
