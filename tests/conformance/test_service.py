@@ -45,6 +45,7 @@ class TestServiceOverLocal(ServiceHooks):
     backend = "local"
 
 
+@pytest.mark.nightly  # the service is the same; its own code for docker's sandboxes is none
 class TestServiceOverDocker(ServiceHooks):
     __test__ = True
     backend = "docker"
