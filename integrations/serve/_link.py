@@ -16,7 +16,7 @@ _BROKEN = (
     *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
     *(SandboxError, WebSocketDisconnect, TimeoutError, RuntimeError),
 )
-"""What the two ends raise when one is over. Starlette raises RuntimeError for a closed WebSocket."""
+"""The exceptions of an end that is over. Starlette raises RuntimeError for a closed WebSocket."""
 
 
 async def carry(socket: WebSocket, stream: ByteStream) -> None:

@@ -127,12 +127,12 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     _root_is_ours: ClassVar[bool] = False
     """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
 
-    _upload_refused: bool = True
-    """Whether `_upload` does not work; a refusal sets it."""
+    _takes_uploads: bool = False
+    """Whether `_upload` works, as far as is known; a refusal sets it to False."""
 
     def _can_upload(self) -> bool:
         """Whether `_upload` may run beside the program that waits for its file."""
-        return not self._upload_refused
+        return self._takes_uploads
 
     async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
         """Write a new file as the user that `_run` uses, in one request that may run beside others.
@@ -204,7 +204,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     guess = self._guesses[image] = error.arch
                     continue
                 except UploadRefusedError:
-                    self._upload_refused = True
+                    self._takes_uploads = False
                     if first is not None:
                         first.refuted()  # no agent can have started
                     continue

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import anyio
+
 __all__ = ["beside"]
 
 _T = TypeVar("_T")
@@ -30,4 +32,5 @@ async def beside(work: Coroutine[Any, Any, _T], needed: Coroutine[Any, Any, None
     finally:
         for task in (working, other):
             task.cancel()
-        await asyncio.gather(working, other, return_exceptions=True)
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(working, other, return_exceptions=True)

@@ -60,7 +60,7 @@ common=$7 given=$8 file=$9
 case $given in amd64) comes=$4 ;; arm64) comes=$6 ;; *) comes=0 ;; esac
 [ -z "${10}" ] || export SANDBOXKIT_FIRST="${10}"
 shift 10
-take() { # outputs the agent that is given, compressed
+take() { # outputs the agent that is given, compressed; fails if its file does not come
   [ -n "$file" ] || { head -c "$comes"; return; }
   polls=0
   until [ -O "$file" ] && [ "$(wc -c <"$file")" -ge "$comes" ]; do
@@ -91,7 +91,7 @@ for folder in /usr/local/bin "$HOME" /dev/shm; do
   agent=$folder/$name
   if [ -f "$agent" ] && [ -O "$agent" ] && [ -x "$agent" ]; then
     [ "$verb" = find ] && exec "$agent" link -socket="$socket"
-    [ -z "$given" ] || { take >/dev/null; say had; }
+    [ -z "$given" ] || { take >/dev/null || exit 69; say had; }
     [ "$verb" = put ] && { say put "$folder"; exit; }
     exec "$agent" link -start -socket="$socket" -- "$@"
   fi

@@ -171,7 +171,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What no vendor stores with a snapshot."""
+    """The fields of a snapshot that no vendor stores."""
 
     id: str
     parent: str | None = None

@@ -90,7 +90,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         """
         super().__init__(E2BInstance)
         self._account = E2BAccount(api_key, timeout)
-        self._upload_refused = False
+        self._takes_uploads = True
         self._second_version = True
         """Whether to create by version 2 of the API, which servers other than E2B's may lack."""
         self._creations = Creations(self.delete, provider=NAME)

@@ -1,4 +1,4 @@
-"""What a pod that waits in a queue of Kueue says, and how it ends; the pods are as newer servers show them."""
+"""Pods that wait in a queue of Kueue: their message, and their end. The pods are those of newer servers."""
 
 from sandboxkit.errors import CapacityError
 from sandboxkit.integrations.rewards._boundary import Phase, verdict_of
