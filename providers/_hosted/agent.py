@@ -54,6 +54,11 @@ _LARGEST_FIRST = 256 << 10
 class UploadRefusedError(Exception):
     """A sandbox did not take the file of `_upload`, and has no complete file."""
 
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.lasting = status != 429 and status < 500
+        """Whether later uploads would be refused as well."""
+
 
 class ProgramStream(ByteStream):
     """stdin and stdout of a program that one vendor call runs in a sandbox, as binary data.
@@ -128,7 +133,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
 
     _takes_uploads: bool = False
-    """Whether `_upload` works, as far as is known; a refusal sets it to False."""
+    """Whether `_upload` works, as far as is known; a lasting refusal sets it to False."""
 
     def _can_upload(self) -> bool:
         """Whether `_upload` may run beside the program that waits for its file."""
@@ -175,10 +180,11 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         if spec.snapshot is not None:
             image = _SNAPSHOTS
         guess = self._guesses.get(image, install.LIKELY)
+        uploads = self._can_upload()
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
                 upload = ""
-                if self._can_upload() and guess:
+                if uploads and guess:
                     upload = install.upload_path(guess, sandbox_id)
                 greeting = self._greeting(spec, first) if upload or not guess else None
                 if greeting is None:
@@ -203,8 +209,9 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 except install.WantsError as error:
                     guess = self._guesses[image] = error.arch
                     continue
-                except UploadRefusedError:
-                    self._takes_uploads = False
+                except UploadRefusedError as error:
+                    uploads = False
+                    self._takes_uploads = self._takes_uploads and not error.lasting
                     if first is not None:
                         first.refuted()  # no agent can have started
                     continue

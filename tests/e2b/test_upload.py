@@ -40,7 +40,7 @@ def test_secrets_are_sent_on_the_stream_and_so_is_the_agent(
     assert UPLOAD not in server.requests
 
 
-@pytest.mark.parametrize("status", [404, 413, 500])
+@pytest.mark.parametrize("status", [404, 413])
 def test_a_server_that_refuses_the_upload_gets_the_agent_on_the_stream_from_then_on(
     server: E2BServer, session: Session, status: int
 ) -> None:
@@ -49,6 +49,17 @@ def test_a_server_that_refuses_the_upload_gets_the_agent_on_the_stream_from_then
     for _ in range(2):
         assert session.sandbox().exec(RUNS).result(60).stdout == "x\n"
         assert server.requests.count(UPLOAD) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_server_that_is_busy_once_gets_later_uploads(
+    server: E2BServer, session: Session, status: int
+) -> None:
+    warmed(session, server)
+    server.fault(UPLOAD, "status", status=status, body="no", times=1)
+    for _ in range(2):
+        assert session.sandbox().exec(RUNS).result(60).stdout == "x\n"
+    assert server.requests.count(UPLOAD) == 2
 
 
 def test_an_upload_whose_answer_is_lost_is_a_start_all_the_same(
