@@ -90,7 +90,7 @@ def table(tests: Collection[str]) -> str:
             f"{len(tried)} of {len(MUTANTS)}",
         ),
         (
-            "no reset, by attacks that the next job feels, or is known not to",
+            "no reset, by attacks that affect the next job, or are known not to",
             f"{len(felt)} of {len(ATTACKS)}",
         ),
         (

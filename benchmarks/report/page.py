@@ -20,9 +20,10 @@ its own, each peer has an environment of its own with pinned versions ({versions
 the output and status of every single command is compared with what they must be: a side whose output
 is wrong has no figures. A round in which other programs or the hypervisor took more than {limit:.0%} of
 the machine is not counted: {skipped} of {rounds} rounds were skipped, and one more a row warmed up.
-"Times the first" is seconds an operation beside the first line's, which is ours: above 1 is slower.
+"Times the first" = seconds per operation / seconds per operation of the first line, which is ours:
+above 1 is slower.
 
-`python -m benchmarks.report --only KEY` measures a single row and prints it; KEY stands in each section.
+`python -m benchmarks.report --only KEY` measures a single row and prints it; each section names its KEY.
 """
 
 

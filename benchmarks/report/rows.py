@@ -155,9 +155,8 @@ def run_python() -> Iterator[Row]:
                     f"`run_python`, {title}, docker, to a bare", "docker", DEBIAN, "at most", bound
                 ),
             ),
-            notes="The bare processes, isolated from nothing, are of the interpreter that a local "
-            "sandbox has, and of this machine's own, which is that of the image where it is of the "
-            "same Debian.",
+            notes="The two bare processes are not isolated. One runs the interpreter of a local sandbox, "
+            "the other this machine's own, which is also the image's if both have the same Debian release.",
         )
     container = {"argv": ["python3", "-I", "-c", JOB], "stdout": "1\n"}
     yield Row(
