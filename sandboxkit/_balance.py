@@ -37,7 +37,7 @@ class PoolRequest:
         self.given: asyncio.Future[Lifecycle | Release] = asyncio.get_running_loop().create_future()
 
 
-class Coming(Enum):
+class Preparation(Enum):
     """How a sandbox of the pool gets ready; the values are reasons for evictions where that fails."""
 
     MADE = "could not be made"
@@ -58,7 +58,7 @@ class Bucket:
         self.target = 0
         """How many sandboxes of this spec the pool keeps."""
         self.ready: dict[Lifecycle, None] = {}  # in the order in which they got ready
-        self.coming: dict[Lifecycle, Coming] = {}
+        self.coming: dict[Lifecycle, Preparation] = {}
         self.lent = 0
         """How many sandboxes callers hold, or create in room that this bucket gave them."""
         self.requests: deque[PoolRequest] = deque()
@@ -72,7 +72,7 @@ class Bucket:
     @property
     def making(self) -> int:
         """How many sandboxes are being created in the background."""
-        return list(self.coming.values()).count(Coming.MADE)
+        return list(self.coming.values()).count(Preparation.MADE)
 
     @property
     def have(self) -> int:
@@ -207,7 +207,7 @@ class PoolState:
         """Evict sandboxes that no request waits for, of the least recently used specs first."""
         spare = [each for each in self.all() if each.counted and (each.ready or each.coming)]
         for bucket in sorted(spare, key=lambda each: each.asked_at):
-            making = [life for life, why in bucket.coming.items() if why is Coming.MADE]
+            making = [life for life, why in bucket.coming.items() if why is Preparation.MADE]
             unclaimed = max(0, len(bucket.coming) - len(bucket.requests))
             for life in (*bucket.ready, *making[:unclaimed]):
                 if self.lacking <= self.leaving:

@@ -49,7 +49,7 @@ class PoolInterface(Protocol):
         ...
 
     def left(self, life: "Lifecycle") -> None:
-        """Note that a life has ended and released its room."""
+        """Record that a sandbox has ended and no longer counts towards the caps."""
         ...
 
 

@@ -18,7 +18,7 @@ import anyio
 
 from sandboxkit import _arguments, _loop
 from sandboxkit._threads import no_thread
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SandboxError
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ INTERRUPTED_SECONDS = 5.0
 """How long (s) an interrupted caller waits at most for its work to be undone."""
 
 
-class Described(Protocol):
+class SandboxReference(Protocol):
     """The interface of a sandbox that operations use."""
 
     @property
@@ -48,7 +48,7 @@ class Described(Protocol):
         ...
 
 
-class Operation(concurrent.futures.Future[T], Shown):
+class Operation(concurrent.futures.Future[T], Displayable):
     """Work in progress on sandboxkit's background loop.
 
     It is a `concurrent.futures.Future` that can also be awaited. Block with `.result()`, or `await`
@@ -69,7 +69,7 @@ class Operation(concurrent.futures.Future[T], Shown):
         coro: Coroutine[Any, Any, T],
         *,
         lost: Callable[[], None] | None = None,
-        of: Described | None = None,
+        of: SandboxReference | None = None,
     ) -> None:
         """`lost` is called if the work finishes just as the operation is cancelled.
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 
 from sandboxkit import _arguments
-from sandboxkit._balance import Bucket, Coming, Do, PoolRequest, PoolState, PoolStep, worn
+from sandboxkit._balance import Bucket, Do, PoolRequest, PoolState, PoolStep, Preparation, worn
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._limiter import Limiter, Release
 from sandboxkit.errors import ConfigurationError, SandboxNotCleanError, SandboxNotFoundError
@@ -24,7 +24,7 @@ _AT_ONCE_HERE, _AT_ONCE_ELSEWHERE = 2, 8
 """How many sandboxes are created at a time in the background; fewer where this machine runs them."""
 _AFTERWARDS = 0.05
 """Delay (s) before a taken sandbox is replaced, so that its taker goes first."""
-_SECONDS = {Coming.RESET: 40.0, Coming.CHECKED: 5.0}
+_SECONDS = {Preparation.RESET: 40.0, Preparation.CHECKED: 5.0}
 """Time limit (s) of a reset and of a check; after it the sandbox is replaced."""
 _REASONS: dict[type[Exception], str] = {
     SandboxNotCleanError: "not clean",
@@ -98,7 +98,7 @@ class Pool:
                 if not isinstance(found, Lifecycle):
                     how = "misses"
                     break
-                if await self._succeeds(bucket, found, Coming.CHECKED):
+                if await self._succeeds(bucket, found, Preparation.CHECKED):
                     break
             except BaseException:
                 self._take_back(bucket, request)
@@ -130,7 +130,7 @@ class Pool:
         if why:
             self._evict(bucket, heir, why)
         else:
-            self._begin(bucket, heir, Coming.RESET)
+            self._begin(bucket, heir, Preparation.RESET)
         return True
 
     def left(self, life: Lifecycle) -> None:
@@ -220,7 +220,7 @@ class Pool:
             elif life is None:
                 self._create(bucket)
             elif do is Do.CHECK:
-                self._begin(bucket, life, Coming.CHECKED)
+                self._begin(bucket, life, Preparation.CHECKED)
             else:
                 self._evict(bucket, life, why)
 
@@ -245,9 +245,9 @@ class Pool:
         if (leave := self._room(bucket)) is not None:
             life = Lifecycle(self._provider, bucket.spec, self._context)
             life.room = leave
-            self._begin(bucket, life, Coming.MADE)
+            self._begin(bucket, life, Preparation.MADE)
 
-    def _begin(self, bucket: Bucket, life: Lifecycle, how: Coming) -> None:
+    def _begin(self, bucket: Bucket, life: Lifecycle, how: Preparation) -> None:
         """Create, reset or check a sandbox in the background; then it is ready, or evicted."""
 
         async def work() -> None:
@@ -264,12 +264,12 @@ class Pool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _succeeds(self, bucket: Bucket, life: Lifecycle, how: Coming) -> bool:
+    async def _succeeds(self, bucket: Bucket, life: Lifecycle, how: Preparation) -> bool:
         """Create, reset or check a sandbox, and return whether it can be used; otherwise evict it."""
-        work: dict[Coming, Callable[[], Awaitable[object]]] = {
-            Coming.MADE: life.started,
-            Coming.RESET: life.reset,
-            Coming.CHECKED: life.check,
+        work: dict[Preparation, Callable[[], Awaitable[object]]] = {
+            Preparation.MADE: life.started,
+            Preparation.RESET: life.reset,
+            Preparation.CHECKED: life.check,
         }
         failure: Exception | None = None
         try:
@@ -279,7 +279,7 @@ class Pool:
             failure = error
         if life.stopped:
             return False
-        if how is Coming.MADE:
+        if how is Preparation.MADE:
             bucket.made(failure, time.monotonic())
         if failure is not None:
             self._evict(bucket, life, _REASONS.get(type(failure), how.value), failure)

@@ -20,7 +20,7 @@ from sandboxkit._snapshot import Snapshot
 from sandboxkit._states import State
 from sandboxkit._streams import Stdin, command_input
 from sandboxkit._work import start_detached
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
@@ -56,7 +56,7 @@ MAX_DOWNLOAD_FILES = 100_000
 
 @explained
 @foreign_names(run="exec()", commands="exec()", close="stop()", kill="stop()", delete="stop()")
-class Sandbox(Shown):
+class Sandbox(Displayable):
     """One isolated machine. Made by `Session.sandbox()`; it starts on first use.
 
     Every call returns at once with an Operation: `.result()` blocks, `await` does not. As a

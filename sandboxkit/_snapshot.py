@@ -6,14 +6,14 @@ from typing import Self
 from sandboxkit import _ambient, _arguments, _tags
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SnapshotNotFoundError
 from sandboxkit.provider import Provider
 from sandboxkit.types import SnapshotInfo, SnapshotKind
 
 
 @explained
-class Snapshot(Shown):
+class Snapshot(Displayable):
     """The files of a sandbox as they were, from which others start: `session.sandbox(snapshot=...)`.
 
     `Sandbox.snapshot()` takes one. It stays until it is deleted; after `expires_at` the next session on its

@@ -84,7 +84,7 @@ _NO_ROOM = frozenset(
 )
 
 
-class _Where(TypedDict, total=False):
+class _ErrorFields(TypedDict, total=False):
     provider: str | None
     sandbox_id: str | None
 
@@ -132,7 +132,7 @@ class ProviderUnavailableError(SandboxError):
     retryable = True
 
     def __init__(
-        self, message: str, *, retry_after: float | None = None, **where: Unpack[_Where]
+        self, message: str, *, retry_after: float | None = None, **where: Unpack[_ErrorFields]
     ) -> None:
         super().__init__(message, **where)
         self.retry_after = retry_after
@@ -183,7 +183,7 @@ class SandboxTerminatedError(SandboxError):
         *,
         out_of_memory: bool = False,
         by_command: bool = False,
-        **where: Unpack[_Where],
+        **where: Unpack[_ErrorFields],
     ) -> None:
         super().__init__(message, **where)
         self.out_of_memory = out_of_memory
@@ -201,7 +201,7 @@ class VolumeError(SandboxError):
 class SandboxFileError(SandboxError):
     """A file operation inside the sandbox failed; `path` is the sandbox path."""
 
-    def __init__(self, message: str, *, path: str, **where: Unpack[_Where]) -> None:
+    def __init__(self, message: str, *, path: str, **where: Unpack[_ErrorFields]) -> None:
         super().__init__(message, **where)
         self.path = path
 
@@ -217,7 +217,7 @@ class CommandStartError(SandboxError):
     Otherwise the caller asked for something that cannot be started, such as a missing program.
     """
 
-    def __init__(self, message: str, *, errno: int | None, **where: Unpack[_Where]) -> None:
+    def __init__(self, message: str, *, errno: int | None, **where: Unpack[_ErrorFields]) -> None:
         super().__init__(message, **where)
         self.errno = errno
         self.retryable = errno in _NO_ROOM
@@ -229,7 +229,7 @@ class PortError(SandboxError):
     ECONNREFUSED: nothing listens there; EADDRINUSE: something already does.
     """
 
-    def __init__(self, message: str, *, errno: int, **where: Unpack[_Where]) -> None:
+    def __init__(self, message: str, *, errno: int, **where: Unpack[_ErrorFields]) -> None:
         super().__init__(message, **where)
         self.errno = errno
 
@@ -278,7 +278,9 @@ class OutcomeUnknownError(SandboxError):
 class CommandError(SandboxError):
     """The outcome of a command; `result` holds its argv, exit status and the output so far."""
 
-    def __init__(self, message: str, *, result: ProcessResult, **where: Unpack[_Where]) -> None:
+    def __init__(
+        self, message: str, *, result: ProcessResult, **where: Unpack[_ErrorFields]
+    ) -> None:
         super().__init__(message, **where)
         self.result = result
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from sandboxkit._foreign_names import foreign_names
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 
 if TYPE_CHECKING:
     from sandboxkit.egress import Egress, NativeRules
@@ -127,7 +127,7 @@ class PublicUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxInfo(Shown):
+class SandboxInfo(Displayable):
     """One sandbox as its backend reports it."""
 
     id: str
@@ -141,7 +141,7 @@ class SandboxInfo(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotInfo(Shown):
+class SnapshotInfo(Displayable):
     """One snapshot as its backend reports it."""
 
     id: str
@@ -236,7 +236,7 @@ class Exit:
 
 @foreign_names(exit_code="returncode", output="stdout")
 @dataclass(frozen=True, slots=True)
-class ProcessResult(Shown):
+class ProcessResult(Displayable):
     """The result of a command. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""
 
     argv: tuple[str, ...]

@@ -87,6 +87,6 @@ class ScriptedPolicy:
     reply: Callable[[Sequence[Message]], str]
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Return the function's reply as a choice."""
+        """Call the function, and return its reply as a choice of a chat completion of the OpenAI API."""
         message = {"role": "assistant", "content": self.reply(messages)}
         return {"index": 0, "finish_reason": "stop", "message": message, "logprobs": None}

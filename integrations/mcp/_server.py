@@ -42,7 +42,7 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True)
 Path = Annotated[str, Field(description="absolute, or relative to the working directory")]
 
 
-class Ran(TypedDict):
+class RunResultFields(TypedDict):
     """How a command ended, for programs; the text has the same for a model."""
 
     returncode: int
@@ -84,7 +84,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
         ] = _TIMEOUT,
         cwd: Annotated[str | None, Field(description="where it starts")] = None,
         stdin: Annotated[str | None, Field(description="what it reads; else nothing")] = None,
-    ) -> Annotated[CallToolResult, Ran]:
+    ) -> Annotated[CallToolResult, RunResultFields]:
         starts_in = None if cwd is None else await absolute(cwd)
 
         async def run(sandbox: Sandbox) -> tuple[ProcessResult, bool]:
@@ -101,7 +101,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
                 return error.result, True
 
         result, timed_out = await place.call(run)
-        ran: Ran = {
+        ran: RunResultFields = {
             "returncode": result.returncode,
             "stdout": truncate_middle(result.stdout, _SHOWN),
             "stderr": truncate_middle(result.stderr, _SHOWN),
@@ -163,7 +163,7 @@ def _instructions(provider: str, sandbox: Sandbox) -> str:
     )
 
 
-def _format_result(ran: Ran, result: ProcessResult, timeout: float) -> str:
+def _format_result(ran: RunResultFields, result: ProcessResult, timeout: float) -> str:
     parts = [ran["stdout"], f"[stderr]\n{ran['stderr']}" if ran["stderr"] else ""]
     if result.truncated:
         parts.append(f"[of a stream of more than {_KEPT} bytes the middle was dropped]")

@@ -11,7 +11,7 @@ from sandboxkit.integrations.rewards._tests import Tests, parsed
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class TestNames:
     """Names found in the sources of tests."""
 
     names: tuple[str, ...]
@@ -22,7 +22,7 @@ class Named:
     """Modules to import before the submission is loaded."""
 
 
-def named(tests: Tests) -> Named:
+def named(tests: Tests) -> TestNames:
     """Return the names in the tests. Raises ConfigurationError for tests that do not parse."""
     trees = [parsed(source) for source in (tests.setup, *tests.sources)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -32,7 +32,7 @@ def named(tests: Tests) -> Named:
     names = (loaded - bound - set(dir(builtins))) | set(tests.names)
     aliases = {each.name for each in nodes if isinstance(each, ast.alias)}
     attributes = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
-    return Named(
+    return TestNames(
         tuple(sorted(names)),
         tuple(sorted(loaded | aliases | attributes)),
         tuple(_modules(nodes, names, tests.module)),

@@ -18,7 +18,7 @@ _AGE = 3600.0
 
 
 @dataclass(slots=True)
-class _Kept:
+class _IdleJudge:
     sandbox: Sandbox
     since: float
     users: int = 0
@@ -31,7 +31,7 @@ class Judges:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
-        self._kept: list[_Kept] = []
+        self._kept: list[_IdleJudge] = []
 
     @contextlib.asynccontextmanager
     async def borrow(self, *, alone: bool = False) -> AsyncIterator[Sandbox]:
@@ -51,14 +51,14 @@ class Judges:
             if gone:
                 await kept.sandbox.stop()
 
-    def _take(self, alone: bool) -> _Kept:
+    def _take(self, alone: bool) -> _IdleJudge:
         with self._lock:
             now = time.monotonic()
             for kept in self._kept:
                 kept.usable = kept.usable and now - kept.since < _AGE
             free = [each for each in self._kept if each.usable and each.users < _AT_A_TIME]
             if alone or not free:
-                kept = _Kept(self._new(), now)
+                kept = _IdleJudge(self._new(), now)
                 if not alone:
                     self._kept.append(kept)
             else:

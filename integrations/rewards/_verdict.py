@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 from sandboxkit.display.page import Page
 
 Party = Literal["policy", "infra"]
@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Shown):
+class Verdict(Displayable):
     """A grade. If `attributable_to` is "infra" there is none: mask the sample.
 
     Raises ConfigurationError for a score that is not a finite number in [0, 1], for a score of 1

@@ -20,7 +20,7 @@ from sandboxkit.integrations.rewards import (
     judge_folder,
     verdict_of,
 )
-from sandboxkit.integrations.swe._shared import NoReward, kill_all, lay_out, run_tests
+from sandboxkit.integrations.swe._shared import MissingRewardError, kill_all, lay_out, run_tests
 from sandboxkit.integrations.swe._task import Task
 
 _FILES_SECONDS = 900  # to start the sandboxes and to copy artefacts between them
@@ -34,7 +34,7 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
     sandbox, a `test.sh` next to the code: see `Verdict.trust`.
     """
 
-    before: list[NoReward] = []
+    before: list[MissingRewardError] = []
 
     async def test(sandbox: Sandbox) -> Verdict:
         if task.judged:
@@ -83,7 +83,7 @@ async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
 
 
 async def _shared(
-    session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
+    session: Session, sandbox: Sandbox, task: Task, before: list[MissingRewardError]
 ) -> Verdict:
     """Grade with `tests/test.sh`, in a sandbox with the agent's artefacts but none of its processes."""
     try:
@@ -99,7 +99,7 @@ async def _shared(
 
 
 async def _tested(
-    session: Session, sandbox: Sandbox, task: Task, before: list[NoReward]
+    session: Session, sandbox: Sandbox, task: Task, before: list[MissingRewardError]
 ) -> Verdict:
     """Run the tests; if they write no reward, decide whether the submission is to blame.
 
@@ -109,7 +109,7 @@ async def _tested(
     """
     try:
         return await run_tests(sandbox, task)
-    except NoReward as missing:
+    except MissingRewardError as missing:
         await sandbox.stop()
         detail = f"the tests wrote no reward: {missing}"
         if not before:
@@ -137,7 +137,7 @@ async def _without_submission(session: Session, task: Task, detail: str) -> Verd
             await control.upload(task.seeds, task.workdir)
         await lay_out(control, task.tests)
         verdict = await run_tests(control, task)
-    except NoReward:
+    except MissingRewardError:
         return _masked(f"{detail}; nor do they without a submission")
     except TROUBLE as error:
         return verdict_of(error, Phase.STARTED, trust="shared")

@@ -49,14 +49,14 @@ while :; do kill -STOP $$; done
 """
 
 
-class NoReward(Exception):
+class MissingRewardError(Exception):
     """The tests of a task with `reward_decides` ended without writing a reward in [0, 1]."""
 
 
 async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     """Run `test.sh`, after `lay_out`, and return the verdict from its reward or its exit status.
 
-    Raises NoReward if a task with `reward_decides` gets no reward.
+    Raises MissingRewardError if a task with `reward_decides` gets no reward.
     """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
@@ -168,7 +168,7 @@ async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verd
 async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
     """Return the verdict from the reward alone, in `reward.json` or else `reward.txt`.
 
-    Raises NoReward if it is missing or invalid: the tests themselves may be the cause.
+    Raises MissingRewardError if it is missing or invalid: the tests themselves may be the cause.
     """
     try:
         await _folder(sandbox, _LOGS)
@@ -177,11 +177,11 @@ async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
         except SandboxFileNotFoundError:
             score = _score(await _content(sandbox, _REWARD, _MAX_REWARD))
     except SandboxFileNotFoundError:
-        raise NoReward(f"neither {_REWARDS} nor {_REWARD}: {detail}") from None
+        raise MissingRewardError(f"neither {_REWARDS} nor {_REWARD}: {detail}") from None
     except SandboxFileError as error:
-        raise NoReward(f"{_LOGS}: {error}") from None
+        raise MissingRewardError(f"{_LOGS}: {error}") from None
     if not 0 <= score <= 1:
-        raise NoReward(f"what is in {_LOGS} is no number in [0, 1]: {detail}")
+        raise MissingRewardError(f"what is in {_LOGS} is no number in [0, 1]: {detail}")
     return _verdict(score, detail)
 
 

@@ -37,8 +37,9 @@ def refuse_broken(
 ) -> float:
     """Return the share of infrastructure failures among the samples that needed a sandbox.
 
-    Raises ProviderUnavailableError if the share is above 0 and at least `limit`, or if all samples
-    of one prompt failed and there are two or more: training would silently skip that prompt.
+    `what` names the samples in the error. Raises ProviderUnavailableError if the share is above 0 and at
+    least `limit`, or if one prompt has two samples or more and all of them failed: training would
+    silently skip that prompt.
     """
     groups: dict[str, list[GradedSample]] = {}
     for prompt, sample in zip(prompts, samples, strict=True):

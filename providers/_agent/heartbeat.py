@@ -133,7 +133,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ProcessSample:
     pid: int
     when: float
     busy: float
@@ -149,7 +149,7 @@ class BusyDetector:
     """
 
     def __init__(self) -> None:
-        self._seen: _Look | None = None
+        self._seen: _ProcessSample | None = None
 
     def is_busy(self, pid: int) -> bool:
         """Take a sample; return whether the process is busy. The first sample always returns True.
@@ -167,7 +167,7 @@ class BusyDetector:
         )
 
 
-def _look_at(pid: int) -> _Look:
+def _look_at(pid: int) -> _ProcessSample:
     busy = faults = 0
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -178,4 +178,4 @@ def _look_at(pid: int) -> _Look:
                 busy += sum(map(int, file.read().split()[:2]))
     except (OSError, IndexError, ValueError):
         pass  # it has ended, or this kernel has no schedstat
-    return _Look(pid, time.monotonic(), busy / 1e9, faults)
+    return _ProcessSample(pid, time.monotonic(), busy / 1e9, faults)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.heartbeat import BusyDetector
 
-__all__ = ["Instance", "SoFar"]
+__all__ = ["Instance", "ProcessorTimes"]
 
 
 @dataclass(frozen=True, slots=True)
-class SoFar:
+class ProcessorTimes:
     """Processor seconds of a sandbox since its start; `starved` is None where it is unknown."""
 
     processor: float
@@ -36,7 +36,7 @@ class Instance:
     """Identifies this run of its agent: a restarted agent has another value."""
     connecting: "asyncio.Task[AgentClient] | None" = None
     progress: BusyDetector = field(default_factory=BusyDetector)
-    before: SoFar = SoFar(0.0, 0.0)
+    before: ProcessorTimes = ProcessorTimes(0.0, 0.0)
     """The sandbox's usage at the last reset."""
 
     async def disconnect(self) -> None:

@@ -11,7 +11,7 @@ _TURN_BYTES = 128 << 10
 """How many bytes of one request are written before the next request's turn; also how many may wait."""
 
 
-class _Lane:
+class _RequestQueue:
     """The frames of one request that wait for their turn."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SendQueue:
 
     def __init__(self) -> None:
         self._first: deque[bytes] = deque()
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _RequestQueue] = {}
         """The requests with data to write, the next one first."""
         self._closed = False
 
@@ -49,7 +49,7 @@ class SendQueue:
 
     def put_data(self, frame: bytes, stream: int) -> None:
         """Add a frame behind all data of its request."""
-        lane = self._lanes.setdefault(stream, _Lane())
+        lane = self._lanes.setdefault(stream, _RequestQueue())
         lane.frames.append(frame)
         lane.size += len(frame)
 

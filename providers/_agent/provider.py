@@ -32,7 +32,7 @@ from sandboxkit.providers._agent.client import (
     SilentError,
 )
 from sandboxkit.providers._agent.frames import NEAR, Windows
-from sandboxkit.providers._agent.instance import Instance, SoFar
+from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.providers._agent.link import Greeting
 from sandboxkit.providers._agent.ports import PortsProvider
@@ -471,12 +471,14 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             memory_bytes=usage.resident,
         )
 
-    def _so_far(self, sandbox_id: str, usage: requests.Used) -> SoFar:
+    def _so_far(self, sandbox_id: str, usage: requests.ProcessorUsage) -> ProcessorTimes:
         used, exact = usage.processor / 1e9, usage.exact
         counted = self._processor_seconds(sandbox_id)
         if counted is not None:
             used, exact = max(counted - usage.agent / 1e9, 0.0), True
-        return SoFar(used, usage.starved / 1e9 if exact and usage.starved is not None else None)
+        return ProcessorTimes(
+            used, usage.starved / 1e9 if exact and usage.starved is not None else None
+        )
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
         """Return the host's count for sandbox and agent; None to use the agent's own count."""

@@ -28,8 +28,8 @@ from sandboxkit.types import (
 )
 
 __all__ = [
+    "ProcessorUsage",
     "Stats",
-    "Used",
     "exec_payload",
     "execute",
     "follow",
@@ -356,7 +356,7 @@ async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class ProcessorUsage:
     """Processor time in nanoseconds that a sandbox has used since its start, over all its jobs."""
 
     processor: int
@@ -366,19 +366,19 @@ class Used:
     starved: int | None
 
     @classmethod
-    def of(cls, end: bytes) -> "Used":
+    def of(cls, end: bytes) -> "ProcessorUsage":
         """Decode the last fields of an answer."""
         processor, agent, exact, starved = _USED.unpack(end)
         return cls(processor, agent, exact, None if starved == _UNKNOWN else starved)
 
 
-async def reset(client: AgentClient) -> tuple[list[str], Used]:
+async def reset(client: AgentClient) -> tuple[list[str], ProcessorUsage]:
     """Reset the sandbox to its state at the first call.
 
     Returns what could not be reset, which is empty on success, and the usage so far.
     """
     fields = Fields(await _answer(_call(client, _RESET)))
-    return fields.texts(), Used.of(fields.rest())
+    return fields.texts(), ProcessorUsage.of(fields.rest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,11 +388,11 @@ class Stats:
     processes: int
     resident: int
     """Resident memory in bytes, the agent's included."""
-    used: Used
+    used: ProcessorUsage
 
 
 async def stats(client: AgentClient) -> Stats:
     """Return the sandbox's present and past resource usage."""
     answer = await _answer(_call(client, _STATS))
     processes, resident = _RUNNING.unpack_from(answer)
-    return Stats(processes, resident, Used.of(answer[_RUNNING.size :]))
+    return Stats(processes, resident, ProcessorUsage.of(answer[_RUNNING.size :]))

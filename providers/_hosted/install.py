@@ -156,7 +156,7 @@ def version() -> str:
 
 @cache
 def data_of(arch: str) -> bytes:
-    """Return the first stdin data of a command with the guess `arch`; b"" for PRESENT."""
+    """Return what the program that starts the agent reads first: the agent for `arch`, or b"" for PRESENT."""
     return b"" if arch == PRESENT else packed(arch) + _PADDING
 
 

@@ -22,7 +22,7 @@ __all__ = ["TerminalStream"]
 
 _PIECE = 60 << 10
 """Bytes per message; Daytona accepts at most 64 KiB."""
-_SAID = 2000
+_DIAGNOSTICS_BYTES = 2000
 _CLOSE_SECONDS = 1.0
 _STATUS = re.compile(rb"(\d+)\x1e")
 
@@ -211,9 +211,9 @@ class TerminalStream(ProgramStream):
         """Handle output of the profiles and the shell, up to the mark."""
         self._held += data
         before, mark, after = self._held.partition(_scripts.entered(self._mark))
-        self.diagnostics = before[-_SAID:]
+        self.diagnostics = before[-_DIAGNOSTICS_BYTES:]
         if not mark:
-            self._held = self._held[-_SAID:]
+            self._held = self._held[-_DIAGNOSTICS_BYTES:]
         elif found := _STATUS.match(after):
             self._raw = int(found[1]) == 0
             self._held, self._take = b"", self._program

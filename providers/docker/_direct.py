@@ -23,7 +23,7 @@ from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._daemon import Daemon
 
-__all__ = ["DirectConnections", "ShortWay", "connect"]
+__all__ = ["DirectConnections", "DirectRoute", "connect"]
 
 _CLONE_NEWNET = 0x40000000
 _SECONDS = 1.0
@@ -37,7 +37,7 @@ _CGROUPS = (
 
 
 @dataclass
-class ShortWay:
+class DirectRoute:
     """The data for a direct connection to one sandbox's agent, as far as it is known."""
 
     container_id: str | None = None
@@ -53,7 +53,7 @@ class DirectConnections:
         """`address` is the abstract socket on which every agent listens."""
         self._daemon, self._address = daemon, address
 
-    async def open(self, sandbox_id: str, way: ShortWay) -> ByteStream | None:
+    async def open(self, sandbox_id: str, way: DirectRoute) -> ByteStream | None:
         """Open a stream to the agent; return None if a direct connection is impossible.
 
         Raises SandboxNotFoundError if the sandbox is gone, or another translated daemon error.
@@ -74,7 +74,7 @@ class DirectConnections:
             way.pid = pid
         return stream
 
-    def pid(self, way: ShortWay) -> int | None:
+    def pid(self, way: DirectRoute) -> int | None:
         """Return the agent's pid on this machine; None if it cannot be found."""
         if way.pid is None and way.container_id is not None and self._is_here():
             # Read from /proc: whatever delays the agent may delay the daemon, too.

@@ -32,7 +32,7 @@ from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
-from sandboxkit.providers.docker._direct import DirectConnections, ShortWay
+from sandboxkit.providers.docker._direct import DirectConnections, DirectRoute
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._images import Images, PullProgress
@@ -62,7 +62,7 @@ _START_ANSWERS = 2.5
 class DockerInstance(Instance):
     owned: bool = False
     """Whether the agent ends the sandbox when its owner disconnects."""
-    way: ShortWay = field(default_factory=ShortWay)
+    way: DirectRoute = field(default_factory=DirectRoute)
 
 
 class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):

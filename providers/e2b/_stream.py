@@ -30,7 +30,7 @@ _CALL = 1 << 20
 """Bytes of input per single call: a quarter of what servers of this protocol accept by default."""
 _HELD = 1 << 20
 """Bytes of output to buffer for the receiver; beyond them, back-pressure stops E2B and the program."""
-_SAID = 2000
+_DIAGNOSTICS_BYTES = 2000
 _LINGER_SECONDS = 1.0
 """How long E2B may take to report a program's end after its input has failed."""
 _FLUSH_SECONDS = 1.0
@@ -131,7 +131,9 @@ class E2BProgram(ProgramStream):
                     self._decided.set()
                 elif event.field == "end":
                     self._ended = True
-                    self.diagnostics = self.diagnostics or event.value.status.encode()[:_SAID]
+                    self.diagnostics = (
+                        self.diagnostics or event.value.status.encode()[:_DIAGNOSTICS_BYTES]
+                    )
                     return
                 elif event.value.output is not None:
                     await self._deliver(event.value.output.field, event.value.output.value)
@@ -145,7 +147,7 @@ class E2BProgram(ProgramStream):
 
     async def _deliver(self, name: str, data: bytes) -> None:
         if name == "stderr":
-            self.diagnostics = (self.diagnostics + data)[-_SAID:]
+            self.diagnostics = (self.diagnostics + data)[-_DIAGNOSTICS_BYTES:]
             return
         try:
             await self._output.put(data)

@@ -17,7 +17,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import NAME
-from sandboxkit.providers.kubernetes._watch import Pod, Seen
+from sandboxkit.providers.kubernetes._watch import Pod, PodStatus
 
 __all__ = [
     "end_error",
@@ -104,7 +104,7 @@ def _time_of(event: Event) -> str:
     )
 
 
-def is_running(seen: Seen, container: str = _CONTAINER) -> bool:
+def is_running(seen: PodStatus, container: str = _CONTAINER) -> bool:
     """Whether the container runs."""
     return not seen.gone and any(
         each.get("name") == container and "running" in (each.get("state") or {})
@@ -112,7 +112,7 @@ def is_running(seen: Seen, container: str = _CONTAINER) -> bool:
     )
 
 
-def has_ended(seen: Seen) -> bool:
+def has_ended(seen: PodStatus) -> bool:
     """Whether the pod has finished, was deleted, or is being deleted."""
     return (
         seen.gone
@@ -125,7 +125,7 @@ def has_ended(seen: Seen) -> bool:
     )
 
 
-def is_lost(seen: Seen) -> bool:
+def is_lost(seen: PodStatus) -> bool:
     """Whether the pod's node is unreachable. The node may return, together with the pod."""
     status = _status(seen.pod)
     if status.get("reason") == "NodeLost":
@@ -139,7 +139,7 @@ def is_lost(seen: Seen) -> bool:
     )
 
 
-def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None:
+def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError | None:
     """Return why a pod will never start, or None while it still may. `events` add detail.
 
     The error is an ImageNotFoundError, a SandboxStartError, or a CapacityError if its node had no
@@ -171,7 +171,7 @@ def start_error(seen: Seen, events: Sequence[Event] = ()) -> SandboxError | None
     return None
 
 
-def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
+def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
     """Return why a pod has not started within `seconds`, its time limit.
 
     The error is a CapacityError if no node has room, a SandboxStartError if no node can ever run
@@ -199,7 +199,7 @@ def late_error(seen: Seen | None, events: Sequence[Event], *, seconds: float) ->
     return kind(text, provider=NAME, sandbox_id=name)
 
 
-def wait_of(seen: Seen) -> str:
+def wait_of(seen: PodStatus) -> str:
     """Return what a pod's start waits for, in one line; "" if it has started or has a node."""
     if seen.gone or seen.pod["spec"].get("nodeName"):
         return ""
@@ -225,7 +225,7 @@ def _is_gated(pod: Pod) -> bool:
 
 
 def end_error(
-    seen: Seen | None, events: Sequence[Event] = (), *, sandbox_id: str, reason: str = ""
+    seen: PodStatus | None, events: Sequence[Event] = (), *, sandbox_id: str, reason: str = ""
 ) -> SandboxTerminatedError:
     """Return why a sandbox ended; `reason` comes from its agent or its provider, if they know it.
 
@@ -245,7 +245,7 @@ def end_error(
     )
 
 
-def _own_excess(seen: Seen) -> tuple[str, str]:
+def _own_excess(seen: PodStatus) -> tuple[str, str]:
     """Return which of its own limits a sandbox exceeded, and the cluster's message; or two "".
 
     A node that is short of memory or disk also evicts and kills pods that stay within their limits.
@@ -284,12 +284,12 @@ def _time(text: object) -> datetime:
     return datetime.fromisoformat(str(text))
 
 
-def _pod_text(seen: Seen, events: Sequence[Event]) -> str:
+def _pod_text(seen: PodStatus, events: Sequence[Event]) -> str:
     """Return the cluster's description of the pod's state and its three newest events."""
     return "; ".join(list(_statements(seen)) + _event_words(events)[-3:])[: 2 * _LONGEST]
 
 
-def _statements(seen: Seen) -> Iterator[str]:
+def _statements(seen: PodStatus) -> Iterator[str]:
     pod, status = seen.pod, _status(seen.pod)
     conditions = _conditions(pod)
     if status.get("reason"):

@@ -17,7 +17,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 _OVER = 255
 """v5: this message closes the channel that its next byte names."""
 _PIECE = 128 << 10
-_SAID_BYTES = 2000
+_DIAGNOSTICS_BYTES = 2000
 
 
 class PodExecStream(anyio.abc.ByteStream):
@@ -79,7 +79,7 @@ class PodExecStream(anyio.abc.ByteStream):
         if channel == _STDOUT:
             self._rest = data
         elif channel == _STDERR:
-            self._stderr = (self._stderr + data)[-_SAID_BYTES:]
+            self._stderr = (self._stderr + data)[-_DIAGNOSTICS_BYTES:]
         elif channel == _STATUS:
             self._conclude(bytes(data))
 
@@ -91,7 +91,7 @@ class PodExecStream(anyio.abc.ByteStream):
             ended = report["status"] == "Success" or report.get("reason") == "NonZeroExitCode"
         except (ValueError, LookupError, AttributeError):
             message, ended = status.decode(errors="replace"), False
-        self._status = message[-_SAID_BYTES:]
+        self._status = message[-_DIAGNOSTICS_BYTES:]
         self._end = anyio.EndOfStream if ended else anyio.BrokenResourceError
 
     async def send(self, item: bytes) -> None:

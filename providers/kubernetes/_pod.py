@@ -13,7 +13,7 @@ from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER, AgentParts
 from sandboxkit.providers.kubernetes._spec import user_of
-from sandboxkit.providers.kubernetes._watch import Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = [
@@ -276,7 +276,7 @@ def expiry(lifetime: float) -> str:
     return f"{time.time() + lifetime:.0f}"
 
 
-def is_deleted(seen: Seen) -> bool:
+def is_deleted(seen: PodStatus) -> bool:
     """Whether a pod has been deleted or is being deleted."""
     return seen.gone or "deletionTimestamp" in seen.pod["metadata"]
 

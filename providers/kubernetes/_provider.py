@@ -38,7 +38,7 @@ from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
 from sandboxkit.providers.kubernetes._policy_probe import NetworkPolicyProbe
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
-from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["KubernetesProvider"]
@@ -279,7 +279,7 @@ class KubernetesProvider(AgentProvider[Instance]):
         await self._remove(sandbox_id, _GRACE)
         while True:
             try:
-                seen = Seen(await self._pod(sandbox_id))
+                seen = PodStatus(await self._pod(sandbox_id))
             except SandboxNotFoundError:
                 return
             if _pod.nothing_runs(seen.pod):
@@ -410,7 +410,7 @@ class KubernetesProvider(AgentProvider[Instance]):
                 events = await _ends.events_of(self._api, sandbox_id)
         return _ends.end_error(seen, events, sandbox_id=sandbox_id, reason=reason)
 
-    async def _final(self, sandbox_id: str, predicate: Callable[[Seen], bool]) -> Seen:
+    async def _final(self, sandbox_id: str, predicate: Callable[[PodStatus], bool]) -> PodStatus:
         """Wait for an ended pod's state to fulfil `predicate`, and return it, or the last one known."""
         deadline = time.monotonic() + _END_SECONDS
         while True:
@@ -421,7 +421,7 @@ class KubernetesProvider(AgentProvider[Instance]):
                     seen = self._watch.last(sandbox_id)
                     if seen is not None:
                         return seen
-            seen = Seen(await self._pod(sandbox_id))
+            seen = PodStatus(await self._pod(sandbox_id))
             if predicate(seen) or time.monotonic() > deadline:
                 return seen
             await anyio.sleep(_POLLS[0])

@@ -12,7 +12,7 @@ from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._parts import PART
-from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 
 __all__ = ["Start"]
 
@@ -90,7 +90,7 @@ class Start:
         events = await _ends.events_of(self._api, self._name)
         return _ends.start_error(seen, events) or error
 
-    async def _until(self, predicate: Callable[[Seen], bool]) -> Seen:
+    async def _until(self, predicate: Callable[[PodStatus], bool]) -> PodStatus:
         left = self._deadline - time.monotonic()
         try:
             if left > 0:
@@ -110,9 +110,9 @@ def _lacks_agent(event: Mapping[str, Any]) -> bool:
     return event.get("reason") == "FailedMount" and PART in message and "not found" in message
 
 
-def _decided(seen: Seen) -> bool:
+def _decided(seen: PodStatus) -> bool:
     return _ends.is_running(seen) or _ends.start_error(seen) is not None
 
 
-def _placed(seen: Seen) -> bool:
+def _placed(seen: PodStatus) -> bool:
     return bool(seen.pod["spec"].get("nodeName")) or _decided(seen)

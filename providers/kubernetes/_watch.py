@@ -12,7 +12,7 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNot
 from sandboxkit.providers.kubernetes._api import Api, Json
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 
-__all__ = ["Pod", "PodWatch", "Seen"]
+__all__ = ["Pod", "PodStatus", "PodWatch"]
 
 Pod = Mapping[str, Any]
 """A pod as the API server's JSON describes it."""
@@ -25,7 +25,7 @@ _STILL_GOOD = frozenset({401, 403, 429, 502, 503})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodStatus:
     """A pod's newest known state."""
 
     pod: Pod
@@ -41,7 +41,7 @@ class PodWatch:
 
     def __init__(self, api: Api, *, selector: str) -> None:
         self._api, self._selector = api, selector
-        self._known: dict[str, Seen | None] = {}
+        self._known: dict[str, PodStatus | None] = {}
         self._changed: dict[str, anyio.Event] = {}
         self._trouble: SandboxError | None = None
         """Why the watch is down; None while it works."""
@@ -54,7 +54,7 @@ class PodWatch:
         existing pod, pass its current state; otherwise its state is unknown until it changes.
         """
         if self._known.setdefault(name, None) is None and pod is not None:
-            self._note(name, Seen(pod))
+            self._note(name, PodStatus(pod))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -63,15 +63,17 @@ class PodWatch:
         self._known.pop(name, None)
         self._wake(name)
 
-    def last(self, name: str) -> Seen | None:
+    def last(self, name: str) -> PodStatus | None:
         """Return the newest state, for a deleted pod its final one; None if none is known yet."""
         return self._known.get(name)
 
-    def all(self) -> list[Seen]:
+    def all(self) -> list[PodStatus]:
         """Return the newest state of each pod that is followed."""
         return [seen for seen in tuple(self._known.values()) if seen is not None]
 
-    async def until(self, name: str, predicate: Callable[[Seen], bool], *, seconds: float) -> Seen:
+    async def until(
+        self, name: str, predicate: Callable[[PodStatus], bool], *, seconds: float
+    ) -> PodStatus:
         """Follow the pod and wait until `predicate` is true of its state; return that state.
 
         Raises TimeoutError after `seconds`, or ProviderUnavailableError if the server is then
@@ -159,11 +161,11 @@ class PodWatch:
             asyncio.get_running_loop().call_later(_CATCH_UP, self._miss, before)
         return str(page["metadata"]["resourceVersion"])
 
-    def _miss(self, before: Mapping[str, Seen]) -> None:
+    def _miss(self, before: Mapping[str, PodStatus]) -> None:
         """Mark as gone the pods that the list lacked and the watch has not reported since."""
         for name, seen in before.items():
             if self._known.get(name) is seen and not seen.gone:
-                self._note(name, Seen(seen.pod, gone=True))
+                self._note(name, PodStatus(seen.pod, gone=True))
 
     # Any: the server's JSON is untyped.
     def _take(self, event: Json) -> None:
@@ -178,9 +180,9 @@ class PodWatch:
         if seen is not None and not gone and (seen.gone or _is_older(pod, seen.pod)):
             return  # an old event, repeated after a list
         pod["metadata"].pop("managedFields", None)  # half of a pod's size
-        self._note(name, Seen(pod, gone))
+        self._note(name, PodStatus(pod, gone))
 
-    def _note(self, name: str, seen: Seen) -> None:
+    def _note(self, name: str, seen: PodStatus) -> None:
         self._known[name] = seen
         self._wake(name)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sandboxkit.providers.local._state import Maker
+from sandboxkit.providers.local._state import OwnerProcess
 
 __all__ = [
     "CgroupLimits",
@@ -188,7 +188,7 @@ def plan(sandbox_id: str, limits: CgroupLimits, *, detached: bool) -> list[str]:
 
     The names identify the maker, so that a sweep can tell which groups are abandoned.
     """
-    name = f"{'detached-' if detached else ''}{Maker.me()}-{sandbox_id}"
+    name = f"{'detached-' if detached else ''}{OwnerProcess.me()}-{sandbox_id}"
     return [str(parent / name) for parent in dict.fromkeys(_parents(limits).values())]
 
 
@@ -337,7 +337,7 @@ def remove_parents(groups: list[str]) -> None:
             pass  # in use, or gone
 
 
-def strays() -> Iterator[tuple[Maker, bool, str]]:
+def strays() -> Iterator[tuple[OwnerProcess, bool, str]]:
     """Yield (maker, detached, path) of every sandbox's group here, whatever its state folder."""
     for parent in set(_hierarchy().parents.values()):
         try:
@@ -347,7 +347,7 @@ def strays() -> Iterator[tuple[Maker, bool, str]]:
         for name in names:
             match = _NAME.fullmatch(name)
             if match is not None:
-                yield Maker.parse(match[2]), match[1] is not None, str(parent / name)
+                yield OwnerProcess.parse(match[2]), match[1] is not None, str(parent / name)
 
 
 def remove_unused_parents() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError
 
-__all__ = ["NOBODY", "LentUid", "lend", "uids"]
+__all__ = ["NOBODY", "LeasedUid", "lend", "uids"]
 
 NOBODY = 65534
 _RANGES = (range(2_000_000_000, 2_000_131_072), range(20_000, 60_000))
@@ -26,7 +26,7 @@ _ATTEMPTS = 1000
 _LOCK = "sandboxkit-uids"
 
 
-class LentUid:
+class LeasedUid:
     """The lease of a uid that no other sandbox on this machine has.
 
     It is a lock on one byte of a file. Processes that inherit the descriptor `lock` keep the lock.
@@ -50,7 +50,7 @@ class LentUid:
             self.lock = -1
 
 
-def lend(among: range | None = None, path: Path | None = None) -> LentUid | None:
+def lend(among: range | None = None, path: Path | None = None) -> LeasedUid | None:
     """Lease a free uid; return None if this user namespace has none to lend.
 
     Without arguments root's range and lock file are used; otherwise the range `among` and the
@@ -66,7 +66,7 @@ def lend(among: range | None = None, path: Path | None = None) -> LentUid | None
             # Chosen at random, so that a uid is not reused soon.
             uid = random.randrange(found.start + 1, found.stop)
             if uid not in _accounts() and _set_lock(lock, fcntl.F_WRLCK, uid):
-                return LentUid(uid, lock)
+                return LeasedUid(uid, lock)
     except BaseException:
         os.close(lock)
         raise

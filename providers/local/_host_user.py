@@ -54,7 +54,7 @@ class HostUser:
         uid = _host_uid.NOBODY if uids is None else uids.start
         return uid, uid
 
-    def lend(self, sources: list[str]) -> _host_uid.LentUid | None:
+    def lend(self, sources: list[str]) -> _host_uid.LeasedUid | None:
         """Lease a uid for a sandbox that needs these paths; None if it must share that of `owner`."""
         if self.is_root:
             return _host_uid.lend()
@@ -108,7 +108,7 @@ class HostUser:
         self,
         sources: list[str],
         limits: Mapping[int, int] = _NO_LIMITS,
-        lent: _host_uid.LentUid | None = None,
+        lent: _host_uid.LeasedUid | None = None,
         namespace: int | None = None,
     ) -> list[str]:
         """Return the command prefix that runs a command as the user `lent`, with access to these paths.
@@ -133,7 +133,7 @@ class HostUser:
 
     def owning(
         self,
-        lent: _host_uid.LentUid,
+        lent: _host_uid.LeasedUid,
         folders: list[str],
         sources: list[str],
         prepare: Callable[[], object] = lambda: None,

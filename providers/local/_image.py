@@ -17,7 +17,7 @@ import anyio.to_thread
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import BadLayerError, apply_layer
-from sandboxkit.providers.local._state import Maker
+from sandboxkit.providers.local._state import OwnerProcess
 
 __all__ = ["LocalImage", "find"]
 
@@ -164,7 +164,7 @@ def _extracted(path: Path, host: HostUser) -> LocalImage:
     if not target.exists():
         _remove_forgotten(cache)
         # Removed on failure. A unique name, so that two processes do not share the folder.
-        prefix = f".extracting-{Maker.me()}-"
+        prefix = f".extracting-{OwnerProcess.me()}-"
         with tempfile.TemporaryDirectory(prefix=prefix, dir=cache) as temporary:
             work = Path(temporary, "image")
             work.mkdir()
@@ -184,7 +184,7 @@ def _remove_forgotten(cache: Path) -> None:
     for folder in cache.iterdir():
         match = _EXTRACTING.fullmatch(folder.name)
         if match is not None:
-            maker = Maker.parse(match[1])
+            maker = OwnerProcess.parse(match[1])
             if maker.is_here and not maker.alive():
                 shutil.rmtree(folder, ignore_errors=True)
 

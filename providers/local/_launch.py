@@ -28,7 +28,7 @@ from sandboxkit.providers.local import (
 )
 from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._counters import Counters
-from sandboxkit.providers.local._host_uid import LentUid
+from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._namespaces import free_folder
@@ -78,7 +78,7 @@ class Launched:
         info: int,
         errors: int,
         groups: list[str],
-        lent: LentUid | None,
+        lent: LeasedUid | None,
         namespace: int | None,
     ) -> None:
         self.groups = groups
@@ -193,7 +193,7 @@ class _Start:
     info: int
     errors: int
     arguments: list[tuple[socket.socket, list[str]]]
-    lent: LentUid | None
+    lent: LeasedUid | None
     namespace: int | None
     """A mount namespace in which the image belongs to the lent uid."""
 
@@ -215,7 +215,7 @@ class _Start:
 def _start(
     spec: SandboxSpec,
     host: HostUser,
-    begun: _state.Begun,
+    begun: _state.SandboxFolder,
     image: LocalImage | None,
     disk_mb: int,
     rlimits: dict[int, int],
@@ -348,7 +348,7 @@ def _listener(folder: Path) -> socket.socket:
 async def launch(
     spec: SandboxSpec,
     host: HostUser,
-    begun: _state.Begun,
+    begun: _state.SandboxFolder,
     *,
     image: LocalImage | None,
     disk_mb: int,

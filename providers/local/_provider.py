@@ -172,7 +172,7 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
             cpus=spec.cpus,
         )
 
-    def _publish(self, spec: SandboxSpec, begun: _state.Begun, launched: Launched) -> None:
+    def _publish(self, spec: SandboxSpec, begun: _state.SandboxFolder, launched: Launched) -> None:
         sandbox_id = begun.sandbox_id
         if not launched.find_init():
             raise SandboxStartError(
@@ -191,7 +191,7 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
         user = _spec.USERS[spec.user]
         self._state.publish(
             begun,
-            _state.Meta(
+            _state.SandboxRecord(
                 id=sandbox_id,
                 tags=dict(spec.tags),
                 image=spec.image,
@@ -200,7 +200,7 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
                 expires=None if spec.lifetime is None else now + spec.lifetime,
                 processes=launched.processes(),
                 cgroups=launched.groups,
-                maker=str(_state.Maker.me()),
+                maker=str(_state.OwnerProcess.me()),
                 detached=spec.detach,
                 datasets=sorted(set(datasets.values())),
                 volumes=sorted(set(volumes.values())),
@@ -250,7 +250,7 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
                     await _end(meta)
                     await self._remove(sandbox_id, meta.cgroups)
 
-    async def _end_elsewhere(self, meta: _state.Meta) -> None:
+    async def _end_elsewhere(self, meta: _state.SandboxRecord) -> None:
         """End a sandbox of another pid namespace, by setting its lifetime to almost nothing.
 
         Raises ProviderUnavailableError if it still runs after 5 s.
@@ -279,7 +279,7 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
     def _runs_here(self, sandbox_id: str) -> bool:
         return self._known(sandbox_id).launched is not None
 
-    def _living(self, sandbox_id: str) -> _state.Meta:
+    def _living(self, sandbox_id: str) -> _state.SandboxRecord:
         meta = self._state.load(sandbox_id)
         if meta is None or not self._state.alive(meta):
             raise no_sandbox(self.name, sandbox_id)
@@ -425,7 +425,7 @@ def _disk_mb(spec: SandboxSpec) -> int:
     return _DISK_MB if spec.memory_mb is None else min(_DISK_MB, spec.memory_mb // 2)
 
 
-async def _end(meta: _state.Meta) -> None:
+async def _end(meta: _state.SandboxRecord) -> None:
     """Kill a sandbox that another process or another provider object started."""
     pidfds: list[int] = []
     try:

@@ -31,7 +31,7 @@ from sandboxkit.providers.local._base import Base, made
 from sandboxkit.providers.local._copy import TreeCopy
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
-from sandboxkit.providers.local._state import Maker, Meta, StateDir
+from sandboxkit.providers.local._state import OwnerProcess, SandboxRecord, StateDir
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["LocalSnapshots"]
@@ -47,7 +47,7 @@ _NO_IMAGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StoredInfo:
     """The description that is stored with a snapshot."""
 
     created: float
@@ -75,11 +75,11 @@ class _Store:
         """Create the folder. It stays, because running providers have it mounted for their sandboxes."""
         self.path.mkdir(mode=0o755, exist_ok=True)
 
-    def load(self, snapshot_id: str) -> _Known:
+    def load(self, snapshot_id: str) -> _StoredInfo:
         """Return what is known about a snapshot. Raises SnapshotNotFoundError."""
         try:
             if _ID.fullmatch(snapshot_id):
-                return _Known(**json.loads((self.path / snapshot_id / _META).read_bytes()))
+                return _StoredInfo(**json.loads((self.path / snapshot_id / _META).read_bytes()))
         except FileNotFoundError:
             pass
         raise SnapshotNotFoundError(
@@ -95,14 +95,14 @@ class _Store:
 
     def temporary(self, why: str) -> Path:
         """Return a new path for a folder that `sweep` removes once this process is gone."""
-        return self.path / f".{why}-{Maker.me()}-{secrets.token_hex(8)}"
+        return self.path / f".{why}-{OwnerProcess.me()}-{secrets.token_hex(8)}"
 
     def sweep(self) -> None:
         """Remove what processes left that were killed while they took or removed a snapshot."""
         for name in self._names():
             match = _TAKING.fullmatch(name)
             if match is not None:
-                maker = Maker.parse(match[1])
+                maker = OwnerProcess.parse(match[1])
                 if maker.is_here and not maker.alive():
                     shutil.rmtree(self.path / name, ignore_errors=True)
 
@@ -164,10 +164,10 @@ class LocalSnapshots(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        known = _Known(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
+        known = _StoredInfo(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
         return await anyio.to_thread.run_sync(self._take, meta, known)
 
-    def _take(self, meta: Meta, known: _Known) -> SnapshotInfo:
+    def _take(self, meta: SandboxRecord, known: _StoredInfo) -> SnapshotInfo:
         store = _Store.of(self._state)
         store.sweep()
         folder = store.temporary("taking")
@@ -295,7 +295,7 @@ class LocalSnapshots(Provider):
                 spec.snapshot, store.path / spec.snapshot / "root", store.path, tuple(folders)
             )
 
-    def _described(self, snapshot_id: str, known: _Known) -> SnapshotInfo:
+    def _described(self, snapshot_id: str, known: _StoredInfo) -> SnapshotInfo:
         return SnapshotInfo(
             id=snapshot_id,
             provider=self.name,

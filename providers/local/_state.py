@@ -19,7 +19,7 @@ from sandboxkit.errors import CapacityError, SandboxStartError
 from sandboxkit.provider import state_folder
 from sandboxkit.types import SandboxInfo, SandboxState
 
-__all__ = ["Maker", "Meta", "StateDir", "kill", "pinned", "start_time"]
+__all__ = ["OwnerProcess", "SandboxRecord", "StateDir", "kill", "pinned", "start_time"]
 
 _ID = re.compile(r"local-[0-9a-f]{16}")
 _STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-(local-[0-9a-f]{16})")
@@ -29,7 +29,7 @@ _GROUPS = "cgroups"
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class OwnerProcess:
     """Identifies the process that creates a sandbox, also to other processes."""
 
     pid: int
@@ -38,13 +38,13 @@ class Maker:
     """Inode of its pid namespace: containers may share a state folder, but not their pids."""
 
     @classmethod
-    def me(cls) -> "Maker":
-        """Return the Maker of this process."""
+    def me(cls) -> "OwnerProcess":
+        """Return this process."""
         pid = os.getpid()
         return cls(pid, start_time(pid) or 0, _namespace())
 
     @classmethod
-    def parse(cls, text: str) -> "Maker":
+    def parse(cls, text: str) -> "OwnerProcess":
         """Parse the result of `str(maker)`."""
         return cls(*(int(field) for field in text.split("-")))
 
@@ -66,7 +66,7 @@ def _namespace() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class SandboxRecord:
     """A running sandbox's metadata, as stored in its folder, without environment and secrets."""
 
     id: str
@@ -92,18 +92,18 @@ class Meta:
     @property
     def is_here(self) -> bool:
         """Whether its pids are valid in this pid namespace."""
-        return Maker.parse(self.maker).is_here
+        return OwnerProcess.parse(self.maker).is_here
 
     @property
     def owned(self) -> bool:
         """Whether a live process of this pid namespace owns it, and will clean up after it."""
-        maker = Maker.parse(self.maker)
+        maker = OwnerProcess.parse(self.maker)
         return not self.detached and maker.is_here and maker.alive()
 
     @property
     def orphaned(self) -> bool:
         """Whether its owner is dead, so that it should have ended, too."""
-        maker = Maker.parse(self.maker)
+        maker = OwnerProcess.parse(self.maker)
         return not self.detached and maker.is_here and not maker.alive()
 
     def info(self, provider: str) -> SandboxInfo:
@@ -149,7 +149,7 @@ def kill(pidfd: int) -> None:
         pass
 
 
-_FIELDS = frozenset(field.name for field in fields(Meta))
+_FIELDS = frozenset(field.name for field in fields(SandboxRecord))
 
 
 @contextmanager
@@ -183,25 +183,25 @@ class StateDir:
             self._path = state_folder()
         return self._path
 
-    def begin(self) -> "Begun":
+    def begin(self) -> "SandboxFolder":
         """Create a locked folder for a new sandbox, named after its maker and the new id."""
         with _writing(self.path):
             while True:
-                folder = self.path / f".starting-{Maker.me()}-local-{secrets.token_hex(8)}"
+                folder = self.path / f".starting-{OwnerProcess.me()}-local-{secrets.token_hex(8)}"
                 folder.mkdir(mode=0o700)
                 lock = _locked(folder)
                 # None: a sweep in another container locked the folder first, and removes it.
                 if lock is not None:
-                    return Begun(folder, lock)
+                    return SandboxFolder(folder, lock)
 
-    def publish(self, begun: "Begun", meta: Meta) -> None:
+    def publish(self, begun: "SandboxFolder", meta: SandboxRecord) -> None:
         """Store a running sandbox's metadata and rename its folder to its id, so that it is listed."""
         with _writing(self.path):
             (begun.folder / _META).write_text(json.dumps(asdict(meta)))
             begun.folder.rename(self.path / meta.id)
         begun.close()
 
-    def update(self, meta: Meta) -> None:
+    def update(self, meta: SandboxRecord) -> None:
         """Atomically replace a running sandbox's metadata. Raises OSError."""
         folder = self.path / meta.id
         temporary = folder / f"{_META}.{os.getpid()}"
@@ -212,7 +212,7 @@ class StateDir:
             temporary.unlink(missing_ok=True)
             raise
 
-    def load(self, sandbox_id: str) -> Meta | None:
+    def load(self, sandbox_id: str) -> SandboxRecord | None:
         """Return one sandbox's metadata, whether it is alive or not; None if there is none."""
         if not _ID.fullmatch(sandbox_id):
             return None
@@ -225,9 +225,9 @@ class StateDir:
             known |= {"created": 0.0, "expires": None}
         known["processes"] = {int(pid): start for pid, start in known["processes"].items()}
         # Another version of this package may have written other fields.
-        return Meta(**{name: value for name, value in known.items() if name in _FIELDS})
+        return SandboxRecord(**{name: value for name, value in known.items() if name in _FIELDS})
 
-    def alive(self, meta: Meta) -> bool:
+    def alive(self, meta: SandboxRecord) -> bool:
         """Whether a sandbox still runs.
 
         In another pid namespace, whether its socket, on which only its agent listens, accepts.
@@ -254,25 +254,25 @@ class StateDir:
             os.close(place)
         return True
 
-    def __iter__(self) -> Iterator[Meta]:
+    def __iter__(self) -> Iterator[SandboxRecord]:
         for entry in sorted(os.listdir(self.path)):
             meta = self.load(entry)
             if meta is not None:
                 yield meta
 
-    def abandoned(self) -> "Iterator[Begun]":
+    def abandoned(self) -> "Iterator[SandboxFolder]":
         """Yield folders of sandboxes whose maker died before they ran. The caller closes them."""
         for entry in os.listdir(self.path):
             match = _STARTING.fullmatch(entry)
             if match is None:
                 continue
-            maker = Maker.parse(match[1])
+            maker = OwnerProcess.parse(match[1])
             if maker.is_here and maker.alive():
                 continue
             # A forked child of a dead maker may still hold the lock; that counts only across namespaces.
             lock = _locked(self.path / entry)
             if lock is not None or maker.is_here:
-                yield Begun(self.path / entry, lock)
+                yield SandboxFolder(self.path / entry, lock)
 
     def remove(self, folder: Path) -> None:
         """Remove a sandbox's folder. Idempotent."""
@@ -283,7 +283,7 @@ class StateDir:
         return self.path / sandbox_id
 
 
-class Begun:
+class SandboxFolder:
     """The folder of a sandbox that is being created, locked while its maker lives."""
 
     def __init__(self, folder: Path, lock: int | None) -> None:

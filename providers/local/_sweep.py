@@ -28,13 +28,13 @@ def sweep(
     state: _state.StateDir,
     mine: Callable[[str], bool],
     stopped: Callable[[], bool] = lambda: False,
-) -> list[_state.Meta]:
+) -> list[_state.SandboxRecord]:
     """Remove the remains of sandboxes whose owner is dead; return the sandboxes that are alive.
 
     Sandboxes for which `mine` is true are the caller's, which cleans up after them itself. The
     sweep ends early once `stopped` returns true.
     """
-    living: list[_state.Meta] = []
+    living: list[_state.SandboxRecord] = []
     for meta in state:
         if stopped():
             return living
@@ -53,7 +53,7 @@ def sweep(
     return living
 
 
-def _end(meta: _state.Meta) -> None:
+def _end(meta: _state.SandboxRecord) -> None:
     """Kill the sandbox of a dead owner, which usually is already ending by itself."""
     pidfds = [_state.pinned(pid, started) for pid, started in meta.processes.items()]
     deadline = time.monotonic() + _PATIENCE

@@ -20,8 +20,8 @@ _PIECE = 2 << 20
 """Maximum bytes of input per call: a whole link record, below gRPC's default limit of 4 MiB."""
 _HELD = 1 << 20
 """Bytes of output that are buffered; beyond them back-pressure stops Modal, then the program."""
-_SAID_BYTES = 2000
-_SAID_SECONDS = 0.5
+_DIAGNOSTICS_BYTES = 2000
+_DIAGNOSTICS_SECONDS = 0.5
 """How long (s) to wait for the last stderr of an ended program; its children may keep it open."""
 _SILENT_SECONDS = 1.0
 """How long (s) after the start stderr is not read, unless the program ends."""
@@ -146,7 +146,7 @@ class ModalExecStream(ProgramStream):
                 async for chunk in chunks:
                     await self._output.put(chunk)
             self._ended.set()
-            await asyncio.wait([self._hearer], timeout=_SAID_SECONDS)
+            await asyncio.wait([self._hearer], timeout=_DIAGNOSTICS_SECONDS)
             self._over = True
         except Exception as error:  # noqa: BLE001  # no exception may pass for the end of the output
             self._break(error)
@@ -162,11 +162,11 @@ class ModalExecStream(ProgramStream):
         with suppress(Exception):  # a broken connection is reported by `_read`
             async with aclosing(aiter(self._process.stderr)) as chunks:
                 async for chunk in chunks:
-                    self.diagnostics = (self.diagnostics + chunk)[-_SAID_BYTES:]
+                    self.diagnostics = (self.diagnostics + chunk)[-_DIAGNOSTICS_BYTES:]
 
     def _break(self, error: Exception) -> None:
         self._why = self._why or error
-        self.diagnostics = self.diagnostics or str(error).encode()[-_SAID_BYTES:]
+        self.diagnostics = self.diagnostics or str(error).encode()[-_DIAGNOSTICS_BYTES:]
 
     async def _end(self) -> None:
         with anyio.move_on_after(_END_SECONDS):

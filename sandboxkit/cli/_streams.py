@@ -9,7 +9,7 @@ from typing import TextIO
 
 from sandboxkit import CommandTimeoutError, Process
 from sandboxkit._streams import OutputStream
-from sandboxkit.cli._text import Neutraliser, safe_line
+from sandboxkit.cli._text import TerminalSanitizer, safe_line
 
 KEPT = 1 << 20  # bytes of output that the SDK keeps; we copy it as it arrives
 TIMED_OUT = 124
@@ -70,7 +70,7 @@ def _feed(process: Process) -> None:
 
 
 def _copy(process: Process, ours: TextIO, theirs: OutputStream, broken: threading.Event) -> None:
-    neutraliser = Neutraliser() if ours.isatty() else None
+    neutraliser = TerminalSanitizer() if ours.isatty() else None
     try:
         for chunk in theirs.bytes():
             _write(ours, chunk if neutraliser is None else neutraliser.feed(chunk))

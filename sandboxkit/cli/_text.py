@@ -25,7 +25,7 @@ def safe_text(text: str) -> str:
     return _neutral(text, kept="\n\t")
 
 
-class Neutraliser:
+class TerminalSanitizer:
     """Converts a command's raw output, chunk by chunk, into text that is safe on a terminal."""
 
     def __init__(self) -> None:

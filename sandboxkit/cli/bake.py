@@ -32,7 +32,7 @@ _Image = TypeVar("_Image", bound=BakedRow)
 
 
 @runtime_checkable
-class Bakes(Protocol[_Image]):
+class BakingBackend(Protocol[_Image]):
     """A provider that can bake images."""
 
     async def bake(self, image: str | None, *, renew: bool) -> _Image:
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
 
     async def work() -> list[BakedRow]:
         async with _providers.loaded(_options.provider_name(args)) as provider:
-            if not isinstance(provider, Bakes):
+            if not isinstance(provider, BakingBackend):
                 raise ConfigurationError(
                     f"provider {provider.name!r} has nothing to bake: it sends no agent to its sandboxes"
                 )

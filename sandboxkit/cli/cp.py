@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from sandboxkit import Sandbox, SandboxFileNotFoundError
 from sandboxkit.cli import _copying, _find, _options
 from sandboxkit.cli._progress import ProgressLine
-from sandboxkit.cli._text import Neutraliser, count, safe_line
+from sandboxkit.cli._text import TerminalSanitizer, count, safe_line
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.types import FileType
 
@@ -137,7 +137,7 @@ def _print(path: str) -> None:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.flush()
             return
-        neutraliser = Neutraliser()
+        neutraliser = TerminalSanitizer()
         while data := file.read(_CHUNK):
             sys.stdout.write(neutraliser.feed(data))
         sys.stdout.write(neutraliser.feed(b"", final=True))

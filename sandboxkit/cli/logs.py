@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sandboxkit import Operation, Sandbox
 from sandboxkit.cli import _find, _options
-from sandboxkit.cli._text import Neutraliser, safe_line
+from sandboxkit.cli._text import TerminalSanitizer, safe_line
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
 
 _LOOK_SECONDS = 0.5
@@ -116,7 +116,7 @@ def _writer() -> Callable[[bytes | None], None]:
             sys.stdout.flush()
 
         return raw
-    neutraliser = Neutraliser()
+    neutraliser = TerminalSanitizer()
 
     def neutral(data: bytes | None) -> None:
         sys.stdout.write(neutraliser.feed(data or b"", final=data is None))

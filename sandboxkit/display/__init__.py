@@ -5,7 +5,7 @@ from functools import singledispatch
 from sandboxkit.display.page import Page
 
 
-class Shown:
+class Displayable:
     """Base class of values that a notebook shows as a small table and a terminal as one line."""
 
     __slots__ = ()
@@ -20,6 +20,6 @@ class Shown:
 
 
 @singledispatch
-def page_of(thing: Shown) -> Page:
+def page_of(thing: Displayable) -> Page:
     """Return what a notebook shows for `thing`; `display.pages` registers the public classes."""
     raise NotImplementedError(f"{type(thing).__name__} has no page")

@@ -8,7 +8,7 @@ from sandboxkit._operation import Operation
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._snapshot import Snapshot
-from sandboxkit.display import Shown, page_of
+from sandboxkit.display import Displayable, page_of
 from sandboxkit.display.page import Page
 from sandboxkit.errors import SandboxError
 from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState, SnapshotInfo
@@ -95,7 +95,7 @@ def _operation(operation: Operation) -> Page:  # type: ignore[type-arg] # dispat
         rows["error"] = f"{type(error).__name__}: {error}"
         return Page(kind, "failed", "bad", rows)
     result = operation.result()
-    if isinstance(result, Shown):
+    if isinstance(result, Displayable):
         inner = result._page()
         return Page(kind, inner.headline, inner.mood, inner.rows, inner.texts)
     return Page(kind, f"done, its result is of type {type(result).__name__}", "good", rows)

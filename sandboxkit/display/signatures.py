@@ -12,7 +12,7 @@ from sandboxkit.types import SandboxSpec
 ThingT = TypeVar("ThingT", bound=Callable[..., Any])
 
 
-class _OfTheSession:
+class _SessionDefault:
     """The default shown for an option whose value comes from the session."""
 
     def __repr__(self) -> str:
@@ -22,7 +22,7 @@ class _OfTheSession:
 _WRAPPED = textwrap.TextWrapper(
     width=88, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False
 )
-OF_THE_SESSION = _OfTheSession()
+OF_THE_SESSION = _SessionDefault()
 
 
 def section() -> str:

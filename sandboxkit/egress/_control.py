@@ -11,7 +11,7 @@ from sandboxkit.egress._proxy import EgressProxy
 from sandboxkit.egress._rules import Egress
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import Provider
-from sandboxkit.tunnels._held import Hold
+from sandboxkit.tunnels._context_task import ContextTask
 from sandboxkit.tunnels._served import Served, listening
 from sandboxkit.types import Command, Network, SandboxSpec
 
@@ -95,7 +95,7 @@ class NetworkControl:
 
         @asynccontextmanager
         async def served(
-            provider: Provider, sandbox_id: str, hold: Hold[Served]
+            provider: Provider, sandbox_id: str, hold: ContextTask[Served]
         ) -> AsyncIterator[Served]:
             self._proxy = proxy
             try:
@@ -107,7 +107,7 @@ class NetworkControl:
                 await proxy.close()
 
         # The port stays the same, because programs that run already know it.
-        hold: Hold[Served] = Hold(self._life, served)
+        hold: ContextTask[Served] = ContextTask(self._life, served)
         try:
             self._port = (await hold.open(sandbox_id)).port
         except BaseException:

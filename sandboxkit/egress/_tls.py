@@ -24,7 +24,7 @@ async def client_hello(incoming: Incoming) -> tuple[bytes, str]:
     return header + record, server_name(record)
 
 
-class _Cut(Exception):
+class _TruncatedError(Exception):
     """A field is longer than what is left."""
 
 
@@ -39,7 +39,7 @@ class _Fields:
 
     def take(self, size: int) -> bytes:
         if size > len(self._data):
-            raise _Cut
+            raise _TruncatedError
         data, self._data = self._data[:size], self._data[size:]
         return data
 
@@ -73,7 +73,7 @@ def server_name(record: bytes) -> str:
         if len(found) != 1:
             raise EgressRefusedError(403, f"TLS names {len(found)} servers; exactly one is needed")
         return _one_name(found[0])
-    except _Cut:
+    except _TruncatedError:
         raise EgressRefusedError(
             403, "the ClientHello of TLS is not whole in one record, or malformed"
         ) from None

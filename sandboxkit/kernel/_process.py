@@ -182,13 +182,13 @@ class KernelProcess(Processes):
         if late:
             return (
                 CellOutcome.TIMED_OUT,
-                f"the cell ran past its timeout, and {self._said_of_end()}",
+                f"the cell ran past its timeout, and {self._describe_end()}",
             )
         if self._stopped:
             return CellOutcome.INTERRUPTED, "the kernel was restarted or closed"
-        return CellOutcome.DIED, self._said_of_end()
+        return CellOutcome.DIED, self._describe_end()
 
-    def _said_of_end(self) -> str:
+    def _describe_end(self) -> str:
         return self.how[1] if self.how else "the kernel was ended"
 
     async def interrupt(self, patience: float) -> bool:
@@ -232,7 +232,7 @@ class KernelProcess(Processes):
             raise self.failure
         if self.ended:
             raise KernelError(
-                f"the kernel has ended ({self._said_of_end()}), and the state of its cells is gone: call "
+                f"the kernel has ended ({self._describe_end()}), and the state of its cells is gone: call "
                 "restart()"
             )
 

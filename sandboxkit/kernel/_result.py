@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from sandboxkit.display import Shown
+from sandboxkit.display import Displayable
 from sandboxkit.display.page import Page
 from sandboxkit.types import Ending
 
@@ -59,7 +59,7 @@ class CellOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class CellResult(Shown):
+class CellResult(Displayable):
     """The result of a cell: its output, displayed values and error, and how it ended.
 
     Do not trust it: except for `outcome` TIMED_OUT and `ending`, the code that ran can forge

@@ -41,7 +41,7 @@ class Renames:
         return True
 
     def translate(self, data: bytes) -> bytes:
-        """Return recorded bytes with the tokens of now."""
+        """Replace the random tokens in recorded bytes by those of this run."""
         names = self._now
         return _TOKEN_BYTES.sub(
             lambda found: names.get(found[0].decode(), found[0].decode()).encode(), data

@@ -13,7 +13,7 @@ from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit.errors import SandboxError
 from sandboxkit.provider import Provider
-from sandboxkit.tunnels._held import Hold, opened
+from sandboxkit.tunnels._context_task import ContextTask, opened
 
 _CLOSE_SECONDS = 2.0
 CHUNK_BYTES = 64 << 10
@@ -117,7 +117,7 @@ def connect(life: Lifecycle, port: int) -> Operation[PortConnection]:
 
     @asynccontextmanager
     async def connected(
-        provider: Provider, sandbox_id: str, hold: Hold[PortConnection]
+        provider: Provider, sandbox_id: str, hold: ContextTask[PortConnection]
     ) -> AsyncIterator[PortConnection]:
         stream = await provider.connect(sandbox_id, port)
         try:

@@ -16,13 +16,13 @@ from sandboxkit.provider import Provider
 T = TypeVar("T")
 
 
-class Hold(Generic[T]):
+class ContextTask(Generic[T]):
     """A background task that is in a context until `leave`, or until the sandbox or session ends."""
 
     def __init__(
         self,
         life: Lifecycle,
-        enter: Callable[[Provider, str, "Hold[T]"], AbstractAsyncContextManager[T]],
+        enter: Callable[[Provider, str, "ContextTask[T]"], AbstractAsyncContextManager[T]],
     ) -> None:
         """`enter` makes the context, given the sandbox by provider and id, and this object."""
         self._life, self._enter = life, enter
@@ -76,11 +76,11 @@ class Hold(Generic[T]):
 
 def opened(
     life: Lifecycle,
-    enter: Callable[[Provider, str, Hold[T]], AbstractAsyncContextManager[T]],
+    enter: Callable[[Provider, str, ContextTask[T]], AbstractAsyncContextManager[T]],
 ) -> Operation[T]:
     """Open a context of a sandbox in the background. `enter` is given the sandbox and the hold."""
     life.refuse_ended()
-    hold: Hold[T] = Hold(life, enter)
+    hold: ContextTask[T] = ContextTask(life, enter)
     return Operation(hold.open(), lost=hold.cancel, of=life)
 
 
@@ -90,10 +90,10 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-class Held:
+class LoopbackPort:
     """The base of `Exposed` and `Served`: it lasts until it is closed."""
 
-    def __init__(self, hold: "Hold[Self]", port: int) -> None:
+    def __init__(self, hold: "ContextTask[Self]", port: int) -> None:
         self.port = port
         self._hold = hold
         self._pid = os.getpid()

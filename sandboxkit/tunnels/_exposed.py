@@ -14,14 +14,14 @@ from sandboxkit._operation import Operation
 from sandboxkit.errors import PortError, ProviderUnavailableError
 from sandboxkit.provider import Provider, close_in_forks
 from sandboxkit.tunnels import _pump
-from sandboxkit.tunnels._held import Held, Hold, opened
+from sandboxkit.tunnels._context_task import ContextTask, LoopbackPort, opened
 
 _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _BACKLOG = 1024
 _log = logging.getLogger("sandboxkit")
 
 
-class Exposed(Held):
+class Exposed(LoopbackPort):
     """A port of this machine's loopback, `port`, that leads to a port of a sandbox.
 
     Made by `Sandbox.expose`. It lasts until `close()`, the sandbox's `stop()` or the session's end. A
@@ -39,7 +39,7 @@ def expose(life: Lifecycle, port: int, host_port: int) -> Operation[Exposed]:
 
     @asynccontextmanager
     async def exposed(
-        provider: Provider, sandbox_id: str, hold: Hold[Exposed]
+        provider: Provider, sandbox_id: str, hold: ContextTask[Exposed]
     ) -> AsyncIterator[Exposed]:
         await provider.check_ports(sandbox_id)
         taken: asyncio.Queue[_Pair] = asyncio.Queue()

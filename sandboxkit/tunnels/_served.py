@@ -16,7 +16,7 @@ from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
 from sandboxkit.provider import PortListener, Provider
 from sandboxkit.tunnels import _pump
 from sandboxkit.tunnels._connection import PortConnection
-from sandboxkit.tunnels._held import Held, Hold, opened
+from sandboxkit.tunnels._context_task import ContextTask, LoopbackPort, opened
 
 Handler = Callable[[PortConnection], Awaitable[None]]
 """An async function that is called with each connection; the connection closes when it returns."""
@@ -26,7 +26,7 @@ _ACCEPTS = 4
 _log = logging.getLogger("sandboxkit")
 
 
-class Served(Held):
+class Served(LoopbackPort):
     """A port of a sandbox's loopback, `port`, that leads to this side. Made by `Sandbox.serve`.
 
     It lasts until `close()`, the sandbox's `stop()` or the session's end. `url` is its address inside.
@@ -61,7 +61,7 @@ class Address(NamedTuple):
         await _pump.join(stream, reader, writer)
 
 
-class Handling:
+class HandlerRunner:
     """Runs a handler on the caller's event loop, for each connection."""
 
     def __init__(self, handler: Handler) -> None:
@@ -97,9 +97,9 @@ def _nothing() -> None:
     """Do nothing: nobody waits for the end of a handler's connection."""
 
 
-def _carrier(to: str | Handler) -> Address | Handling:
+def _carrier(to: str | Handler) -> Address | HandlerRunner:
     if not isinstance(to, str):
-        return Handling(to)
+        return HandlerRunner(to)
     host, _, port = to.rpartition(":")
     if not host or not port.isdecimal():
         _arguments.refuse("to", to, "an address such as '127.0.0.1:9000', or an async function")
@@ -115,7 +115,7 @@ def serve(life: Lifecycle, port: int, to: str | Handler) -> Operation[Served]:
 
 @asynccontextmanager
 async def listening(
-    provider: Provider, sandbox_id: str, port: int, to: Carrier, hold: Hold[Served]
+    provider: Provider, sandbox_id: str, port: int, to: Carrier, hold: ContextTask[Served]
 ) -> AsyncIterator[Served]:
     """Listen on a port of a sandbox and give `to` its connections, until the context is left."""
     listener = await provider.listen(sandbox_id, port)

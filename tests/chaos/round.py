@@ -173,7 +173,7 @@ class Round:
         if kind in SIGNALS and self._random.random() < 0.2:
             self._wait(client, self._random.uniform(0, 1.0))  # while it starts, or even imports
         else:
-            self._wait_for(client, lambda: "ready" in self._said())
+            self._wait_for(client, lambda: "ready" in self._printed())
             self._wait(client, self._random.uniform(0, _WORK_SECONDS))
         if kind in SIGNALS and client.poll() is None:
             self._signalled = True
@@ -233,7 +233,7 @@ class Round:
             time.sleep(0.01)
         return True
 
-    def _said(self) -> str:
+    def _printed(self) -> str:
         return (self._folder / "stdout").read_text(errors="replace")
 
     def _errors(self) -> str:
@@ -241,7 +241,7 @@ class Round:
 
     def _read(self, client: "subprocess.Popen[str]") -> None:
         """What the client says, if it came so far, and what its end says."""
-        report = self._said().partition("ready\n")[2]
+        report = self._printed().partition("ready\n")[2]
         if report.startswith("{"):
             reply = json.loads(report)
             self.outcome.outcomes = reply["outcomes"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxkit.cli._text import Neutraliser, duration, safe_line, safe_text
+from sandboxkit.cli._text import TerminalSanitizer, duration, safe_line, safe_text
 
 
 def test_control_characters_become_pictures() -> None:
@@ -33,15 +33,15 @@ def test_no_control_or_bidi_character_survives(text: str) -> None:
 
 @given(st.binary(), st.integers(1, 5))
 def test_output_is_neutralised_alike_however_it_is_split(data: bytes, size: int) -> None:
-    whole = Neutraliser().feed(data, final=True)
-    pieces = Neutraliser()
+    whole = TerminalSanitizer().feed(data, final=True)
+    pieces = TerminalSanitizer()
     parts = [pieces.feed(data[at : at + size]) for at in range(0, len(data), size)]
     assert "".join(parts) + pieces.feed(b"", final=True) == whole
     assert whole == safe_text(whole)
 
 
 def test_a_lone_carriage_return_cannot_overwrite_a_line() -> None:
-    assert Neutraliser().feed(b"real\rfake\r\nnext\n", final=True) == "real␍fake\nnext\n"
+    assert TerminalSanitizer().feed(b"real\rfake\r\nnext\n", final=True) == "real␍fake\nnext\n"
 
 
 @pytest.mark.parametrize(

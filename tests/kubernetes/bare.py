@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._watch import PodWatch, Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 from tests.kubernetes.cluster import ApiError, Cluster
 
 IMAGE = "sandboxkit/python:3.11"
@@ -97,6 +97,6 @@ async def disturbed(what: Callable[..., None], *arguments: Any) -> None:
     await anyio.to_thread.run_sync(what, *arguments)
 
 
-def phase(seen: Seen) -> str:
+def phase(seen: PodStatus) -> str:
     """The pod's phase, in the server's word."""
     return str(seen.pod["status"]["phase"])

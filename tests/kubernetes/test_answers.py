@@ -14,7 +14,7 @@ from sandboxkit.providers import kubernetes
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import refusal_of
-from sandboxkit.providers.kubernetes._watch import Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus
 from tests.emulators._answers import compare, is_raised
 from tests.kubernetes.answers import answering, status
 from tests.kubernetes.refusals import REFUSALS, STATES, Refused, State, rows
@@ -65,8 +65,8 @@ async def test_a_refusal_is_the_error_of_the_table(
     assert (refusal.status, refusal.reason) == (refused.status, refused.reason)
 
 
-def _pod(status: dict[str, Any]) -> Seen:
-    return Seen({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
+def _pod(status: dict[str, Any]) -> PodStatus:
+    return PodStatus({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: f"{state.when}-{state.words[:40]}")

@@ -24,7 +24,7 @@ from sandboxkit.errors import (
 from sandboxkit.integrations.rewards._boundary import Phase, verdict_of
 from sandboxkit.integrations.rewards._verdict import Outcome
 from sandboxkit.providers.kubernetes import _ends
-from sandboxkit.providers.kubernetes._watch import Seen
+from sandboxkit.providers.kubernetes._watch import PodStatus
 from tests.docker.registry import Registry
 from tests.kubernetes.bare import connected, create, manifest, remove, running
 from tests.kubernetes.cluster import Cluster
@@ -45,7 +45,7 @@ async def _start_error(
     async with connected(cluster, namespace) as (api, watch):
         watch.follow("pod")
 
-        def decided(seen: Seen) -> bool:
+        def decided(seen: PodStatus) -> bool:
             return _ends.start_error(seen) is not None  # one that ends at once may be seen to run
 
         try:
@@ -409,8 +409,8 @@ async def test_a_silent_node_is_lost_until_it_returns(own_cluster: Cluster, name
         await watch.until(pod, lambda seen: not _ends.is_lost(seen), seconds=60)
 
 
-def _pod(**status: Any) -> Seen:
-    return Seen({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
+def _pod(**status: Any) -> PodStatus:
+    return PodStatus({"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}, "status": status})
 
 
 def test_an_eviction_is_an_infrastructure_error() -> None:

@@ -18,7 +18,7 @@ import pytest
 from sandboxkit import Dataset, Session
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.providers.local._state import Maker
+from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
 from tests.local.conftest import launched, make
 
@@ -241,7 +241,7 @@ async def test_links_resolve_inside_the_image(
 async def test_a_partial_extraction_of_a_killed_process_is_removed(
     provider: LocalProvider, layer: bytes, tmp_path: Path
 ) -> None:
-    me = Maker.me()
+    me = OwnerProcess.me()
     cache = tmp_path / "cache" / "images"
     mine, dead = (cache / f".extracting-{maker}-x" for maker in (me, replace(me, started=1)))
     for folder in (mine, dead):

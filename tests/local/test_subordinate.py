@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from sandboxkit.providers.local import _host_uid
-from sandboxkit.providers.local._host_uid import LentUid
+from sandboxkit.providers.local._host_uid import LeasedUid
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.test_unprivileged import (
     LIMITED,
@@ -61,7 +61,7 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def user() -> Iterator[LentUid]:
+def user() -> Iterator[LeasedUid]:
     """A user of this machine with 1,000 subordinate ids, for as long as these tests."""
     name, number = f"sandboxkit-{os.getpid()}", str(10_000 + os.getpid() % 10_000)
     ids = f"{IDS[0]}-{IDS[-1]}"
@@ -74,7 +74,7 @@ def user() -> Iterator[LentUid]:
             _run("groupadd", "--gid", number, name)
             _run("useradd", *options, name)
             _run("usermod", "--add-subuids", ids, "--add-subgids", ids, name)
-        yield LentUid(int(number), -1)
+        yield LeasedUid(int(number), -1)
     finally:
         with _alone():
             for file, command in (
@@ -103,7 +103,7 @@ def running() -> list[int]:
 
 
 async def test_two_sandboxes_have_different_host_uids_and_neither_is_the_users(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     out = await as_ordinary_user(
         UIDS
@@ -134,20 +134,20 @@ await provider.aclose()
 
 
 async def test_limits_of_processes_hold_as_for_a_user_without_ids(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     assert await as_ordinary_user(WITHOUT_CONTROL_GROUPS, state, user) == LIMITED
 
 
 async def test_a_sandbox_whose_job_ended_tcp_connections_can_be_reset(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     assert await as_ordinary_user(RESETS_AFTER_TCP, state, user) == "0\n0\n"
     assert running() == []
 
 
 async def test_a_sandbox_that_exhausts_its_limits_leaves_its_neighbours_theirs(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     out = await as_ordinary_user(
         f"""
@@ -169,7 +169,7 @@ await provider.aclose()
 
 
 async def test_a_command_past_its_deadline_and_a_sandbox_past_its_lifetime_end(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     out = await as_ordinary_user(
         """
@@ -194,7 +194,7 @@ await provider.aclose()
 
 
 async def test_another_process_can_use_and_delete_a_detached_sandbox(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     out = await as_ordinary_user(
         """
@@ -219,7 +219,7 @@ await provider.aclose()
     assert running() == []
 
 
-async def test_killed_owner_leaves_nothing(user: LentUid, state: Path) -> None:
+async def test_killed_owner_leaves_nothing(user: LeasedUid, state: Path) -> None:
     code = """
 sandbox_id = await provider.create(SandboxSpec())
 await provider.exec(sandbox_id, Command(("sh", "-c", "sleep 600 > /dev/null 2>&1 &")), output)
@@ -236,7 +236,7 @@ await anyio.sleep(600)
             await anyio.sleep(0.01)
 
 
-async def test_sandboxes_with_an_image_run_as_the_user(user: LentUid, state: Path) -> None:
+async def test_sandboxes_with_an_image_run_as_the_user(user: LeasedUid, state: Path) -> None:
     out = await as_ordinary_user(
         UIDS
         + """
@@ -254,7 +254,7 @@ await provider.aclose()
     assert out.splitlines() == ["True"]
 
 
-async def test_sandboxes_see_what_only_the_users_folder_hides(user: LentUid, state: Path) -> None:
+async def test_sandboxes_see_what_only_the_users_folder_hides(user: LeasedUid, state: Path) -> None:
     out = await as_ordinary_user(
         """
 import logging, subprocess
@@ -285,14 +285,14 @@ await provider.aclose()
     assert lines[8:] == ["private", "shown", "what is shown", "False"]
 
 
-async def test_a_start_of_a_dead_owner_is_ended(user: LentUid, state: Path) -> None:
+async def test_a_start_of_a_dead_owner_is_ended(user: LeasedUid, state: Path) -> None:
     out = await as_ordinary_user(
         """
 import subprocess
 from sandboxkit.providers.local import _bwrap, _launch, _state
 await provider.delete(await provider.create(SandboxSpec()))
-me, name = _state.Maker.me(), "local-0123456789abcdef"
-dead = _state.Maker(me.pid, me.started - 1, me.namespace)
+me, name = _state.OwnerProcess.me(), "local-0123456789abcdef"
+dead = _state.OwnerProcess(me.pid, me.started - 1, me.namespace)
 (provider._state.path / f".starting-{dead}-{name}").mkdir()
 sources = next(iter(provider._host._ids._mounts))
 lent = provider._host.lend(sources)
@@ -329,7 +329,7 @@ await provider.aclose()
     ],
 )
 async def test_without_a_way_to_map_ids_sandboxes_run_as_the_user(
-    user: LentUid, state: Path, before: str, reason: str
+    user: LeasedUid, state: Path, before: str, reason: str
 ) -> None:
     out = await as_ordinary_user(
         UIDS
@@ -351,7 +351,7 @@ await provider.aclose()
 
 
 async def test_a_sandbox_with_a_host_uid_of_its_own_mounts_a_dataset(
-    user: LentUid, state: Path
+    user: LeasedUid, state: Path
 ) -> None:
     out = await as_ordinary_user(
         UIDS

@@ -142,10 +142,10 @@ async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
     assert not folder.exists()
 
 
-def dead_maker() -> _state.Maker:
+def dead_maker() -> _state.OwnerProcess:
     """One whose pid is in use again, by this process."""
-    me = _state.Maker.me()
-    return _state.Maker(me.pid, me.started - 1, me.namespace)
+    me = _state.OwnerProcess.me()
+    return _state.OwnerProcess(me.pid, me.started - 1, me.namespace)
 
 
 async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider, state: Path) -> None:

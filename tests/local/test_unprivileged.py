@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit.providers.local._host_uid import LentUid
+from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.conftest import client
@@ -66,7 +66,7 @@ LIMITED = "True\nTrue\nTrue\n1\nTrue True True\nTrue None\n"
 
 @contextmanager
 def ordinary_client(
-    code: str, state: Path, user: LentUid | None = None
+    code: str, state: Path, user: LeasedUid | None = None
 ) -> "Iterator[subprocess.Popen[str]]":
     """A client of another user, who sees our Python and our source wherever they are."""
     host = HostUser()
@@ -83,7 +83,7 @@ def ordinary_client(
         host.close()
 
 
-async def as_ordinary_user(code: str, state: Path, user: LentUid | None = None) -> str:
+async def as_ordinary_user(code: str, state: Path, user: LeasedUid | None = None) -> str:
     """What such a client writes."""
     with ordinary_client(code, state, user) as process:
         with anyio.fail_after(60):

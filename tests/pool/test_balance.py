@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit._balance import Bucket, Coming, Do, PoolRequest, PoolState, PoolStep
+from sandboxkit._balance import Bucket, Do, PoolRequest, PoolState, PoolStep, Preparation
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit.errors import ProviderUnavailableError
@@ -74,7 +74,7 @@ def test_room_goes_to_the_request_that_came_first(state: PoolState) -> None:
 
 def test_a_request_whose_sandbox_is_coming_takes_no_room(state: PoolState) -> None:
     bucket = bucket_of(state, "1", 5, 1)
-    bucket.coming[life(bucket)] = Coming.RESET
+    bucket.coming[life(bucket)] = Preparation.RESET
     request(bucket)
     assert done(state, state.balance(NOW, fill=True)) == []
     request(bucket)
@@ -88,7 +88,7 @@ def test_the_least_recently_used_sandboxes_make_room_and_no_more_than_needed(
     asks = bucket_of(state, "asks", 10, 10)
     for bucket in (old, new):
         bucket.ready[life(bucket)] = None
-        bucket.coming[life(bucket)] = Coming.MADE
+        bucket.coming[life(bucket)] = Preparation.MADE
     request(asks, asks, asks)
     state.leaving = 0
     assert done(state, state.balance(NOW, fill=True)) == [
@@ -119,7 +119,7 @@ def test_the_pool_fills_within_ten_seconds_however_often_creations_failed(state:
     assert done(state, state.balance(NOW, fill=True)) == []
     steps = state.balance(NOW + 9, fill=True)
     assert next(steps)[:2] == (Do.CREATE, bucket)
-    bucket.coming[life(bucket)] = Coming.MADE
+    bucket.coming[life(bucket)] = Preparation.MADE
     assert next(steps, None) is None, "one at a time until one has succeeded"
 
 

@@ -10,7 +10,7 @@ from sandboxkit import (
     _balance,
     _pool,
 )
-from sandboxkit._balance import Coming
+from sandboxkit._balance import Preparation
 from tests.pool.providers import DEADLINE, Counting, Resetting, settled, until
 
 JOB = ["sh", "-c", "ls; cat mine; echo 1 >theirs"]
@@ -76,7 +76,7 @@ def test_a_stopped_sandbox_object_never_reaches_its_successor() -> None:
 def test_a_sandbox_not_proven_clean_is_replaced(
     file: str, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(_pool._SECONDS, Coming.RESET, 0.2)
+    monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, 0.2)
     provider = Resetting()
     with session_of(provider) as session:
         session.run(["touch", file]).result(DEADLINE)
@@ -90,7 +90,7 @@ def test_a_sandbox_not_proven_clean_is_replaced(
 def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(_pool._SECONDS, Coming.RESET, 1.0)
+    monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, 1.0)
     provider = Resetting()
     with session_of(provider) as session:
         first = session.sandbox(counted=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import ProcessResult
-from sandboxkit.cli._text import Neutraliser, safe_line, safe_text
+from sandboxkit.cli._text import TerminalSanitizer, safe_line, safe_text
 from sandboxkit.integrations.rewards import Verdict, banned_patterns, extract_code
 from sandboxkit.integrations.rewards._banned import MOST_CODE
 from sandboxkit.integrations.rewards._evaluation import claimed, same_text
@@ -141,7 +141,7 @@ def calls(text: str) -> object:
 
 def neutralised(text: str) -> object:
     """As a command's output is shown."""
-    return Neutraliser().feed(text.encode(errors="replace"), final=True)
+    return TerminalSanitizer().feed(text.encode(errors="replace"), final=True)
 
 
 def arguments(text: str) -> object:
@@ -264,7 +264,7 @@ PARSERS: dict[str, Parser] = {
     "arguments": Parser(arguments, TEXTS),
     "safe_line": Parser(safe_line, TEXTS),
     "safe_text": Parser(safe_text, TEXTS),
-    "Neutraliser": Parser(neutralised, TEXTS),
+    "TerminalSanitizer": Parser(neutralised, TEXTS),
 }
 
 

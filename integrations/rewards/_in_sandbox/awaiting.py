@@ -9,7 +9,7 @@ _SLICE = 0.05
 """How long (s) the submission runs before the event loop runs the tests' own tasks again."""
 
 
-class Awaiting:
+class CoroutineRunner:
     """The submission's coroutines that tests await on one event loop."""
 
     def __init__(self, connection: Any) -> None:

@@ -205,7 +205,7 @@ def _tried(work: Callable[[], Any], own: str = "") -> list[str] | None:
     return None
 
 
-class Keeper:
+class SubjectTestRunner:
     """Run tests in the subject, one after another; accept only reports with the test's number."""
 
     def __init__(self, subject: int, down: int, up: int) -> None:
@@ -326,7 +326,7 @@ def main() -> None:
         token.append(rest["token"])
         return list(rest["tests"])
 
-    results = Keeper(number, down_end, up_end).results(tests)
+    results = SubjectTestRunner(number, down_end, up_end).results(tests)
     send(channel, {"token": "".join(token), "results": results})
     os._exit(0)
 

@@ -91,10 +91,10 @@ def plain_form(value: Any) -> list[Any]:
 
 
 def plain_value(value: Any, other: Other) -> list[Any]:
-    """Return a list with the encoded plain value of an object; return [] if it has none.
+    """Return [encoded value] for an instance of a subclass of a built-in type; return [] for others.
 
-    The type alone decides which value that is. Otherwise an object with several values could
-    answer each question with a different one.
+    The value is that of the built-in base class, such as `int`. The type alone decides which one that
+    is, so that an object cannot show a different value to each comparison.
     """
     kind: Any = type(value)
     for base in (int, float, str, dict, list, tuple, set, frozenset):

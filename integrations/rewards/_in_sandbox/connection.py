@@ -13,7 +13,7 @@ from sandboxkit.integrations.rewards._in_sandbox.claims import RAISED_BY_TESTS
 from sandboxkit.integrations.rewards._in_sandbox.decode import Malformed, decode
 from sandboxkit.integrations.rewards._in_sandbox.exceptions import Exceptions
 from sandboxkit.integrations.rewards._in_sandbox.frozen import Frozen, frozen
-from sandboxkit.integrations.rewards._in_sandbox.handed_over import HandedOver, become
+from sandboxkit.integrations.rewards._in_sandbox.handed_over import SharedValues, become
 from sandboxkit.integrations.rewards._in_sandbox.live import live
 from sandboxkit.integrations.rewards._in_sandbox.remote import (
     BINARY,
@@ -73,7 +73,7 @@ class Connection:
         self._exceptions = Exceptions()
         self._raised: list[Exception] = []
         """Exceptions that callbacks of the tests raised into the submission, by number."""
-        self._handed_over = HandedOver(self)
+        self._handed_over = SharedValues(self)
         self.loop: Any = None
         """The event loop on which the tests await coroutines of the submission; None if they do not."""
         self._lock = threading.RLock()
@@ -204,9 +204,9 @@ class Connection:
     @functools.cached_property
     def _awaiting(self) -> Any:
         # Most tests wait for nothing, and the import of asyncio takes a third of their time.
-        from sandboxkit.integrations.rewards._in_sandbox.awaiting import Awaiting
+        from sandboxkit.integrations.rewards._in_sandbox.awaiting import CoroutineRunner
 
-        return Awaiting(self)
+        return CoroutineRunner(self)
 
     def run(self, begin: list[int], cancel: list[int], seconds: float) -> list[Any]:
         """Run coroutines for `seconds`; return the number and the result of each that ended."""

@@ -38,7 +38,12 @@ class Exceptions:
     def kind(
         self, names: list[str], bases: list[list[int]], number: int | None = None
     ) -> type[BaseException]:
-        """Return the proxy class for a class that `claims.ancestors` describes."""
+        """Return the proxy class for an exception class of the submission.
+
+        `names` are the class and its ancestors, `bases` the indices of the bases of each, as
+        `claims.ancestors` returns them. `number` is the submission's
+        class in its own process, if it has one there.
+        """
         if not 0 < len(names) <= _MOST_ANCESTORS or len(self._classes) > _MOST_CLASSES:
             raise Malformed("too many classes of exceptions")
         found: dict[int, tuple[Any, type[BaseException]]] = {}

@@ -117,7 +117,8 @@ class Frozen(Remote):
         return hash(self._kind)
 
     def _rank(self, what: str) -> Any:
-        """Return the value by which the object is ordered. Raises TypeError if there is none."""
+        """Return the value by which the object is ordered; `what` names the operation in the TypeError
+        that is raised if there is none."""
         if self._about.get("ordered"):
             return tuple(getattr(self, name) for name in self._about["fields"])
         return self._value(what)

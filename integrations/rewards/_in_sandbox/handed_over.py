@@ -22,7 +22,7 @@ _OF_TESTS = ("tests", "judge")
 _MOCKS = "unittest.mock"
 
 
-class HandedOver:
+class SharedValues:
     """The functions and objects of the tests that the submission received, by number."""
 
     def __init__(self, connection: Any) -> None:

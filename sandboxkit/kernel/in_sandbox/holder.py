@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sandboxkit.kernel.in_sandbox.ends import VARIABLE, end_all
     from sandboxkit.kernel.in_sandbox.kept import STREAMS, OutputBuffer
     from sandboxkit.kernel.in_sandbox.notebook import Notebook
-    from sandboxkit.kernel.in_sandbox.piped import Piped
+    from sandboxkit.kernel.in_sandbox.piped import PipeProcess
 
     given: dict[str, Any] = {}
 
@@ -63,7 +63,7 @@ class Holder:
         self.asked = bytearray()
         self.streams: dict[int, str] = {}
         self.poll = select.poll()
-        self.back: Any = Notebook(self) if there else Piped(self)
+        self.back: Any = Notebook(self) if there else PipeProcess(self)
         for descriptor in (0, self.woken, *self.streams, *self.back.descriptors):
             self.poll.register(descriptor, select.POLLIN)
 

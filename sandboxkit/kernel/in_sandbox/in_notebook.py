@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN = ("display_data", "execute_result", "update_display_data")
 
 
-class Shows:
+class DisplayCredits:
     """A count of unacknowledged display messages; the holder acknowledges each."""
 
     def __init__(self, acknowledged: int) -> None:
@@ -49,7 +49,7 @@ def set_up(shell: "Any", acknowledged: int) -> None:
     os.set_inheritable(acknowledged, False)
     for kind in (dict, list):
         shell.display_formatter.formatters["application/json"].for_type(kind, plain)
-    shows, out, err = Shows(acknowledged), PipeWriter(1), PipeWriter(2)
+    shows, out, err = DisplayCredits(acknowledged), PipeWriter(1), PipeWriter(2)
     out.others, err.others = [err, shows], [out, shows]
     read_before_children([out, err, shows])
     sys.stdout, sys.stderr = text_of(out), text_of(err)

@@ -13,7 +13,7 @@ STREAMS = ("stdout", "stderr")
 
 
 class OutputBuffer:
-    """Output in order of arrival, at most `limit` bytes; the middle is dropped first."""
+    """Output in order of arrival: the first and the last `limit / 2` bytes; the middle is dropped."""
 
     def __init__(self, limit: int) -> None:
         self.half = self.room = limit // 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     given: dict[str, Any] = {}
 
 
-class Piped:
+class PipeProcess:
     """A process that runs `own.py`; writes requests to it and reads its messages."""
 
     def __init__(self, holder: Holder) -> None:

@@ -212,7 +212,7 @@ class Toolbox:
 
         forwarding = asyncio.create_task(forward())
         try:
-            async for chunk in _said(pty):
+            async for chunk in _output(pty):
                 if queue.full() or self.slow:
                     self.slow = max(0, self.slow - 1)
                     break
@@ -292,14 +292,14 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
             await pty.process.write(data)
 
 
-async def _said(pty: Pty) -> AsyncIterator[bytes]:
+async def _output(pty: Pty) -> AsyncIterator[bytes]:
     with contextlib.suppress(MachineEnded, BrokenPipeError):
         async for chunk in pty.process.stdout:
             yield chunk
 
 
 async def _drain(pty: Pty) -> None:
-    async for _ in _said(pty):
+    async for _ in _output(pty):
         pass  # nobody is connected: what is said is lost
 
 

@@ -108,13 +108,15 @@ class Router(TaskCommandRouterBase):
         request = await stream.recv_message()
         box, run = self._find(request)
         await _while_alive(box, run.ended.wait())
-        await stream.send_message(await _told(run, pb2.TaskExecWaitResponse()))
+        await stream.send_message(await _with_exit_status(run, pb2.TaskExecWaitResponse()))
 
     async def TaskExecPoll(self, stream: Any) -> None:
         request = await stream.recv_message()
         _, run = self._find(request)
         response = pb2.TaskExecPollResponse()
-        await stream.send_message(await _told(run, response) if run.ended.is_set() else response)
+        await stream.send_message(
+            await _with_exit_status(run, response) if run.ended.is_set() else response
+        )
 
     def _find(self, request: Any) -> tuple[Box, Exec]:
         box = self._boxes.of_task(request.task_id)
@@ -124,7 +126,7 @@ class Router(TaskCommandRouterBase):
         return box, run
 
 
-async def _told(run: Exec, response: Any) -> Any:
+async def _with_exit_status(run: Exec, response: Any) -> Any:
     """The response with how an ended command has ended."""
     status = await run.process.wait()
     if status < 0:
