@@ -1,4 +1,4 @@
-"""Snapshots at vendors that store a name with each: the name holds its times, this machine the rest."""
+"""Snapshots at vendors: the id holds its times, this machine the name, the tags and the parent."""
 
 import hashlib
 import json
@@ -30,34 +30,39 @@ from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
-__all__ = ["SNAPSHOT_TAG", "SnapshotProvider"]
+__all__ = ["SNAPSHOT_NAME", "SNAPSHOT_TAG", "SnapshotProvider"]
 
 SNAPSHOT_TAG = "sandboxkit.snapshot"
 """The tag of a sandbox that names the snapshot from which it started."""
 
-_NAME = "sandboxkit-snapshot"
+SNAPSHOT_NAME = "sandboxkit-snapshot"
+"""The beginning of the names of snapshots."""
 _ID = re.compile(
-    rf"(?:[\w.-]+/)?{_NAME}-[0-9a-f]{{16}}-([0-9a-f]{{8,10}})-([0-9a-f]{{8,10}})-([0-9a-f]{{8}})(?::[\w.-]+)?",
+    rf"(?:[\w.-]+/)?{SNAPSHOT_NAME}-[0-9a-f]{{16}}-([0-9a-f]{{8,10}})-([0-9a-f]{{8,10}})-([0-9a-f]{{8}})(?::[\w.-]+)?",
     re.ASCII,
 )
-"""A vendor may add its account before the name and a version behind it."""
+"""A vendor may add its account before the name, and a version or its own id behind it."""
 
 
 @public
 class SnapshotProvider(BakingProvider[HostedInstanceT]):
-    """`BakingProvider` whose vendor makes snapshots of files that it lists by name.
+    """`BakingProvider` whose vendor makes snapshots of files.
 
-    The name holds the times of creation and expiry, so that every process that uses the account finds
-    what has expired. Name, tags and parent are recorded in the user's state folder.
+    The id holds the times of creation and expiry, so that every process that uses the account finds
+    what has expired, if the vendor lists its snapshots. Name, tags and parent are recorded in the user's
+    state folder.
     """
 
     @abstractmethod
-    async def _keep_files(self, sandbox_id: str, name: str) -> str:
-        """Make a snapshot without memory; return its id, which contains `name`. Raises SandboxError."""
+    async def _keep_files(self, sandbox_id: str, name: str, seconds: int) -> str:
+        """Make a snapshot without memory; return its id, which contains `name`. Raises SandboxError.
+
+        It expires in `seconds`.
+        """
 
     @abstractmethod
     def _snapshot_ids(self) -> AsyncIterator[str]:
-        """Iterate over the ids of the account's snapshots, of others as well."""
+        """Iterate over the ids of the account's snapshots; ids of others' are ignored."""
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         if kind != "files":
@@ -78,13 +83,14 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
         self.check_snapshot(SandboxSpec(), kind)
         parent = (await self.get(sandbox_id)).tags.get(SNAPSHOT_TAG)
         machine = _short(await self._machine_of(sandbox_id))
-        times = f"{int(time.time()):08x}-{math.ceil(expires):08x}"
-        own = f"{_NAME}-{secrets.token_hex(8)}-{times}-{machine}"
+        now = int(time.time())
+        times = f"{now:08x}-{math.ceil(expires):08x}"
+        own = f"{SNAPSHOT_NAME}-{secrets.token_hex(8)}-{times}-{machine}"
         made = ""
         try:
             # Shielded: the vendor would finish a cancelled snapshot.
             with anyio.CancelScope(shield=True):
-                made = await self._keep_files(sandbox_id, own)
+                made = await self._keep_files(sandbox_id, own, math.ceil(expires) - now)
             await anyio.lowlevel.checkpoint_if_cancelled()
             record = _Record(made, parent, name, dict(tags))
             info = _info(self.name, made, record)
@@ -202,6 +208,16 @@ class _Records:
 
     def forget(self, snapshot_id: str) -> None:
         self.path(snapshot_id).unlink(missing_ok=True)
+
+    def ids(self) -> list[str]:
+        """Return the ids of the snapshots that this machine has records of."""
+        found = []
+        for path in sorted(self.paths()):
+            with suppress(
+                OSError, ValueError, TypeError
+            ):  # forgotten, or written by another version
+                found.append(_Record(**json.loads(path.read_text())).id)
+        return found
 
     def paths(self) -> set[Path]:
         return set(_folder().glob(f"{self._prefix}*.json"))

@@ -111,6 +111,12 @@ _STATUS = (
     ),
     # The toolbox's proxy answers 400 whenever it cannot find the sandbox's machine.
     ErrorRule((400,), AmbiguousError, "try again", "^(bad request: )?failed to (get|parse) "),
+    ErrorRule(
+        (403,),
+        CapacityError,
+        "remove snapshots, for example with `sandboxkit cleanup --snapshots -p daytona`, or raise the quota",
+        "snapshot quota exceeded",
+    ),
     *_CREATION,
     *_HTTP,
 )

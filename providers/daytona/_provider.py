@@ -14,28 +14,31 @@ from daytona_api_client_async import (
     Sandbox,
     SandboxListItem,
     SnapshotDto,
+    SnapshotState,
 )
 from daytona_api_client_async import SandboxState as DaytonaState
 
 from sandboxkit.errors import (
     AuthenticationError,
     CapacityError,
+    ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
+    SnapshotNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.frames import Windows
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
-from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.deadline import LAST_LOOK
 from sandboxkit.providers._hosted.lifetime import keep_renewed
+from sandboxkit.providers._hosted.snapshots import SNAPSHOT_NAME, SnapshotProvider
 from sandboxkit.providers.daytona import _spec
 from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_error
@@ -69,7 +72,7 @@ class DaytonaInstance(HostedInstance):
 
 
 @public
-class DaytonaProvider(BakingProvider[DaytonaInstance]):
+class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
     """Sandboxes of the account that DAYTONA_API_KEY names.
 
     An image is a registry reference, or "snapshot:NAME" for a snapshot of the account.
@@ -107,10 +110,18 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         return sandbox_id
 
     async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
-        sandbox_id = await self._bare(spec)
+        self._check_snapshot_id(spec)
+        try:
+            sandbox_id = await self._bare(spec)
+        except ImageNotFoundError as error:
+            if spec.snapshot is None:
+                raise
+            raise SnapshotNotFoundError(str(error), provider=NAME) from error
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
                 _spec.check_network(spec, await self._detail(sandbox_id))
+            if spec.snapshot is not None and _spec.has_size(spec):
+                _spec.check_size(spec, await self._detail(sandbox_id))
             await self._begin(sandbox_id, spec, first)
             await self._instance(sandbox_id).set_timer(
                 keep_renewed(lambda seconds: self._set_ttl(sandbox_id, seconds))
@@ -120,7 +131,7 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         return sandbox_id
 
     async def _create(self, spec: SandboxSpec, name: str) -> str:
-        what = f"create a sandbox from {spec.image or 'the default snapshot'}"
+        what = f"create a sandbox from {_source(spec)}"
         body = _spec.request(spec, name, self._account.target)
         made = await self._account.call(
             self._account.sandboxes().create_sandbox(body),
@@ -164,29 +175,38 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         return spec.image or ""
 
     def _may_bake(self, spec: SandboxSpec) -> bool:
-        return _spec.fits_snapshot(spec)
+        return _spec.fits_snapshot(spec) and super()._may_bake(spec)
 
     async def _snapshot(self, sandbox_id: str, name: str) -> str:
-        await self._account.call(
-            self._account.sandboxes().create_sandbox_snapshot(
-                sandbox_id, CreateSandboxSnapshot(name=name)
-            ),
-            what="make a snapshot",
-            sandbox_id=sandbox_id,
-            seconds=self._account.timeout,
-        )
+        await self._snapshot_there(name, None)  # one that is being removed still has the name
+        return f"{_spec.SNAPSHOT}{await self._keep_files(sandbox_id, name, 0)}"
+
+    async def _keep_files(self, sandbox_id: str, name: str, seconds: int) -> str:
+        lost: SandboxError | None = None
+        try:
+            await self._account.call(
+                self._account.sandboxes().create_sandbox_snapshot(
+                    sandbox_id, CreateSandboxSnapshot(name=name)
+                ),
+                what="make a snapshot",
+                sandbox_id=sandbox_id,
+                seconds=self._account.timeout,
+            )
+        except AmbiguousError as error:
+            lost = error  # Daytona may be making it
         with anyio.move_on_after(self._build_timeout):
             found = await self._asked(sandbox_id)
             while found.state is DaytonaState.SNAPSHOTTING:
                 await anyio.sleep(_POLL_SECONDS)
                 found = await self._asked(sandbox_id)
             if found.state in _FAILED or not await self._snapshot_there(name, None):
-                raise SandboxStartError(
-                    f"daytona made no snapshot: {found.error_reason or _state(found)}",
+                # Daytona itself gives no reason: the sandbox is as before.
+                raise lost or SandboxStartError(
+                    f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}",
                     provider=NAME,
                     sandbox_id=sandbox_id,
                 )
-            return f"{_spec.SNAPSHOT}{name}"
+            return name
         raise SandboxStartError(
             f"daytona made no snapshot within {self._build_timeout:g} s; give the provider a longer "
             "build_timeout",
@@ -195,8 +215,26 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         )
 
     async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
-        found = await self._snapshot_named(name)
-        return f"{_spec.SNAPSHOT}{name}" if found is not None else None
+        with anyio.move_on_after(self._account.timeout):
+            while (found := await self._snapshot_named(name)) is not None:
+                if found.state is not SnapshotState.REMOVING:
+                    return f"{_spec.SNAPSHOT}{name}"
+                await anyio.sleep(_POLL_SECONDS)
+        return None
+
+    async def _snapshot_ids(self) -> AsyncIterator[str]:
+        number, pages = 1, 1
+        while number <= pages:
+            page = await self._account.call(
+                self._account.snapshots().get_all_snapshots(
+                    page=number, limit=_PAGE, name=SNAPSHOT_NAME
+                ),
+                what="list snapshots",
+            )
+            for found in page.items:
+                if found.state is not SnapshotState.REMOVING:
+                    yield found.name
+            number, pages = number + 1, page.total_pages
 
     async def _remove_snapshot(self, reference: str) -> None:
         found = await self._snapshot_named(reference.removeprefix(_spec.SNAPSHOT))
@@ -393,8 +431,12 @@ class DaytonaProvider(BakingProvider[DaytonaInstance]):
         )
 
 
+def _source(spec: SandboxSpec) -> str:
+    return spec.snapshot or spec.image or "the default snapshot"
+
+
 def _not_started(found: Sandbox, spec: SandboxSpec) -> SandboxError:
-    image = spec.image or "the default snapshot"
+    image = _source(spec)
     if found.queue_timed_out_at is not None or found.spot_evicted_at is not None:
         waited = "" if found.queue_timeout is None else f" within {found.queue_timeout} minutes"
         return CapacityError(

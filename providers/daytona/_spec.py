@@ -7,6 +7,7 @@ from daytona_api_client_async import CreateBuildInfo, CreateSandbox, Sandbox
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
+from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
 from sandboxkit.providers.daytona._errors import NAME
 from sandboxkit.types import SandboxSpec
@@ -18,7 +19,9 @@ __all__ = [
     "UNSUPPORTED",
     "check",
     "check_network",
+    "check_size",
     "fits_snapshot",
+    "has_size",
     "minutes",
     "request",
 ]
@@ -31,7 +34,6 @@ SNAPSHOT = "snapshot:"
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "this provider does not support GPUs yet",
-    "snapshot": "this provider does not support Daytona's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Daytona cannot honour, each with the reason."""
@@ -46,7 +48,7 @@ def _size(field: str, unit: int) -> tuple[Rule, Rule]:
         Rule(
             field,
             f"a snapshot has a fixed size; {_NEEDS_BUILD}",
-            lambda spec: getattr(spec, field) is not None and not _is_built(spec),
+            lambda spec: getattr(spec, field) is not None and _is_fixed(spec),
         ),
         Rule(
             field,
@@ -60,7 +62,7 @@ def _root(field: str, default: str | None) -> Rule:
     return Rule(
         field,
         f"it needs root, and programs in a snapshot run as the snapshot's user; {_NEEDS_BUILD}",
-        lambda spec: getattr(spec, field) != default and not _is_built(spec),
+        lambda spec: getattr(spec, field) != default and _is_fixed(spec),
     )
 
 
@@ -92,8 +94,12 @@ def check(spec: SandboxSpec) -> None:
 
 def fits_snapshot(spec: SandboxSpec) -> bool:
     """Whether a snapshot can satisfy the spec: the snapshot determines the size and the user."""
-    sizes = any(getattr(spec, field) is not None for field in _SIZES)
-    return not sizes and spec.user is None and spec.profile == "standard"
+    return not has_size(spec) and spec.user is None and spec.profile == "standard"
+
+
+def has_size(spec: SandboxSpec) -> bool:
+    """Whether the spec asks for a number of CPUs, a memory or a disk."""
+    return any(_sizes(spec).values())
 
 
 def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
@@ -101,26 +107,41 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
     image = spec.image or ""
     names, networks = spec.native_rules or ((), ())
     snapshot = image.removeprefix(SNAPSHOT) if image.startswith(SNAPSHOT) else None
+    marks = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
+    sizes = _sizes(spec) if spec.snapshot is None else {}  # a snapshot has those of its sandbox
     return CreateSandbox(
         name=name,
-        snapshot=snapshot,
+        snapshot=spec.snapshot or snapshot,
         build_info=CreateBuildInfo(dockerfile_content=_dockerfile(spec))
         if _is_built(spec)
         else None,
-        labels={**spec.tags, MARKER: "1"},
+        labels={**spec.tags, **marks, MARKER: "1"},
         network_block_all=spec.network == "none" and not names and not networks,
         domain_allow_list=",".join(names) or None,
         network_allow_list=",".join(networks) or None,
         target=target,
-        cpu=None if spec.cpus is None else int(spec.cpus),
-        memory=None if spec.memory_mb is None else spec.memory_mb // 1024,
-        disk=None if spec.disk_mb is None else spec.disk_mb // 1024,
+        cpu=sizes.get("cpu"),
+        memory=sizes.get("memory"),
+        disk=sizes.get("disk"),
         # Only the lifetime ends a sandbox, not a lack of calls. One that stops is kept until then, to
         # show that it ended by itself.
         auto_stop_interval=0,
         auto_delete_interval=-1,
         ttl_minutes=minutes(spec.lifetime),
     )
+
+
+def check_size(spec: SandboxSpec, found: Sandbox) -> None:
+    """Raise ConfigurationError if a sandbox from a snapshot has another size than the spec's."""
+    asked = {name: size for name, size in _sizes(spec).items() if size is not None}
+    given = {name: getattr(found, name) for name in asked}
+    if given != asked:
+        raise ConfigurationError(
+            f"snapshot {spec.snapshot!r} gives each sandbox {given}, not {asked} (CPUs and GiB): take it of a "
+            "sandbox of that size, or leave the size out",
+            provider=NAME,
+            sandbox_id=found.id,
+        )
 
 
 def check_network(spec: SandboxSpec, found: Sandbox) -> None:
@@ -147,5 +168,19 @@ def _dockerfile(spec: SandboxSpec) -> str:
     return f"FROM {spec.image}\n" + ("USER root\n" if needs_root else "")
 
 
+def _sizes(spec: SandboxSpec) -> dict[str, int | None]:
+    """Return the sizes by Daytona's names, in CPUs and GiB."""
+    return {
+        "cpu": None if spec.cpus is None else int(spec.cpus),
+        "memory": None if spec.memory_mb is None else spec.memory_mb // 1024,
+        "disk": None if spec.disk_mb is None else spec.disk_mb // 1024,
+    }
+
+
 def _is_built(spec: SandboxSpec) -> bool:
-    return spec.image is not None and not spec.image.startswith(SNAPSHOT)
+    return spec.snapshot is None and spec.image is not None and not spec.image.startswith(SNAPSHOT)
+
+
+def _is_fixed(spec: SandboxSpec) -> bool:
+    """Whether a snapshot that was not taken of a sandbox determines the size and the user."""
+    return spec.snapshot is None and not _is_built(spec)

@@ -204,7 +204,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         )
         return next((str(each.snapshot_id) for each in answer.parsed or ()), None)
 
-    async def _keep_files(self, sandbox_id: str, name: str) -> str:
+    async def _keep_files(self, sandbox_id: str, name: str, seconds: int) -> str:
         return await self._snapshot(sandbox_id, name, memory=False)
 
     async def _snapshot_ids(self) -> AsyncIterator[str]:

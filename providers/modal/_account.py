@@ -88,6 +88,7 @@ class ModalAccount:
     def forget(self, reference: str) -> None:
         """Drop an image from the cache, so that its next use builds or looks it up again."""
         self._images.pop(reference, None)
+        self._building.pop(reference, None)
 
     @property
     def name(self) -> str:

@@ -28,9 +28,9 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
-from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.snapshots import SnapshotProvider
 from sandboxkit.providers.modal import _spec, _tags
 from sandboxkit.providers.modal._account import ModalAccount
 from sandboxkit.providers.modal._stream import Endings, ModalExecStream
@@ -47,8 +47,8 @@ _END_SECONDS = 15.0
 """Time limit in seconds for ending a sandbox."""
 _SNAPSHOT_SECONDS = 300.0
 """Time limit in seconds for making an image of a sandbox."""
-_SNAPSHOT_TTL = 30 * 24 * 3600
-"""Seconds until Modal removes such an image. It has no name by which a leftover could be found."""
+_BAKED_SECONDS = 30 * 24 * 3600
+"""Seconds until Modal removes a baked image. It has no name by which a leftover could be found."""
 _SEARCH_SECONDS = 2.0
 """Seconds of a creation's time limit that are reserved for finding a sandbox it may have made."""
 # The sandbox's first process; the sandbox ends with it. It is a shell, because it must reap orphans.
@@ -87,7 +87,7 @@ class ModalInstance(HostedInstance):
 
 
 @public
-class ModalProvider(BakingProvider[ModalInstance]):
+class ModalProvider(SnapshotProvider[ModalInstance]):
     """Sandboxes of the Modal account that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET name.
 
     The image defaults to $SANDBOXKIT_MODAL_IMAGE, then python:3.11-slim; the sandboxes' app
@@ -122,7 +122,7 @@ class ModalProvider(BakingProvider[ModalInstance]):
         _spec.check(spec)
 
     async def _bare(self, spec: SandboxSpec) -> str:
-        reference = self._image_of(spec)
+        reference = self._reference(spec)
         app, client = await self._account.app(), await self._account.client()
         image = await self._account.image(reference)
         options = _spec.create_options(spec)
@@ -163,7 +163,13 @@ class ModalProvider(BakingProvider[ModalInstance]):
         )
 
     async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
-        sandbox_id = await self._bare(spec)
+        try:
+            sandbox_id = await self._bare(spec)
+        except ImageNotFoundError as error:
+            if spec.snapshot is None:
+                raise
+            self._records().forget(spec.snapshot)
+            raise self._missing(spec.snapshot) from error
         async with self._creations.preparing(sandbox_id):
             try:
                 await self._begin(sandbox_id, spec, first)
@@ -181,12 +187,20 @@ class ModalProvider(BakingProvider[ModalInstance]):
     def _image_of(self, spec: SandboxSpec) -> str:
         return spec.image or os.environ.get("SANDBOXKIT_MODAL_IMAGE") or _DEFAULT_IMAGE
 
-    async def _snapshot(self, sandbox_id: str, name: str) -> str:
+    def _reference(self, spec: SandboxSpec) -> str:
+        """Return what to start from: Modal's id of the snapshot's image, or the spec's image."""
+        if spec.snapshot is None:
+            return self._image_of(spec)
+        self._check_snapshot_id(spec)
+        image_id = _image_id(spec.snapshot)
+        if not image_id.startswith("im-"):
+            raise self._missing(spec.snapshot)
+        return image_id
+
+    async def _snapshot(self, sandbox_id: str, name: str, seconds: int = _BAKED_SECONDS) -> str:
         handle = await self._handle(sandbox_id)
         image = await self._account.call(
-            lambda: handle.snapshot_filesystem.aio(
-                timeout=round(_SNAPSHOT_SECONDS), ttl=_SNAPSHOT_TTL
-            ),
+            lambda: handle.snapshot_filesystem.aio(timeout=round(_SNAPSHOT_SECONDS), ttl=seconds),
             what="make an image of a sandbox",
             sandbox_id=sandbox_id,
             seconds=_SNAPSHOT_SECONDS,
@@ -201,7 +215,17 @@ class ModalProvider(BakingProvider[ModalInstance]):
                 return None
         return reference
 
+    async def _keep_files(self, sandbox_id: str, name: str, seconds: int) -> str:
+        # Modal's images have no names, so the id here holds both.
+        return f"{name}:{await self._snapshot(sandbox_id, name, max(seconds, 1))}"
+
+    async def _snapshot_ids(self) -> AsyncIterator[str]:
+        # Modal does not list images: there are those of this machine's records.
+        for snapshot_id in self._records().ids():
+            yield snapshot_id
+
     async def _remove_snapshot(self, reference: str) -> None:
+        reference = _image_id(reference)
         client = await self._account.client()
         try:
             await self._account.call(
@@ -385,6 +409,11 @@ class ModalProvider(BakingProvider[ModalInstance]):
             created_at=_time(created),
             expires_at=_time(expires),
         )
+
+
+def _image_id(reference: str) -> str:
+    """Return Modal's id of the image that is a snapshot's or a baked one."""
+    return reference.rpartition(":")[2]
 
 
 def _time(text: str | None) -> datetime | None:

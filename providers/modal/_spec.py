@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
+from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers._rules import STRICT, Rule, at_most, never
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
@@ -18,7 +19,6 @@ CREATED = "sandboxkit.created"
 UNSUPPORTED = {
     "disk_mb": "Modal does not limit the disk of a sandbox; leave the option out",
     "pids": "Modal does not limit the processes of a sandbox; leave the option out",
-    "snapshot": "this provider does not support Modal's snapshots yet; use provider='docker' or 'local'",
     "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 _MEMORY_MB = (128, 1024)
@@ -67,6 +67,7 @@ def check(spec: SandboxSpec) -> None:
 def create_options(spec: SandboxSpec) -> CreateOptions:
     """Return the arguments for a spec that `check` has accepted."""
     rules = spec.native_rules
+    snapshot = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
     return {
         "block_network": spec.network == "none" and rules is None,
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
@@ -75,6 +76,6 @@ def create_options(spec: SandboxSpec) -> CreateOptions:
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
         "outbound_cidr_allowlist": None if rules is None else list(rules.networks),
         "outbound_domain_allowlist": None if rules is None else list(rules.names),
-        "tags": _tags.encode({**spec.tags, CREATED: f"{time.time():.0f}"}),
+        "tags": _tags.encode({**spec.tags, **snapshot, CREATED: f"{time.time():.0f}"}),
         "timeout": whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME),
     }

@@ -24,6 +24,8 @@ def emulator() -> Iterator[None]:
 class TestModal(VendorHooks, ProviderConformance):
     silence_bound = 25.0
     """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
+    snapshot_profiles = ("standard",)
+    """The emulator's machines have no root, which strict needs."""
     spec = "sandboxkit.providers.modal:ModalProvider"
 
     @classmethod

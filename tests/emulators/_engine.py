@@ -8,21 +8,14 @@ list of what is alive.
 import asyncio
 import json
 import struct
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import Sandbox, Session, Snapshot
+from sandboxkit import Sandbox, Session, Snapshot, SnapshotInUseError
 
 HEADER = struct.Struct(">IcI")
 """As in the worker: length, kind, number."""
-_SAVE = """
-cd / && for folder in root etc/root etc/daytona home workspace usr/local/bin; do
-  if [ -w "$folder" ]; then find "$folder" -xdev -type f -newermt "@$1"; fi
-done | tar -T - -cf -
-"""
-"""The files that it has made on its disk; what is in memory (/dev/shm, /tmp) is in no image."""
 _WRITE = '[ -d "${1%/*}" ] || mkdir -p -- "${1%/*}" && exec cat >"$1"'
 _CREDIT = 128 << 10
 """Bytes after which the worker learns that more may come; a message for each piece would cost more than
@@ -112,7 +105,6 @@ class Machine:
         self._processes: dict[int, Process] = {}
         self._sending = asyncio.Lock()
         self._worker: Any = None
-        self._started = int(time.time()) - 1
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
@@ -122,18 +114,15 @@ class Machine:
         *,
         prepare: str = "",
         daemon: str | None = None,
-        disk: bytes = b"",
         snapshot: Snapshot | None = None,
         **options: Any,
     ) -> "Machine":
         """`options` are those of `Session.sandbox`; its user runs `prepare`, and `daemon` the worker.
 
-        `disk` is another one's, see `save`, and so is `snapshot`.
+        `snapshot` is of another one's disk.
         """
         machine = cls(session.sandbox(lifetime=None, snapshot=snapshot, **options))
         await machine._sandbox.exec(["sh", "-c", prepare], check=True)
-        if disk:
-            await machine._sandbox.exec(["tar", "-C", "/", "-xpf", "-"], stdin=disk, check=True)
         machine._user = daemon
         machine._worker = machine._sandbox.exec(
             ["python3", "-I", "-S", "-c", _WORKER.read_text()], stdin=True, cwd="/", user=daemon
@@ -160,13 +149,6 @@ class Machine:
         """Write a file piece by piece, as a daemon does without a process of its own; return a status."""
         argv = ["sh", "-c", _WRITE, "sh", path]
         return (await self._sandbox.exec(argv, stdin=data, user=self._user)).returncode
-
-    async def save(self) -> bytes:
-        """What its disk has beyond its image's."""
-        done = await self._sandbox.exec(
-            ["sh", "-c", _SAVE, "sh", str(self._started)], check=True, output_limit=None
-        )
-        return done.stdout_bytes
 
     async def snapshot(self) -> Snapshot:
         """Take a snapshot of its disk, while all its processes stand still."""
@@ -202,3 +184,38 @@ class Machine:
                 del received[: HEADER.size + size]
         for process in self._processes.values():
             process.lose()
+
+
+class Snapshots:
+    """The snapshots of an emulated account, by their names."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, Snapshot] = {}
+        self._removed: list[Snapshot] = []
+        """Those that sandboxes still run from."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._there)
+
+    def __setitem__(self, name: str, snapshot: Snapshot) -> None:
+        self._there[name] = snapshot
+
+    def get(self, name: str | None) -> Snapshot | None:
+        """Return the snapshot of a name, or None."""
+        return self._there.get(name or "")
+
+    async def remove(self, name: str) -> bool:
+        """Remove a snapshot, which sandboxes may still run from; False if there is none."""
+        found = self._there.pop(name, None)
+        if found is None:
+            return False
+        try:
+            await found.delete()
+        except SnapshotInUseError:
+            self._removed.append(found)
+        return True
+
+    async def aclose(self) -> None:
+        """Remove all of them; no sandbox runs any more."""
+        for snapshot in (*self._there.values(), *self._removed):
+            await snapshot.delete()

@@ -78,6 +78,18 @@ class Server:
         """Let all sandboxes together have so many processors at most, where there are quotas."""
         self._ask("cpus", cpus)
 
+    def limit_snapshots(self, most: int) -> None:
+        """Let the account have so many snapshots at most, where there is a quota."""
+        self._ask("most_snapshots", most)
+
+    def lose_next_snapshot(self) -> None:
+        """Let the next snapshot fail after it was begun, for a reason that nobody learns."""
+        self._ask("lose_snapshot")
+
+    def deactivate_snapshots(self) -> None:
+        """Deactivate all snapshots, as after two weeks without a start."""
+        self._ask("deactivate")
+
     def keep_warm(self) -> None:
         """Let creations from a snapshot answer with a sandbox that has started, where there are pools."""
         self._ask("warm")

@@ -103,6 +103,7 @@ class Emulator:
                 self.boxes.cpus = self.boxes.end = None
                 self.boxes.gone.clear()
                 self.boxes.warm = False
+                self.boxes.most_snapshots = 100
                 self.boxes.profile = ""
                 self._cut = None
                 self._toolbox.slow = 0
@@ -139,6 +140,12 @@ class Emulator:
             case "/_emulator/end":
                 state, reply = json.loads(body)
                 self.boxes.end = SandboxState(state), reply
+            case "/_emulator/most_snapshots":
+                self.boxes.most_snapshots = json.loads(body)
+            case "/_emulator/lose_snapshot":
+                self.boxes.loses_snapshot = True
+            case "/_emulator/deactivate":
+                self.boxes.inactive = set(self.boxes.made_of)
             case "/_emulator/warm":
                 self.boxes.warm = True
             case "/_emulator/minute":

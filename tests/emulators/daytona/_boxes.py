@@ -11,12 +11,14 @@ from daytona_api_client_async import CreateSandbox, SandboxState
 
 from sandboxkit import SandboxError, Session
 from sandboxkit.providers.docker import DockerProvider
-from tests.emulators._engine import Machine, Process
+from tests.emulators._engine import Machine, Process, Snapshots
 
 _START_SECONDS = 0.02
 _DELETE_SECONDS = 0.5
+_REMOVING_SECONDS = 0.3
+"""How long a removed snapshot is still known, as one that is being removed."""
 _USER = """
-mkdir /etc/daytona
+mkdir -p /etc/daytona
 printf 'root:x:0:0::/root:/bin/sh\\ndaytona:x:%s:%s::/etc/daytona:/bin/sh\\n' $(id -u) $(id -g) >/etc/passwd
 printf 'daytona:x:%s:\\n' $(id -g) >/etc/group
 """
@@ -30,7 +32,7 @@ _ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 
 def _user_of(build: Any) -> str:
-    """The user of an image; the vendor has no other way to choose one."""
+    """The user of an image that is built; the vendor has no other way to choose one."""
     lines = (build.dockerfile_content if build is not None else "").split("\n")
     named = [line.removeprefix("USER ") for line in lines if line.startswith("USER ")]
     return named[-1] if named else "daytona"
@@ -52,6 +54,11 @@ class Box:
     id: str
     asked: CreateSandbox
     labels: dict[str, str]
+    user: str
+    """The user of its image."""
+    cpu: int
+    memory: int
+    disk: int
     created: datetime.datetime
     destroy_at: datetime.datetime | None = None
     state: SandboxState = SandboxState.CREATING
@@ -78,8 +85,18 @@ class Boxes:
         self._tasks: set[asyncio.Task[None]] = set()
         self.gone: dict[str, Box] = {}
         """Those that waited too long for a runner: they can be asked for by their id."""
-        self.snapshots: dict[str, bytes] = {}
+        self.snapshots = Snapshots()
         """By their names: the disks of the sandboxes that they were made of."""
+        self.made_of: dict[str, Box] = {}
+        """By the names of snapshots: the sandboxes, which have their sizes and users."""
+        self.removing: set[str] = set()
+        """The names of those that are being removed."""
+        self.inactive: set[str] = set()
+        """The names of those that are deactivated."""
+        self.loses_snapshot = False
+        """Whether the next one fails after it was begun."""
+        self.most_snapshots = 100
+        """The organization's quota."""
         self.minute = 60.0
         """Seconds in a minute of lifetime; tests shorten it."""
         self.profile = ""
@@ -94,7 +111,17 @@ class Boxes:
     async def create(self, asked: CreateSandbox) -> Box:
         """Begin; it starts a little later, and has started on return where the pool is warm."""
         now = datetime.datetime.now(datetime.UTC)
-        box = Box(str(uuid.uuid4()), asked, dict(asked.labels or {}), now)
+        source = self.made_of.get(asked.snapshot or "")
+        box = Box(
+            id=str(uuid.uuid4()),
+            asked=asked,
+            labels=dict(asked.labels or {}),
+            user=source.user if source else _user_of(asked.build_info),
+            cpu=source.cpu if source else asked.cpu or 1,
+            memory=source.memory if source else asked.memory or 1,
+            disk=source.disk if source else asked.disk or 3,
+            created=now,
+        )
         self.alive[box.id] = box
         self.set_ttl(box, asked.ttl_minutes or 0)
         self._spawn(self._start(box))
@@ -120,17 +147,40 @@ class Boxes:
             )
 
     def snapshot(self, box: Box, name: str) -> None:
-        """Begin to make a snapshot of a sandbox, which can be used meanwhile."""
+        """Begin to make a snapshot of a sandbox, which stands still meanwhile.
+
+        If that fails, the sandbox is as before, and nothing says why.
+        """
 
         async def save() -> None:
             assert box.machine is not None
-            disk = await box.machine.save()
-            await asyncio.sleep(_START_SECONDS)
-            self.snapshots[name] = disk
-            box.state = SandboxState.STARTED
+            try:
+                made = await box.machine.snapshot()
+                await asyncio.sleep(_START_SECONDS)  # it is sent to the registry
+                if name in self.made_of or self.loses_snapshot:
+                    self.loses_snapshot = False
+                    await made.delete()
+                else:
+                    self.snapshots[name], self.made_of[name] = made, box
+            except SandboxError:
+                pass
+            box.state = before
 
-        box.state = SandboxState.SNAPSHOTTING
+        before, box.state = box.state, SandboxState.SNAPSHOTTING
         self._spawn(save())
+
+    def remove_snapshot(self, name: str) -> None:
+        """Begin to remove a snapshot; no sandbox can start from it any more."""
+
+        async def remove() -> None:
+            await asyncio.sleep(_REMOVING_SECONDS)
+            await self.snapshots.remove(name)
+            del self.made_of[name]
+            self.removing.discard(name)
+
+        if name not in self.removing:
+            self.removing.add(name)
+            self._spawn(remove())
 
     async def kill(self, sandbox_id: str) -> None:
         box = self.alive.pop(sandbox_id, None)
@@ -156,6 +206,9 @@ class Boxes:
         """End all sandboxes at once, those that are starting, too."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.kill_all()
+        await self.snapshots.aclose()
         await self._session.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -194,16 +247,22 @@ class Boxes:
         restricted = asked.network_block_all or asked.domain_allow_list or asked.network_allow_list
         network = "none" if restricted else "internet"
         env = box.asked.env or {}
+        snapshot = self.snapshots.get(asked.snapshot)
+        prepare = _VENDORS_IMAGE if self._rooted else _USER
+        if (
+            self._rooted and snapshot
+        ):  # it has all of the machine; one of local's lacks parts of /etc
+            prepare = ""
         try:
             machine = await Machine.start(
                 self._session,
                 network=network,
                 env=env,
                 pids=4096,
-                prepare=_VENDORS_IMAGE if self._rooted else _USER,
+                prepare=prepare,
                 user="root" if self._rooted else None,
-                daemon=_user_of(build) if self._rooted else None,
-                disk=self.snapshots.get(box.asked.snapshot or "", b""),
+                daemon=box.user if self._rooted else None,
+                snapshot=snapshot,
             )
         except SandboxError as error:
             box.state, box.error = SandboxState.ERROR, f"failed to start: {error}"

@@ -79,17 +79,24 @@ class Control:
             case "POST", ["sandbox", name, "snapshot"]:
                 box = self._box(name)
                 asked = read(CreateSandboxSnapshot, body, self._violation)
-                if box.state is not SandboxState.STARTED:
-                    raise RefusedError(400, "Sandbox must be started to create a snapshot")
-                if asked.name in self._boxes.snapshots:
-                    raise RefusedError(409, f"Snapshot with name {asked.name} already exists")
+                if box.state not in (SandboxState.STARTED, SandboxState.STOPPED):
+                    raise RefusedError(
+                        400, "Sandbox must be in started or stopped state to create a snapshot"
+                    )
+                if asked.include_memory:
+                    raise RefusedError(400, "includeMemory is only supported for VM sandboxes")
+                quota = self._boxes.most_snapshots
+                if len(self._boxes.made_of) >= quota:
+                    raise RefusedError(403, f"Snapshot quota exceeded. Maximum allowed: {quota}")
                 self._boxes.snapshot(box, asked.name)
                 return 200, _sandbox(box, proxy).to_dict()
+            case "GET", ["snapshots"]:
+                return 200, self._snapshots(query)
             case "GET", ["snapshots", name]:
                 return 200, self._snapshot(name)
             case "DELETE", ["snapshots", name]:
                 self._snapshot(name)
-                self._boxes.snapshots.pop(name.removeprefix(_SNAPSHOT_ID))
+                self._boxes.remove_snapshot(name.removeprefix(_SNAPSHOT_ID))
                 return 200, None
             case "GET", ["sandbox", name, "ports", port, "preview-url"]:
                 box = self._box(name)
@@ -110,33 +117,54 @@ class Control:
 
     def _snapshot(self, id_or_name: str) -> dict[str, Any]:
         name = id_or_name.removeprefix(_SNAPSHOT_ID)
-        if name not in self._boxes.snapshots:
+        box = self._boxes.made_of.get(name)
+        if box is None:
             raise RefusedError(404, f"Snapshot with ID or name {id_or_name} not found")
-        now = datetime.datetime.now(datetime.UTC)
+        now, state = datetime.datetime.now(datetime.UTC), SnapshotState.ACTIVE
+        if name in self._boxes.removing:
+            state = SnapshotState.REMOVING
+        elif name in self._boxes.inactive:
+            state = SnapshotState.INACTIVE
         snapshot = SnapshotDto(
             id=f"{_SNAPSHOT_ID}{name}",
             general=False,
             name=name,
-            state=SnapshotState.ACTIVE,
+            state=state,
             size=1.0,
             entrypoint=None,
-            cpu=1,
+            cpu=box.cpu,
             gpu=0,
-            mem=1,
-            disk=3,
+            mem=box.memory,
+            disk=box.disk,
             error_reason=None,
             created_at=now,
             updated_at=now,
             last_used_at=None,
-            source_sandbox_id=None,
+            source_sandbox_id=box.id,
             sandbox_class=SandboxClass.CONTAINER,
         )
         return dict(json.loads(snapshot.to_json()))
 
+    def _snapshots(self, query: dict[str, str]) -> dict[str, Any]:
+        if unknown := query.keys() - {"page", "limit", "name"}:
+            self._violation(f"listing snapshots has no parameter {sorted(unknown)}")
+        found = [name for name in self._boxes.made_of if query.get("name", "") in name]
+        number, size = int(query.get("page", "1")), min(PAGE, int(query.get("limit", "10")))
+        return {
+            "items": [self._snapshot(name) for name in found[(number - 1) * size : number * size]],
+            "total": len(found),
+            "page": number,
+            "totalPages": -(-len(found) // size),
+        }
+
     async def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
         sizes = (asked.cpu, asked.memory, asked.disk)
-        if asked.snapshot not in (*SNAPSHOTS, *self._boxes.snapshots):
+        if asked.snapshot not in (*SNAPSHOTS, *self._boxes.made_of):
             raise RefusedError(400, f"Snapshot {asked.snapshot} not found. Did you add it?")
+        if asked.snapshot in self._boxes.removing:
+            raise RefusedError(400, f"Snapshot {asked.snapshot} is removing")
+        if asked.snapshot in self._boxes.inactive:
+            raise RefusedError(400, f"Snapshot {asked.snapshot} is inactive")
         if asked.build_info is None and any(size is not None for size in sizes):
             raise RefusedError(400, "Cannot specify Sandbox resources when using a snapshot")
         if asked.target not in TARGETS:
@@ -150,7 +178,7 @@ class Control:
         if not 0 <= (asked.ttl_minutes or 0) <= MAX_MINUTES:
             raise RefusedError(400, f"ttlMinutes must not be greater than {MAX_MINUTES}")
         self._check_network(asked)
-        taken = sum(box.asked.cpu or 1 for box in self._boxes.alive.values())
+        taken = sum(box.cpu for box in self._boxes.alive.values())
         if self._boxes.cpus is not None and taken + (asked.cpu or 1) > self._boxes.cpus:
             raise RefusedError(
                 400,
@@ -198,10 +226,10 @@ def _facts(box: Box, proxy: str) -> dict[str, Any]:
         "network_block_all": bool(asked.network_block_all),
         "network_allow_list": asked.network_allow_list,
         "domain_allow_list": asked.domain_allow_list,
-        "cpu": asked.cpu or 1,
+        "cpu": box.cpu,
         "gpu": 0,
-        "memory": asked.memory or 1,
-        "disk": asked.disk or 3,
+        "memory": box.memory,
+        "disk": box.disk,
         "labels": box.labels,
         "auto_stop_interval": asked.auto_stop_interval,
         "auto_delete_interval": asked.auto_delete_interval,

@@ -8,9 +8,9 @@ from typing import Any
 
 from e2b.api.client.models import SandboxNetworkConfig
 
-from sandboxkit import Session, Snapshot, SnapshotInUseError
+from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
-from tests.emulators._engine import Machine, Process
+from tests.emulators._engine import Machine, Process, Snapshots
 
 ENVD_VERSION = "0.6.13"
 BASE_ENV = {"E2B_SANDBOX": "true"}
@@ -80,9 +80,8 @@ class Boxes:
         self.alive: dict[str, Box] = {}
         self.keys: dict[str, str] = {}
         """Idempotency keys: what each has made."""
-        self.snapshots: dict[str, Snapshot] = {}
+        self.snapshots = Snapshots()
         """By their ids: the disks of the sandboxes that they were made of."""
-        self._removed: list[Snapshot] = []
         self.limit = 100
         """How many the account may have at a time."""
         self.starting = 0
@@ -160,19 +159,7 @@ class Boxes:
         for sandbox_id in list(self.alive):
             await self.kill(sandbox_id)
 
-    async def remove_snapshot(self, name: str) -> bool:
-        """Remove a snapshot, which sandboxes may still run from; False if there is none."""
-        found = self.snapshots.pop(name, None)
-        if found is None:
-            return False
-        try:
-            await found.delete()
-        except SnapshotInUseError:
-            self._removed.append(found)
-        return True
-
     async def aclose(self) -> None:
         await self.kill_all()
-        for snapshot in (*self.snapshots.values(), *self._removed):
-            await snapshot.delete()
+        await self.snapshots.aclose()
         await self._session.close()

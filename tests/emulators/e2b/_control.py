@@ -120,7 +120,7 @@ class Control:
                 return 200, [_snapshot(name) for name in page], extra
             case "DELETE", ["templates", *parts]:
                 name = "/".join(parts)
-                if not await self._boxes.remove_snapshot(name):
+                if not await self._boxes.snapshots.remove(name):
                     raise RefusedError(404, f"template '{name}' not found")
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "timeout"]:

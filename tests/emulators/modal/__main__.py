@@ -64,6 +64,10 @@ class Emulator:
         """The ids of the sandboxes that have not ended."""
         return [box.id for box in self._boxes.running()]
 
+    async def images(self) -> list[str]:
+        """The ids of the images that were made of sandboxes, and have neither expired nor been removed."""
+        return [each for each in self._boxes.snapshots if self._boxes.has_image(each)]
+
     async def networks(self) -> list[list[list[str]]]:
         """The names and networks that the living sandboxes may reach, of each."""
         found = [box.definition.network_access for box in self._boxes.running()]
@@ -127,7 +131,7 @@ async def main() -> None:
             await server.start(sock=listener)
             await _serve(url, Emulator(wire, boxes, control))
             server.close()
-            await boxes.close()
+            await boxes.aclose()
 
 
 async def _serve(url: str, emulator: Emulator) -> None:

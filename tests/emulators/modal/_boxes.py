@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import math
 import re
 import secrets
 import time
@@ -12,7 +13,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from sandboxkit import Session
-from tests.emulators._engine import Machine, MachineEnded, Process
+from tests.emulators._engine import Machine, MachineEnded, Process, Snapshots
 from tests.emulators.modal._stdio import Stdio
 
 V1, V2 = "V1", "V2"
@@ -75,8 +76,12 @@ class Boxes:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._boxes: dict[str, Box] = {}
-        self.disks: dict[str, bytes] = {}
-        """By their ids: the images that were made of sandboxes, as their disks."""
+        self.snapshots = Snapshots()
+        """By their ids: the images that were made of sandboxes."""
+        self.expiries: dict[str, float] = {}
+        """When each of these images expires, for new sandboxes."""
+        self._asked: dict[str, asyncio.Task[str]] = {}
+        """By the ids that clients gave to their requests for images."""
         self._making: set[asyncio.Task[None]] = set()
         self.repeats_writes = False
         """Whether input that is sent again is written again."""
@@ -99,6 +104,27 @@ class Boxes:
     def running(self) -> Iterator[Box]:
         """The sandboxes that have not ended."""
         return (box for box in list(self._boxes.values()) if box.result is None)
+
+    def has_image(self, image_id: str) -> bool:
+        """Whether an image was made of a sandbox, and has neither expired nor been removed."""
+        return image_id in self.snapshots and time.time() < self.expiries[image_id]
+
+    async def image_of(self, box: Box, request: Any) -> str:
+        """Make an image of a sandbox, one for each id of a request, and return its id."""
+        if request.ttl_seconds < 1 and request.ttl_seconds != -1:
+            raise GRPCError(Status.INVALID_ARGUMENT, "ttl_seconds must be positive, or -1")
+
+        async def make() -> str:
+            assert box.machine is not None
+            image_id = f"im-{secrets.token_hex(11)}"
+            self.snapshots[image_id] = await box.machine.snapshot()
+            never = request.ttl_seconds == -1
+            self.expiries[image_id] = math.inf if never else time.time() + request.ttl_seconds
+            return image_id
+
+        if request.snapshot_id not in self._asked:
+            self._asked[request.snapshot_id] = asyncio.create_task(make())
+        return await asyncio.shield(self._asked[request.snapshot_id])
 
     async def create(
         self, kind: str, app_id: str, definition: Any, tags: dict[str, str], env: dict[str, str]
@@ -145,7 +171,7 @@ class Boxes:
                 env=env,
                 network="internet" if is_open else "none",
                 memory_mb=resources.memory_mb_max or None,
-                disk=self.disks.get(box.definition.image_id, b""),
+                snapshot=self.snapshots.get(box.definition.image_id),
                 pids=4096,
             )
         except BaseException:
@@ -228,6 +254,11 @@ class Boxes:
             await self.end(box.id)
         if self._making:
             await asyncio.wait(self._making)
+
+    async def aclose(self) -> None:
+        """End all of them, and remove their images."""
+        await self.close()
+        await self.snapshots.aclose()
 
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
         await entrypoint.ended.wait()

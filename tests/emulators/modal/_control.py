@@ -89,12 +89,12 @@ class Control(api_grpc.ModalClientBase):
 
     async def ImageDelete(self, stream: Any) -> None:
         request = await stream.recv_message()
-        if self._boxes.disks.pop(request.image_id, None) is None:
+        if not await self._boxes.snapshots.remove(request.image_id):
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
         await stream.send_message(Empty())
 
     def _has_image(self, image_id: str) -> bool:
-        return image_id in self._images.values() or image_id in self._boxes.disks
+        return image_id in self._images.values() or self._boxes.has_image(image_id)
 
     async def ImageFromId(self, stream: Any) -> None:
         request = await stream.recv_message()

@@ -1,7 +1,6 @@
 """Modal's task command router: commands in a sandbox, served by the worker that runs it."""
 
 import asyncio
-import secrets
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -99,9 +98,7 @@ class Router(TaskCommandRouterBase):
     async def TaskSnapshotFilesystem(self, stream: Any) -> None:
         request = await stream.recv_message()
         box = self._boxes.of_task(request.task_id)
-        assert box.machine is not None
-        image_id = f"im-{secrets.token_hex(11)}"
-        self._boxes.disks[image_id] = await box.machine.save()
+        image_id = await self._boxes.image_of(box, request)
         await stream.send_message(pb2.TaskSnapshotFilesystemResponse(image_id=image_id))
 
     async def TaskExecWait(self, stream: Any) -> None:
