@@ -117,6 +117,13 @@ _STATUS = (
         "remove snapshots, for example with `sandboxkit cleanup --snapshots -p daytona`, or raise the quota",
         "snapshot quota exceeded",
     ),
+    # Another snapshot of it is being made, or its state is changing.
+    ErrorRule(
+        (400,),
+        ProviderUnavailableError,
+        "try again",
+        "must be in started or stopped state to create a snapshot",
+    ),
     *_CREATION,
     *_HTTP,
 )
