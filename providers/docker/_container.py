@@ -30,6 +30,7 @@ __all__ = [
     "own_user",
     "runs_as_root",
     "sandbox_info",
+    "strict_folders",
 ]
 
 AGENT_DIRECTORY = "/.sandboxkit"
@@ -119,6 +120,11 @@ RULES = (
     at_least("pids", 16, "the agent's own threads need them"),
     at_least("cpus", 0.01),
     *STRICT,
+    Rule(
+        "command",
+        "with a snapshot and profile='strict' it would start before the files are there; start it with exec()",
+        lambda spec: bool(spec.command and spec.snapshot and spec.profile == "strict"),
+    ),
     Rule(
         "tags",
         "that label marks sandboxes; choose another name",
@@ -267,14 +273,19 @@ def create_body(
     }
 
 
+def strict_folders(spec: SandboxSpec) -> list[str]:
+    """Return the writable folders of a strict sandbox, except /dev/shm, sorted."""
+    return sorted({"/tmp", spec.workdir or DEFAULT_WORKDIR})
+
+
 def _strict_space(spec: SandboxSpec) -> dict[str, object]:
     """Return mounts for the only writable folders: /tmp, the workdir and /dev/shm share disk_mb."""
     kib = (spec.disk_mb or _STRICT_DISK_MB) * 1024
     shm = min(_SHM_MB * 1024, kib // 8)
-    folders = {"/tmp", spec.workdir or DEFAULT_WORKDIR}
+    folders = strict_folders(spec)
     each = (kib - shm) // len(folders)
     options = f"rw,exec,nosuid,nodev,size={each}k,nr_inodes={_INODES},mode=1777"
-    return {"Tmpfs": dict.fromkeys(sorted(folders), options), "ShmSize": shm * 1024}
+    return {"Tmpfs": dict.fromkeys(folders, options), "ShmSize": shm * 1024}
 
 
 @cache

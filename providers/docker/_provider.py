@@ -37,11 +37,12 @@ from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
+from sandboxkit.providers.docker._memory_folders import UNPACK
 from sandboxkit.providers.docker._mounts import MISSING, DockerMounts
 from sandboxkit.providers.docker._removals import Removals
 from sandboxkit.providers.docker._snapshots import DockerSnapshots
 from sandboxkit.providers.docker._stream import AttachStream
-from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, StreamName
 
 __all__ = ["DockerProvider"]
 
@@ -112,6 +113,30 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         _container.check(spec)
 
     async def create(self, spec: SandboxSpec) -> str:
+        sandbox_id = await self._create(spec)
+        if spec.snapshot is not None and spec.profile == "strict":
+            try:
+                await self._unpack(sandbox_id)
+            except BaseException:
+                await self.delete(sandbox_id)
+                raise
+        return sandbox_id
+
+    async def _unpack(self, sandbox_id: str) -> None:
+        said = bytearray()
+
+        async def hear(stream: StreamName, data: bytes) -> None:
+            said.extend(data[: 1000 - len(said)])
+
+        if (await self.exec(sandbox_id, UNPACK, hear)).status:
+            raise SandboxStartError(
+                f"the files of the snapshot could not be unpacked: {said.decode(errors='replace').strip()}; "
+                "give at least the disk_mb and memory_mb of the sandbox that it was taken of",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+
+    async def _create(self, spec: SandboxSpec) -> str:
         self.check(spec)
         self._daemon.reopen()
         self._removals.retry()

@@ -21,7 +21,8 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers.docker._container import ID_PATTERN, ContainerImage
+from sandboxkit.providers.docker import _memory_folders
+from sandboxkit.providers.docker._container import ID_PATTERN, ContainerImage, strict_folders
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import explanation, is_status
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
@@ -38,7 +39,8 @@ class DockerSnapshots(Provider):
     """The part of the docker provider that has to do with snapshots.
 
     The daemon pauses the container while it commits it. A snapshot is one image, tagged with its id; one
-    label has all that is known about it. The container's own labels are blank in the image. The daemon's
+    label has all that is known about it. The folders of a strict sandbox, which are in memory, are an archive
+    in the image. The container's own labels are blank in the image. The daemon's
     layers keep times in seconds, fill holes, and drop extended attributes of users.
     """
 
@@ -48,12 +50,6 @@ class DockerSnapshots(Provider):
         if kind != "files":
             raise ConfigurationError(
                 f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'",
-                provider=self.name,
-            )
-        if spec.profile == "strict":
-            raise ConfigurationError(
-                "profile='strict' has no snapshots on docker: its writable folders are in memory, where a "
-                "commit does not see them; use profile='standard', or provider='local'",
                 provider=self.name,
             )
 
@@ -73,7 +69,7 @@ class DockerSnapshots(Provider):
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
-        self.check_snapshot(SandboxSpec(profile=about.pop("profile")), kind)
+        self.check_snapshot(SandboxSpec(profile=about["profile"]), kind)
         if volumes := about.pop("volumes"):
             raise ConfigurationError(
                 f"sandbox {sandbox_id!r} cannot be kept: its image declares the volumes {volumes}, which a "
@@ -83,11 +79,17 @@ class DockerSnapshots(Provider):
         tag = secrets.token_hex(8)
         about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
         config = {"Labels": {**dict.fromkeys(labels, ""), _LABEL: json.dumps(about)}}
+        image: dict[str, Any] = {"repository": _REPOSITORY, "tag": tag, "conf": config}
+
+        def commit(api: Any) -> None:
+            if about["folders"]:
+                _memory_folders.keep(api, sandbox_id, about["base"], about["folders"], **image)
+            else:
+                api.commit(sandbox_id, pause=True, **image)
+
         try:
             await self._daemon.call(
-                lambda api: api.commit(
-                    sandbox_id, repository=_REPOSITORY, tag=tag, pause=True, conf=config
-                ),
+                commit,
                 what="take a snapshot",
                 sandbox_id=sandbox_id,
                 shield=True,
@@ -118,6 +120,7 @@ class DockerSnapshots(Provider):
         )
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
+        await self._daemon.call(_memory_folders.remove_stale, what="list snapshots")
         found = await self._daemon.call(
             lambda api: [
                 _info(self.name, image["Labels"], str(tag), int(image["Size"]))
@@ -175,6 +178,19 @@ class DockerSnapshots(Provider):
                 f"{about['image']!r}; leave image= out",
                 provider=self.name,
             )
+        profile, folders = about.get("profile", "standard"), about.get("folders", [])
+        if profile != spec.profile:
+            raise ConfigurationError(
+                f"profile={spec.profile!r}: snapshot {snapshot_id!r} was taken of a sandbox with "
+                f"profile={profile!r}; give that",
+                provider=self.name,
+            )
+        if profile == "strict" and folders != strict_folders(spec):
+            raise ConfigurationError(
+                f"workdir={spec.workdir!r}: snapshot {snapshot_id!r} has the folders {folders}; give the "
+                "workdir of its sandbox",
+                provider=self.name,
+            )
         tag = snapshot_id.removeprefix("snapshot-")
         return ContainerImage(f"{_REPOSITORY}:{tag}", user=about["user"], volumes=())
 
@@ -210,12 +226,17 @@ def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]
     image = api.inspect_image(container["Image"])
     parent = json.loads((image["Config"].get("Labels") or {}).get(_LABEL, "{}"))
     match = _TAG.fullmatch(str(container["Config"]["Image"]))
+    is_strict = bool(container["HostConfig"].get("ReadonlyRootfs"))
+    # The root of a strict sandbox never changes, so its snapshots all lie on the first image.
+    base = parent.get("base", container["Image"])
     about = {
-        "profile": "strict" if container["HostConfig"].get("ReadonlyRootfs") else "standard",
+        "profile": "strict" if is_strict else "standard",
+        "folders": sorted(container["HostConfig"].get("Tmpfs") or ()) if is_strict else [],
+        "base": base,
         "volumes": list(image["Config"].get("Volumes") or ()),
         "image": parent.get("image", container["Config"]["Image"]),
         "user": parent.get("user", str(image["Config"].get("User") or "")),
-        "below": int(image["Size"]),
+        "below": int((api.inspect_image(base) if is_strict else image)["Size"]),
         "parent": f"snapshot-{match[1]}" if match else None,
     }
     return list(container["Config"].get("Labels") or ()), about

@@ -1,0 +1,107 @@
+"""Snapshots of strict containers, whose folders are in memory: what fits, what is refused, what a kill leaves."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxkit import ConfigurationError, Operation, SandboxStartError, Session
+from sandboxkit.providers.docker import DockerProvider, _memory_folders
+from tests.docker_here import TEST_IMAGE
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A strict session on the daemon; its snapshots are removed."""
+    provider = DockerProvider()
+    with Session(provider, profile="strict", image=TEST_IMAGE, tags={"test": "strict"}) as session:
+        yield session
+
+    async def remove() -> None:
+        async for info in provider.list_snapshots({"test": "strict"}):
+            await provider.delete_snapshot(info.id)
+        await provider.aclose()
+
+    Operation(remove()).result(PATIENCE)
+
+
+def keepers() -> list[str]:
+    command = ["docker", "ps", "-aq", "--filter", "label=sandboxkit.keeper"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_its_size_is_that_of_the_archive_however_long_the_chain(session: Session) -> None:
+    with session.sandbox() as sandbox:
+        sandbox.write_file("/workspace/file", b"x" * 3_000_000).result(PATIENCE)
+        first = sandbox.snapshot().result(PATIENCE)
+    with session.sandbox(snapshot=first) as sandbox:
+        second = sandbox.snapshot().result(PATIENCE)
+    sizes = [each.bytes or 0 for each in (first, second)]
+    assert all(3_000_000 <= size < 4_000_000 for size in sizes), sizes
+    first.delete().result(PATIENCE)  # nothing of the second lies on it
+    with session.sandbox(snapshot=second) as sandbox:
+        assert len(sandbox.read_file("/workspace/file").result(PATIENCE)) == 3_000_000
+
+
+def test_another_profile_or_workdir_is_refused_before_a_container_is_made(session: Session) -> None:
+    with session.sandbox() as sandbox:
+        snapshot = sandbox.snapshot().result(PATIENCE)
+    with pytest.raises(ConfigurationError, match="profile='strict'"):
+        session.sandbox(snapshot=snapshot, profile="standard").start().result(PATIENCE)
+    with pytest.raises(ConfigurationError, match=r"'/tmp', '/workspace'"):
+        session.sandbox(snapshot=snapshot, workdir="/srv").start().result(PATIENCE)
+    with session.sandbox(profile="standard") as sandbox:
+        standard = sandbox.snapshot().result(PATIENCE)
+    with pytest.raises(ConfigurationError, match="profile='standard'"):
+        session.sandbox(snapshot=standard).start().result(PATIENCE)
+    with pytest.raises(ConfigurationError, match="command"):
+        session.sandbox(snapshot=snapshot, command=["sleep", "1"])
+
+
+def test_files_that_do_not_fit_end_the_start_with_what_to_change(session: Session) -> None:
+    with session.sandbox(disk_mb=100) as sandbox:
+        sandbox.write_file("/workspace/file", b"x" * 20_000_000).result(PATIENCE)
+        snapshot = sandbox.snapshot().result(PATIENCE)
+    with pytest.raises(SandboxStartError, match="disk_mb"):
+        session.sandbox(snapshot=snapshot, disk_mb=16).start().result(PATIENCE)
+    assert Operation(_live(session)).result(PATIENCE) == []
+
+
+def test_an_image_without_tar_is_refused_and_the_sandbox_goes_on(session: Session) -> None:
+    without = "sandboxkit/without-tar:test"
+    recipe = f"FROM {TEST_IMAGE}\nRUN rm -f /bin/tar /usr/bin/tar\n"
+    build = ["docker", "build", "-q", "-t", without, "-"]
+    subprocess.run(build, input=recipe, check=True, capture_output=True, text=True)
+    try:
+        with session.sandbox(image=without) as sandbox:
+            with pytest.raises(ConfigurationError, match="GNU tar"):
+                sandbox.snapshot().result(PATIENCE)
+            assert sandbox.exec(["echo", "on"]).result(PATIENCE).stdout == "on\n"
+    finally:
+        subprocess.run(["docker", "rmi", "-f", without], check=True, capture_output=True)
+    assert keepers() == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_listing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = ["--label", "sandboxkit.keeper=1"]
+    subprocess.run(["docker", "create", *label, TEST_IMAGE], check=True, capture_output=True)
+    Operation(_listed(session)).result(PATIENCE)
+    assert len(keepers()) == 1  # it may be of a process that lives
+    monkeypatch.setattr(_memory_folders, "_STALE", 0.5)
+    time.sleep(1.6)
+    Operation(_listed(session)).result(PATIENCE)
+    assert keepers() == []
+
+
+async def _live(session: Session) -> list[str]:
+    return [info.id async for info in session._provider.list({"test": "strict"})]
+
+
+async def _listed(session: Session) -> None:
+    async for _ in session._provider.list_snapshots({}):
+        pass
