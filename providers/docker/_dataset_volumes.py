@@ -6,13 +6,10 @@ the dataset's name then points to it by a label. The daemon creates a name once;
 once, the second one removes its own copy. A volume that no pointer names is incomplete.
 """
 
-import os
 import re
 import secrets
-import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -31,7 +28,6 @@ _PREFIX = "sandboxkit-dataset-"
 _POINTER = re.compile(_PREFIX + "([0-9a-f]{64})")
 _VOLUME = re.compile(_PREFIX + "([0-9a-f]{64})-[0-9a-f]{16}")
 _TARGET = "/dataset"
-_CHUNK = 1 << 20
 
 
 class DatasetMissingError(SandboxStartError):
@@ -99,21 +95,23 @@ def _ensure(api: Any, image: str, digest: str) -> str:
             return volume
         for name in (volume, pointer):  # what it names was removed, and is empty if it exists
             remove_if_free(api, name)
-    folder = DatasetStore().use(digest)
+    content = DatasetStore().archive(digest)
     volume, found = f"{pointer}-{secrets.token_hex(8)}", ""
     api.create_volume(volume, labels={_LABEL: digest})
     try:
-        found = _fill(api, image, digest, folder, pointer, volume)
+        found = _fill(api, image, digest, content, pointer, volume)
     finally:
         if found != volume:  # the fill failed, or another client was first
             remove_if_free(api, volume)
     return found
 
 
-def _fill(api: Any, image: str, digest: str, folder: Path, pointer: str, volume: str) -> str:
+def _fill(
+    api: Any, image: str, digest: str, content: Iterator[bytes], pointer: str, volume: str
+) -> str:
     """Fill a volume, let the pointer name it unless another client was first; return what it names."""
     with loader(api, image, volume, _TARGET) as container:
-        api.put_archive(container, _TARGET, _archive(folder))
+        api.put_archive(container, _TARGET, content)
         # While the loader refers to the volume, nobody removes it for having no pointer.
         api.create_volume(pointer, labels={_LABEL: digest, _CONTENT: volume})
         return labels_of(api, pointer).get(_CONTENT, "")
@@ -140,30 +138,3 @@ def _remove_unused(api: Any, *, dry_run: bool) -> list[str]:
                 remove_if_free(api, pointers[volume])
             removed.append(known[pointers[volume]][_LABEL])
     return removed
-
-
-def _archive(folder: Path) -> Iterator[bytes]:
-    """Yield a tar of a stored dataset, whose modes and times are those to be shown."""
-    yield _header(folder, ".")
-    for path in sorted(folder.rglob("*")):
-        yield _header(path, str(path.relative_to(folder)))
-        if path.is_file() and not path.is_symlink():
-            with open(path, "rb") as file:
-                while chunk := file.read(_CHUNK):
-                    yield chunk
-            yield bytes(-path.stat().st_size % tarfile.BLOCKSIZE)
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _header(path: Path, name: str) -> bytes:
-    found = path.lstat()
-    entry = tarfile.TarInfo(name)
-    entry.mode, entry.mtime = found.st_mode & 0o777, int(found.st_mtime)
-    if path.is_symlink():
-        entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-    elif path.is_dir():
-        entry.type = tarfile.DIRTYPE
-    else:
-        entry.size = found.st_size
-    # GNU's format keeps the bytes of names that are not UTF-8.
-    return entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

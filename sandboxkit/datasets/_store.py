@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandboxkit._state_folder import state_folder
-from sandboxkit.datasets import _snapshot
+from sandboxkit.datasets import _archive, _snapshot
 from sandboxkit.errors import CapacityError, ConfigurationError, DatasetNotFoundError
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -74,6 +74,13 @@ class DatasetStore:
             f"no dataset {digest!r} is stored in {self.path}: store it with Dataset('folder'), or set "
             "SANDBOXKIT_STATE_DIR to the state folder that has it"
         )
+
+    def archive(self, digest: str) -> Iterator[bytes]:
+        """Return a tar of a snapshot, for a copy elsewhere; it is read while the iterator is consumed.
+
+        Names are relative to the snapshot, whose own folder comes first, as ".". Raises what `use` raises.
+        """
+        return _archive.archive(self.use(digest))
 
     def remove_unused(
         self, in_use: Callable[[], Collection[str]], *, dry_run: bool = False

@@ -13,7 +13,7 @@ import pytest
 
 from sandboxkit import Dataset, DatasetNotFoundError, Operation, SandboxError, Session
 from sandboxkit.datasets import DatasetStore
-from sandboxkit.providers.docker import DockerProvider, _dataset_volumes
+from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import containers
@@ -26,14 +26,14 @@ _SHOWN = (
 KILLED = """
 import os, signal, sys
 import sandboxkit
-from sandboxkit.providers.docker import _dataset_volumes
-archive = _dataset_volumes._archive
-def killed(folder):
-    for number, chunk in enumerate(archive(folder)):
+from sandboxkit.datasets import DatasetStore
+archive = DatasetStore.archive
+def killed(store, digest):
+    for number, chunk in enumerate(archive(store, digest)):
         if number == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         yield chunk
-_dataset_volumes._archive = killed
+DatasetStore.archive = killed
 dataset = sandboxkit.Dataset(sys.argv[1])
 print(dataset.digest, flush=True)
 with sandboxkit.Session("docker", mounts={"/data": dataset}) as session:
@@ -164,7 +164,7 @@ def test_what_a_killed_client_has_filled_is_not_mounted_and_goes(
 def test_a_fill_that_fails_leaves_no_volume(dataset: Dataset) -> None:
     with (
         Session(DockerProvider(), mounts={"/data": dataset}) as session,
-        mock.patch.object(_dataset_volumes, "_archive", return_value=[b"no archive"]),
+        mock.patch.object(DatasetStore, "archive", return_value=[b"no archive"]),
         pytest.raises(SandboxError),
     ):
         session.run(["true"]).result(60)
