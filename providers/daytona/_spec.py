@@ -34,7 +34,8 @@ SNAPSHOT = "snapshot:"
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "this provider does not support GPUs yet",
-    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
+    "mounts": "Daytona's volumes cannot be mounted read-only, and files in them cannot be renamed or changed; "
+    "build the data into an image, or upload it",
 }
 """The fields that Daytona cannot honour, each with the reason."""
 _SIZES = {"cpus": 1, "memory_mb": 1024, "disk_mb": 1024}

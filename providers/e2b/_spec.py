@@ -35,7 +35,8 @@ UNSUPPORTED = {
     "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
-    "mounts": "only local and docker mount datasets and volumes; build the data into a template, or upload it",
+    "mounts": "E2B's volumes cannot be mounted read-only, and not every account has them; build the data into a "
+    "template, or upload it",
 }
 """The fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)

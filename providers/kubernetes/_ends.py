@@ -67,6 +67,7 @@ _OWN_DISK = re.compile(
 _NEVER = re.compile(
     r"memory limit too low|no runtime for|runtime handler .*not (found|supported)", re.I
 )
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 _NOISE = frozenset({"MissingClusterDNS", "DNSConfigForming", "FailedScheduling"})
 _DELETERS = {
     "PreemptionByScheduler": "a pod of a higher priority preempted it",
@@ -164,6 +165,8 @@ def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError |
                 )
             if reason in _NO_START and not _PASSING.search(message):
                 return made(SandboxStartError, f"{reason}: {message[:_LONGEST]}")
+    if _NO_CLAIM.search(unscheduled := _unscheduled(pod)):
+        return made(SandboxStartError, f"{unscheduled}; check storage_claim")
     if status.get("reason") and _NO_ROOM.search(str(status["reason"])):
         return made(CapacityError, f"{status['reason']}: {status.get('message', '')}")
     if has_ended(seen):

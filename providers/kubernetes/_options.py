@@ -1,5 +1,6 @@
 """The options of a `KubernetesProvider`: security, placement and limits of its pods."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +9,22 @@ from typing import Any, Literal
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes._errors import NAME
 
-__all__ = ["ClusterOptions", "NoNetwork", "PullPolicy", "Security"]
+__all__ = [
+    "ClusterOptions",
+    "NoNetwork",
+    "PullPolicy",
+    "Security",
+    "default_image",
+    "seconds",
+    "variable",
+]
 
 Security = Literal["baseline", "restricted"]
 NoNetwork = Literal["interfaces", "policy"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
+_DEFAULT_IMAGE = "python:3.11-slim"
+_VARIABLE = "SANDBOXKIT_KUBERNETES_"
 _ARCHITECTURES = ("amd64", "arm64")
 _ARCHITECTURE_LABEL = "kubernetes.io/arch"
 _SHORTEST_LEASE = 8.0
@@ -44,6 +55,8 @@ class ClusterOptions:
     image_pull_policy: PullPolicy | None = None
     requests: Mapping[str, str] = field(default_factory=dict)
     gpu_resource: str = "nvidia.com/gpu"
+    storage_claim: str | None = None
+    """The PersistentVolumeClaim for datasets and volumes; None: neither can be mounted."""
     max_lifetime: float = 86_400.0
     lease: float = 60.0
 
@@ -79,6 +92,7 @@ class ClusterOptions:
             ("runtime_class", self.runtime_class or "none"),
             ("priority_class", self.priority_class or "none"),
             ("queue", self.queue or "none"),
+            ("storage_claim", self.storage_claim or "none"),
         ):
             if not _NAME.fullmatch(value):
                 raise ConfigurationError(
@@ -120,3 +134,26 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ConfigurationError(
             f"{name}={value!r}: use one of {', '.join(map(repr, allowed))}", provider=NAME
         )
+
+
+def variable(name: str) -> str | None:
+    """Return an option's environment variable; None if it is not set."""
+    return os.environ.get(f"{_VARIABLE}{name}") or None
+
+
+def default_image() -> str:
+    """Return the image of sandboxes that name none."""
+    return variable("IMAGE") or _DEFAULT_IMAGE
+
+
+def seconds(name: str, given: float | None, default: float) -> float:
+    """Return a number of seconds: as given, else from the option's variable, else the default."""
+    if given is not None:
+        return given
+    text = variable(name.upper()) or str(default)
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{_VARIABLE}{name.upper()}={text!r}: give a number of seconds", provider=NAME
+        ) from None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
-from sandboxkit.providers.kubernetes import _tags
+from sandboxkit.providers.kubernetes import _claim, _tags
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER, AgentParts
@@ -53,6 +53,8 @@ EXPIRES = f"{_tags.PREFIX}expires"
 # The minimum for PID 1: it switches to the spec's user, kills that user's processes, and gives the
 # user the workdir before it drops CHOWN.
 _CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
+_KEEPERS = ("DAC_OVERRIDE", "FOWNER")
+"""To remove what any user has written to a volume; commands of a sandbox never have them."""
 _MEMORY_MB = 1024
 _DISK_MB = 10_240
 _STRICT_DISK_MB = 512
@@ -81,15 +83,27 @@ Json = dict[str, Any]
 
 
 def manifest(
-    name: str, spec: SandboxSpec, options: ClusterOptions, *, image: str, agent: AgentParts
+    name: str,
+    spec: SandboxSpec,
+    options: ClusterOptions,
+    *,
+    image: str,
+    agent: AgentParts,
+    keeper: bool = False,
 ) -> Json:
-    """Return the pod manifest for a spec that has passed `check`."""
+    """Return the pod manifest for a spec that has passed `check`.
+
+    `keeper` mounts the whole claim instead of `spec.mounts`.
+    """
     volumes: list[Json] = [agent.volume]
     mounts: list[Json] = [{"name": "agent", "mountPath": AGENT_DIRECTORY, "readOnly": True}]
     for number, (folder, size_mb) in enumerate(_folders(spec, options).items()):
         limit = {} if size_mb is None else {"sizeLimit": f"{size_mb}Mi"}
         volumes.append({"name": f"space-{number}", "emptyDir": limit})
         mounts.append({"name": f"space-{number}", "mountPath": folder})
+    if keeper or spec.mounts:
+        volumes.append(_claim.claim_volume(options.storage_claim or ""))
+        mounts += _claim.mounts_of(spec.mounts, keeper=keeper)
     cut = spec.network == "none" and not options.by_policy
     return {
         "apiVersion": "v1",
@@ -147,7 +161,7 @@ def manifest(
                     "workingDir": "/",
                     # Puts an agent's stderr into the pod's status when the agent cannot start.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "securityContext": _security(spec, options, cut=cut),
+                    "securityContext": _security(spec, options, cut=cut, keeper=keeper),
                     "volumeMounts": mounts,
                     "resources": _resources(spec, options),
                 }
@@ -198,7 +212,7 @@ def _name_servers(spec: SandboxSpec) -> Json:
     return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
 
 
-def _security(spec: SandboxSpec, options: ClusterOptions, *, cut: bool) -> Json:
+def _security(spec: SandboxSpec, options: ClusterOptions, *, cut: bool, keeper: bool) -> Json:
     context: Json = {
         "allowPrivilegeEscalation": False,
         "privileged": False,
@@ -209,7 +223,7 @@ def _security(spec: SandboxSpec, options: ClusterOptions, *, cut: bool) -> Json:
         uid, _, gid = (user_of(spec, options) or "").partition(":")
         ids = {"runAsUser": int(uid), "runAsGroup": int(gid or uid), "runAsNonRoot": True}
         return context | ids | {"capabilities": {"drop": ["ALL"]}}
-    added = [*_CAPABILITIES, *(["NET_ADMIN"] if cut else [])]
+    added = [*_CAPABILITIES, *(["NET_ADMIN"] if cut else []), *(_KEEPERS if keeper else ())]
     root = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
     return context | root | {"capabilities": {"drop": ["ALL"], "add": sorted(added)}}
 

@@ -1,7 +1,6 @@
 """The kubernetes provider: creates, lists and deletes pods; the agent does the rest."""
 
 import builtins
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -32,19 +31,26 @@ from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 from sandboxkit.providers.kubernetes._exec import PodExecStream
-from sandboxkit.providers.kubernetes._options import ClusterOptions, NoNetwork, PullPolicy, Security
+from sandboxkit.providers.kubernetes._options import (
+    ClusterOptions,
+    NoNetwork,
+    PullPolicy,
+    Security,
+    default_image,
+    seconds,
+    variable,
+)
 from sandboxkit.providers.kubernetes._parts import Parts
 from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
 from sandboxkit.providers.kubernetes._policy_probe import NetworkPolicyProbe
 from sandboxkit.providers.kubernetes._starting import Start
+from sandboxkit.providers.kubernetes._storage import KEEPER, ClaimStorage
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
 from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = ["KubernetesProvider"]
 
-_DEFAULT_IMAGE = "python:3.11-slim"
-_VARIABLE = "SANDBOXKIT_KUBERNETES_"
 _MAKER = f"{_tags.PREFIX}maker"
 _GRACE = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
 _AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
@@ -61,7 +67,8 @@ class KubernetesProvider(AgentProvider[Instance]):
     """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
     The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
-    security, no_network, runtime_class, priority_class, queue and lease default to variables with the same prefix.
+    security, no_network, runtime_class, priority_class, queue, storage_claim and lease default to variables with
+    the same prefix.
     """
 
     name: ClassVar[str] = NAME
@@ -85,6 +92,7 @@ class KubernetesProvider(AgentProvider[Instance]):
         image_pull_policy: PullPolicy | None = None,
         requests: Mapping[str, str] | None = None,
         gpu_resource: str = "nvidia.com/gpu",
+        storage_claim: str | None = None,
         lease: float | None = None,
         max_lifetime: float = 86_400.0,
         timeout: float = 30.0,
@@ -97,20 +105,21 @@ class KubernetesProvider(AgentProvider[Instance]):
         that the cluster enforces it. `requests` is what the scheduler reserves, such as
         {"cpu": "500m"}. `queue` is a LocalQueue of Kueue, which admits the pods: `start_timeout` has to
         cover the wait for it. `topology_spread` is the node label over whose values sandboxes are spread
-        where that is possible. A sandbox ends `lease` seconds after its owner is gone; a broken connection
+        where that is possible. `storage_claim` is a PersistentVolumeClaim in which datasets and volumes
+        are kept, with ReadWriteMany where sandboxes run on several nodes. A sandbox ends `lease` seconds after its owner is gone; a broken connection
         has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
         `max_lifetime`, whichever is longer. `timeout` limits each response of the API server,
         `start_timeout` the whole start, both in seconds."""
         super().__init__(Instance)
         # Any: Options checks a variable's value like an argument.
-        security_: Any = security or _variable("SECURITY") or "baseline"
-        no_network_: Any = no_network or _variable("NO_NETWORK")
+        security_: Any = security or variable("SECURITY") or "baseline"
+        no_network_: Any = no_network or variable("NO_NETWORK")
         self._options = ClusterOptions(
             security=security_,
             no_network=no_network_,
-            runtime_class=runtime_class or _variable("RUNTIME_CLASS"),
-            priority_class=priority_class or _variable("PRIORITY_CLASS"),
-            queue=queue or _variable("QUEUE"),
+            runtime_class=runtime_class or variable("RUNTIME_CLASS"),
+            priority_class=priority_class or variable("PRIORITY_CLASS"),
+            queue=queue or variable("QUEUE"),
             topology_spread=topology_spread,
             node_selector=dict(node_selector or {}),
             tolerations=tuple(tolerations),
@@ -118,14 +127,15 @@ class KubernetesProvider(AgentProvider[Instance]):
             image_pull_policy=image_pull_policy,
             requests=dict(requests or {}),
             gpu_resource=gpu_resource,
+            storage_claim=storage_claim or variable("STORAGE_CLAIM"),
             max_lifetime=max_lifetime,
-            lease=_seconds("lease", lease, 60.0),
+            lease=seconds("lease", lease, 60.0),
         )
         self._timeout, self._start_timeout = timeout, start_timeout
         self._api = Api(
             kubeconfig=kubeconfig,
-            context=context or _variable("CONTEXT"),
-            namespace=namespace or _variable("NAMESPACE"),
+            context=context or variable("CONTEXT"),
+            namespace=namespace or variable("NAMESPACE"),
             timeout=timeout,
         )
         # Unique to this provider object, so that its watch gets no other owner's pods.
@@ -135,6 +145,14 @@ class KubernetesProvider(AgentProvider[Instance]):
         self._denial = NetworkPolicyProbe(self._api, self._create, self.exec, self.delete)
         self._creations = Creations(self.delete, provider=self.name)
         self._sweeper = PodSweeper(self._api)
+        self._storage = ClaimStorage(
+            self._api,
+            self._options.storage_claim,
+            lambda: self._create(KEEPER, keeper=True),
+            self.delete,
+            self.stat,
+            self.list_dir,
+        )
 
     def check(self, spec: SandboxSpec) -> None:
         _spec.check(spec, self._options)
@@ -146,15 +164,17 @@ class KubernetesProvider(AgentProvider[Instance]):
         self.check(spec)
         self._sweeper.begin()
         if spec.network == "none" and self._options.by_policy:
-            await self._denial.ensure(_default_image())
+            await self._denial.ensure(default_image())
+        if spec.mounts:
+            return await self._storage.start(spec.mounts, lambda: self._create(spec))
         return await self._create(spec)
 
-    async def _create(self, spec: SandboxSpec) -> str:
+    async def _create(self, spec: SandboxSpec, *, keeper: bool = False) -> str:
         agent = await self._parts.ensure()
         # The client chooses the name, so that a retried creation cannot make a second pod.
         name = f"sandboxkit-{secrets.token_hex(8)}"
-        image = spec.image or _default_image()
-        body = _pod.manifest(name, spec, self._options, image=image, agent=agent)
+        image = spec.image or default_image()
+        body = _pod.manifest(name, spec, self._options, image=image, agent=agent, keeper=keeper)
         body["metadata"]["labels"][_MAKER] = self._maker
         self._instance(name).is_ours = True
         self._watch.follow(name)
@@ -426,6 +446,15 @@ class KubernetesProvider(AgentProvider[Instance]):
                 return seen
             await anyio.sleep(_POLLS[0])
 
+    async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
+        return await self._storage.remove_unused(dry_run=dry_run)
+
+    async def list_volumes(self) -> builtins.list[str]:
+        return await self._storage.volumes()
+
+    async def remove_volume(self, name: str) -> None:
+        await self._storage.remove_volume(name)
+
     async def diagnose(self) -> Diagnosis:
         isolation = f"pod of the level {self._options.security!r}; the node's kernel is shared"
         if self._options.runtime_class is not None:
@@ -451,7 +480,7 @@ class KubernetesProvider(AgentProvider[Instance]):
         if not self._options.by_policy:
             return Diagnosis(True, isolation, detail)
         try:
-            await self._denial.ensure(_default_image())
+            await self._denial.ensure(default_image())
         except SandboxError as error:
             return Diagnosis(
                 False, isolation, f"{detail}; network='none' is not verified", str(error)
@@ -466,23 +495,3 @@ class KubernetesProvider(AgentProvider[Instance]):
         finally:
             await self._watch.aclose()
             await self._api.aclose()
-
-
-def _variable(name: str) -> str | None:
-    return os.environ.get(f"{_VARIABLE}{name}") or None
-
-
-def _default_image() -> str:
-    return _variable("IMAGE") or _DEFAULT_IMAGE
-
-
-def _seconds(name: str, given: float | None, default: float) -> float:
-    if given is not None:
-        return given
-    text = _variable(name.upper()) or str(default)
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{_VARIABLE}{name.upper()}={text!r}: give a number of seconds", provider=NAME
-        ) from None

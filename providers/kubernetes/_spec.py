@@ -14,9 +14,11 @@ __all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
 UNSUPPORTED = {
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",
     "snapshot": "there are no snapshots of pods yet: build an image, or use provider='docker'",
-    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that Kubernetes cannot honour, each with the reason."""
+_WITHOUT_A_CLAIM = {
+    "mounts": "name a PersistentVolumeClaim for datasets and volumes, in SANDBOXKIT_KUBERNETES_STORAGE_CLAIM"
+}
 LEAST_MEMORY_MB = 32
 _NOBODY = "65534"
 _IDS = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
@@ -37,6 +39,7 @@ def rules(options: ClusterOptions) -> tuple[Rule, ...]:
 
     return (
         *never(UNSUPPORTED),
+        *(() if options.storage_claim else never(_WITHOUT_A_CLAIM)),
         at_least("memory_mb", LEAST_MEMORY_MB, "the agent alone needs it"),
         at_least("cpus", 0.01),
         at_least("disk_mb", 2),
@@ -65,6 +68,12 @@ def rules(options: ClusterOptions) -> tuple[Rule, ...]:
             "workdir",
             f"with {mode} it is a volume, and has no colon",
             lambda spec: has_volume(spec) and ":" in (spec.workdir or ""),
+        ),
+        Rule(
+            "mounts",
+            "Kubernetes takes no mount point with a colon",
+            lambda spec: any(":" in point for point in spec.mounts),
+            lambda spec: ", ".join(spec.mounts),
         ),
         *UNICODE,
         Rule(

@@ -19,7 +19,7 @@ CREATED = "sandboxkit.created"
 UNSUPPORTED = {
     "disk_mb": "Modal does not limit the disk of a sandbox; leave the option out",
     "pids": "Modal does not limit the processes of a sandbox; leave the option out",
-    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
+    "mounts": "Modal's volumes are not used yet; build the data into an image, or upload it",
 }
 _MEMORY_MB = (128, 1024)
 """The default memory reservation and limit in MB."""

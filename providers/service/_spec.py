@@ -9,7 +9,7 @@ __all__ = ["check", "request"]
 
 UNSUPPORTED = {
     "snapshot": "a service lends no snapshots; set the sandbox up anew, or build an image",
-    "mounts": "only local and docker mount datasets and volumes; build the data into an image, or upload it",
+    "mounts": "a service lends sandboxes without datasets and volumes; build the data into an image, or upload it",
 }
 """The fields that a service cannot honour, each with the reason."""
 _SENT = (

@@ -17,7 +17,8 @@ class Volume:
 
     The first sandbox that mounts a volume creates it, empty. All sandboxes of the provider that mount the
     same name share one folder, also at the same time, and every sandbox can change what another one wrote.
-    It stays until `sandboxkit volumes rm NAME`. Its size is not limited.
+    It stays until `sandboxkit volumes rm NAME`. Its size is not limited, except by the
+    claim on kubernetes.
 
     `name` has 1 to 32 characters: a to z, 0 to 9, and hyphens between them. Raises ConfigurationError for
     another name.

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -14,15 +15,20 @@ from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from tests.conformance.hooks import _shut
+from tests.kubernetes.claims import new_claim
 from tests.kubernetes.here import IMAGE, new_namespace, require_cluster
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="class", autouse=True)
-def namespace() -> Iterator[None]:
-    """A namespace of the class's own."""
-    with new_namespace() as name:
+def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A namespace of the class's own, with a claim for datasets and volumes."""
+    with (
+        new_namespace() as name,
+        new_claim(require_cluster(), name, tmp_path_factory.mktemp("claim")) as claim,
+        mock.patch.dict(os.environ, {"SANDBOXKIT_KUBERNETES_STORAGE_CLAIM": claim}),
+    ):
         KubernetesHooks.namespace = name
         yield
 

@@ -314,6 +314,12 @@ STATES = [
         SandboxStartError,
         "StartError, exit status 128: executable file not found",
     ),
+    State(
+        "start",
+        _unscheduled('0/1 nodes are available: 1 persistentvolumeclaim "c" not found.'),
+        SandboxStartError,
+        'Unschedulable: … persistentvolumeclaim "c" not found',
+    ),
     State("start", _failed("OutOfcpu", "Node didn't have it"), CapacityError, "OutOfcpu"),
     State("start", _failed("OutOfpods", "Node didn't have it"), CapacityError, "OutOfpods"),
     State(

@@ -34,6 +34,7 @@ def provider(**options: Any) -> KubernetesProvider:
         ("user='0:0'", {"user": "0:0", "profile": "strict"}),
         ("workdir='/'", {"workdir": "/", "profile": "strict"}),
         ("workdir='/a:b'", {"workdir": "/a:b", "profile": "strict"}),
+        ("mounts='/data'", {"mounts": {"/data": "volume:pip"}}),
         ("env='A'", {"env": {"A": "\ud800"}}),
         ("tags='a'", {"tags": {"a": "\ud800"}}),
         ("tags='900 tags'", {"tags": {f"tag-{n}": "v" * 256 for n in range(900)}}),
@@ -44,6 +45,11 @@ def test_options_that_kubernetes_lacks_are_refused(named: str, options: dict[str
     with pytest.raises(ConfigurationError, match="cannot honour") as caught:
         provider().check(SandboxSpec(**options))
     assert named in str(caught.value)
+
+
+def test_a_mount_point_has_no_colon() -> None:
+    with pytest.raises(ConfigurationError, match="mounts='/a:b': Kubernetes takes no mount point"):
+        provider(storage_claim="claim").check(SandboxSpec(mounts={"/a:b": "volume:pip"}))
 
 
 def test_pids_names_the_kubelets_setting() -> None:
@@ -83,6 +89,7 @@ def test_options_that_restricted_pods_lack_are_refused(named: str, options: dict
         ("runtime_class='No Name'", {"runtime_class": "No Name"}),
         ("priority_class='A'", {"priority_class": "A"}),
         ("queue='A B'", {"queue": "A B"}),
+        ("storage_claim='A B'", {"storage_claim": "A B"}),
         ("queue='aaaa", {"queue": "a" * 64}),
         ("topology_spread='a b'", {"topology_spread": "a b"}),
         ("image_pull_secrets='A'", {"image_pull_secrets": ["A"]}),

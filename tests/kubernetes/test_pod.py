@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from sandboxkit.providers.kubernetes import _pod, _tags
+from sandboxkit.providers.kubernetes._claim import used_by
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import parts_of
+from sandboxkit.providers.kubernetes._storage import KEEPER
 from sandboxkit.types import SandboxSpec, SandboxState
 from tests.kubernetes.pod_security import BASELINE, RESTRICTED, broken
 
@@ -26,14 +28,14 @@ SPECS = {
     "all limits": SandboxSpec(cpus=2, memory_mb=512, disk_mb=100, gpu="2", user="1000:1000"),
     "detached": SandboxSpec(detach=True, lifetime=60),
     "elsewhere": SandboxSpec(workdir="/task/deep", profile="strict", disk_mb=64),
+    "mounts": SandboxSpec(mounts={"/data": f"sha256:{'a' * 64}", "/cache": "volume:pip"}),
 }
 
 
 # Any, here and below: a manifest is JSON.
-def made(spec: SandboxSpec, **options: Any) -> dict[str, Any]:
-    return _pod.manifest(
-        NAME, spec, ClusterOptions(**options), image="python:3.11-slim", agent=AGENT
-    )
+def made(spec: SandboxSpec, *, keeper: bool = False, **options: Any) -> dict[str, Any]:
+    chosen = ClusterOptions(storage_claim="claim", **options)
+    return _pod.manifest(NAME, spec, chosen, image="python:3.11-slim", agent=AGENT, keeper=keeper)
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +53,44 @@ def test_restricted_pods_break_no_rule_of_that_level(spec: SandboxSpec) -> None:
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_baseline_pods_break_no_rule_of_that_level(spec: SandboxSpec) -> None:
     assert broken(made(spec, no_network="policy"), BASELINE) == []
+
+
+@pytest.mark.parametrize(
+    ("security", "rules"), [("restricted", RESTRICTED), ("baseline", BASELINE)]
+)
+def test_keepers_break_no_rule_of_the_level(security: str, rules: Any) -> None:
+    pod = made(KEEPER, keeper=True, security=security)
+    assert broken(pod, rules) == []
+    mounts = {each["name"]: each for each in container(pod)["volumeMounts"]}
+    assert mounts["storage"] == {"name": "storage", "mountPath": "/storage"}
+    assert pod["spec"]["volumes"][-1] == {
+        "name": "storage",
+        "persistentVolumeClaim": {"claimName": "claim"},
+    }
+
+
+def test_a_sandbox_mounts_its_own_folders_of_the_claim_only() -> None:
+    pod = made(SPECS["mounts"])
+    mounts = [each for each in container(pod)["volumeMounts"] if each["name"] == "storage"]
+    assert mounts == [
+        {
+            "name": "storage",
+            "mountPath": "/data",
+            "subPath": f"sandboxkit/datasets/{'a' * 64}",
+            "readOnly": True,
+        },
+        {
+            "name": "storage",
+            "mountPath": "/cache",
+            "subPath": "sandboxkit/volumes/pip",
+            "readOnly": False,
+        },
+    ]
+    assert used_by(pod, "datasets") == {"a" * 64}
+    assert used_by(pod, "volumes") == {"pip"}
+    for other in (made(SandboxSpec()), made(KEEPER, keeper=True)):
+        assert not used_by(other, "datasets") | used_by(other, "volumes")
+    assert "persistentVolumeClaim" not in json.dumps(made(SandboxSpec()))
 
 
 def test_removing_the_interfaces_takes_one_capability_that_baseline_forbids() -> None:

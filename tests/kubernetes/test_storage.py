@@ -1,0 +1,355 @@
+"""Datasets and volumes in a claim: filled once, whole or not at all, and filled again if removed."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Dataset,
+    DatasetNotFoundError,
+    Operation,
+    SandboxStartError,
+    Session,
+    Volume,
+    VolumeError,
+)
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.types import SandboxSpec
+from tests.kubernetes.claims import new_claim
+from tests.kubernetes.cluster import Cluster, wait_until
+from tests.kubernetes.here import sandboxes
+from tests.kubernetes.rooms import room
+
+__all__ = ["room"]
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+T = TypeVar("T")
+
+_VARIABLE = "SANDBOXKIT_KUBERNETES_STORAGE_CLAIM"
+KILLED = """
+import os, signal, sys
+import sandboxkit
+from sandboxkit.datasets import DatasetStore
+archive = DatasetStore.archive
+def killed(store, digest):
+    for number, chunk in enumerate(archive(store, digest)):
+        if number == 3:
+            input()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield chunk
+DatasetStore.archive = killed
+dataset = sandboxkit.Dataset(sys.argv[1])
+with sandboxkit.Session("kubernetes", mounts={"/data": dataset}) as session:
+    session.run(["true"]).result()
+"""
+STARTS = """
+import sys
+import sandboxkit
+dataset = sandboxkit.Dataset(sys.argv[1])
+input()
+with sandboxkit.Session("kubernetes", mounts={"/data": dataset}) as session:
+    print(session.run(["cat", "/data/file"], check=True).result().stdout)
+"""
+
+
+@pytest.fixture
+def store(
+    found_cluster: Cluster, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The folder of a claim that providers use; this machine's store of datasets is the test's own."""
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    folder = tmp_path / "claim"
+    folder.mkdir()
+    with new_claim(found_cluster, room, folder) as claim:
+        monkeypatch.setenv(_VARIABLE, claim)
+        yield folder
+
+
+@pytest.fixture
+def folder(store: Path, tmp_path: Path) -> Path:
+    """A folder whose content no other test has."""
+    made = tmp_path / "data"
+    made.mkdir()
+    (made / "file").write_text(secrets.token_hex(8))
+    return made
+
+
+@pytest.fixture
+def session(folder: Path) -> Iterator[Session]:
+    """A session whose sandboxes mount the folder's dataset at /data."""
+    with Session("kubernetes", mounts={"/data": Dataset(folder)}) as session:
+        yield session
+
+
+def read(session: Session) -> str:
+    return session.run(["cat", "/data/file"]).result(120).stdout
+
+
+def stored(store: Path) -> list[str]:
+    """What the claim has of datasets, without locks."""
+    parent = store / "sandboxkit" / "datasets"
+    return sorted(name for name in os.listdir(parent) if not name.startswith(".lock"))
+
+
+def ask(call: Callable[[KubernetesProvider], Awaitable[T]]) -> T:
+    """What a call of a new provider returns."""
+
+    async def asked() -> T:
+        provider = KubernetesProvider()
+        try:
+            return await call(provider)
+        finally:
+            await provider.aclose()
+
+    return Operation(asked()).result(120)
+
+
+def unused(*, dry_run: bool = False) -> list[str]:
+    return ask(lambda provider: provider.remove_unused_datasets(dry_run=dry_run))
+
+
+def test_a_dataset_is_filled_once(session: Session, folder: Path, store: Path) -> None:
+    content = (folder / "file").read_text()
+    assert [read(session) for _ in range(2)] == [content] * 2
+    (name,) = stored(store)
+    filled = os.stat(store / "sandboxkit" / "datasets" / name).st_ino
+    with Session("kubernetes", mounts={"/data": Dataset(folder)}) as other:
+        assert read(other) == content
+    assert os.stat(store / "sandboxkit" / "datasets" / name).st_ino == filled
+
+
+def test_names_links_modes_and_times_arrive_whole(folder: Path, store: Path) -> None:
+    (folder / os.fsdecode(b"not-utf8-\xff")).write_bytes(b"x" * 513)
+    (folder / ("a" * 200) / ("b" * 200)).mkdir(parents=True)
+    (folder / "run").touch(0o700)
+    (folder / "link").symlink_to("file")
+    dataset = Dataset(folder)
+    shown = "find -P . -printf '%P %y %m %T@ %l\\n'; find -P . -type f -exec sha256sum {} +"
+    with Session("kubernetes", mounts={"/data": dataset}) as session:
+        inside = session.run(["sh", "-c", f"cd /data; {shown}"]).result(120).stdout_bytes
+    here = Path(os.environ["SANDBOXKIT_STATE_DIR"]) / "datasets" / dataset.digest[7:]
+    outside = subprocess.run(["sh", "-c", shown], cwd=here, capture_output=True, check=True).stdout
+    assert sorted(inside.splitlines()) == sorted(outside.splitlines())
+    assert len(outside.splitlines()) == 10
+
+
+def test_a_dataset_that_was_removed_behind_the_providers_back_is_filled_again(
+    session: Session, folder: Path, store: Path
+) -> None:
+    content = (folder / "file").read_text()
+    assert read(session) == content
+    (name,) = stored(store)
+    shutil.rmtree(store / "sandboxkit" / "datasets" / name)
+    assert read(session) == content
+    assert stored(store) == [name]
+
+
+def test_what_a_killed_client_has_filled_is_not_mounted(
+    folder: Path, store: Path, found_cluster: Cluster, room: str
+) -> None:
+    (folder / "second").write_bytes(b"x" * 4_000_000)
+    environment = {**os.environ, "SANDBOXKIT_KUBERNETES_LEASE": "8"}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, folder], stdin=subprocess.PIPE, text=True, env=environment
+    ) as client:
+        parent = store / "sandboxkit" / "datasets"
+        wait_until(
+            lambda: parent.is_dir() and any(name.startswith(".partial") for name in stored(store)),
+            "a partial copy",
+        )
+        (keeper,) = found_cluster.pods(room)
+        client.communicate("\n", timeout=60)
+    assert client.returncode == -signal.SIGKILL
+    dataset = Dataset(folder)
+    with Session("kubernetes", mounts={"/data": dataset}) as session:
+        assert read(session) == (folder / "file").read_text()
+        size = session.run(["stat", "-c%s", "/data/second"]).result(120)
+        assert size.stdout == "4000000\n"
+    # The keeper's lease has ended it, or ends it now.
+    wait_until(lambda: _phase(found_cluster, room, keeper) == "Succeeded", "the end of the keeper")
+    assert unused() == [dataset.digest]
+    assert stored(store) == []
+    ask(lambda provider: provider.delete(keeper["metadata"]["name"]))
+
+
+def _phase(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+    phase: str = cluster.request("GET", path)["status"]["phase"]
+    return phase
+
+
+def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> None:
+    clients = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTS, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write("\n")
+        client.stdin.flush()
+    found = {client.communicate(timeout=150)[0].strip() for client in clients}
+    assert found == {(folder / "file").read_text()}
+    assert stored(store) == [Dataset(folder).digest[7:]]
+
+
+def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
+    session: Session, folder: Path, store: Path
+) -> None:
+    digest = Dataset(folder).digest
+    sandbox = session.sandbox().start().result(120)
+    assert unused(dry_run=True) == unused() == []
+    assert sandbox.read_file("/data/file").result(60) == (folder / "file").read_bytes()
+    sandbox.stop().result(60)
+    assert unused(dry_run=True) == [digest]
+    assert stored(store) == [digest[7:]]
+    assert unused() == [digest]
+    assert stored(store) == []
+    assert read(session) == (folder / "file").read_text()
+
+
+def test_a_removal_that_was_killed_is_undone_or_finished(
+    session: Session, folder: Path, store: Path
+) -> None:
+    sandbox = session.sandbox().start().result(120)
+    (name,) = stored(store)
+    parent = store / "sandboxkit" / "datasets"
+    (parent / name).rename(parent / f".hidden.{name}.sandboxkit-0123456789abcdef")
+    assert unused() == []
+    assert stored(store) == [name]
+    sandbox.stop().result(60)
+    (parent / name).rename(parent / f".hidden.{name}.sandboxkit-0123456789abcdef")
+    assert unused() == [f"sha256:{name}"]
+    assert stored(store) == []
+
+
+def test_a_dataset_that_nobody_has_is_an_error_that_leaves_nothing(
+    store: Path, found_cluster: Cluster, room: str
+) -> None:
+    unknown = "sha256:" + secrets.token_hex(32)
+    with (
+        Session("kubernetes", mounts={"/data": unknown}) as session,
+        pytest.raises(DatasetNotFoundError, match=unknown),
+    ):
+        session.run(["true"]).result(120)
+    assert sandboxes(found_cluster, room) == []
+    assert stored(store) == []
+
+
+def test_a_full_claim_is_a_capacity_error(folder: Path, store: Path) -> None:
+    (folder / "large").write_bytes(os.urandom(4 << 20))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", store], check=True)
+    try:
+        with (
+            Session("kubernetes", mounts={"/data": Dataset(folder)}) as session,
+            pytest.raises(CapacityError, match=r"is full.*cleanup --datasets"),
+        ):
+            session.run(["true"]).result(120)
+        assert stored(store) == []
+    finally:
+        subprocess.run(["umount", "--lazy", store], check=True)
+
+
+def test_a_claim_that_cannot_be_written_is_said(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SECURITY", "restricted")
+    with (
+        Session("kubernetes", mounts={"/data": Dataset(folder)}, network="internet") as session,
+        pytest.raises(ConfigurationError, match=r"cannot be written.*uid 65534"),
+    ):
+        session.run(["true"]).result(120)
+
+
+def test_restricted_pods_fill_and_mount_as_one_user(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SECURITY", "restricted")
+    os.chown(store, 65534, 65534)
+    mounts: dict[str, Dataset | Volume | str] = {
+        "/data": Dataset(folder),
+        "/cache": Volume("cache"),
+    }
+    with Session("kubernetes", mounts=mounts, network="internet") as session:
+        script = "cat /data/file; touch /data/new || echo >/cache/kept refused"
+        done = session.run(["sh", "-c", script]).result(120)
+        assert done.stdout == (folder / "file").read_text(), done.stderr
+        assert session.run(["cat", "/cache/kept"]).result(120).stdout == "refused\n"
+
+
+def test_an_image_without_python_is_said(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_IMAGE", "sandboxkit/scratch:1")
+    with (
+        Session("kubernetes", mounts={"/data": Dataset(folder)}) as session,
+        pytest.raises(ConfigurationError, match="need python3 in the default image"),
+    ):
+        session.run(["true"]).result(120)
+
+
+def test_a_reset_keeps_a_mount(folder: Path, store: Path) -> None:
+    content = (folder / "file").read_text()
+    with Session(
+        "kubernetes",
+        mounts={"/data": Dataset(folder), "/workspace/given": Dataset(folder)},
+        profile="strict",
+        pool=1,
+        max_concurrency=1,
+        reuse="reset",
+    ) as session:
+        for _ in range(3):
+            script = "cat /data/file given/file; ls; touch left /tmp/left"
+            result = session.run(["sh", "-c", script]).result(120)
+            assert result.stdout == f"{content}{content}given\n", result.stderr
+        stats = session.pool_stats()
+        assert (stats.made, stats.thrown_away) == (1, {})
+
+
+def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:
+    script = "mkdir -p /cache/own/below; touch /cache/own/below/file; chmod 0 /cache/own"
+    with Session("kubernetes", mounts={"/cache": Volume("cache")}, user="1000") as session:
+        done = session.run(["sh", "-c", script]).result(120)
+        assert done.returncode == 0, done.stderr
+    assert ask(lambda provider: provider.list_volumes()) == ["cache"]
+    with pytest.raises(VolumeError, match="no volume 'other'"):
+        ask(lambda provider: provider.remove_volume("other"))
+    ask(lambda provider: provider.remove_volume("cache"))
+    assert ask(lambda provider: provider.list_volumes()) == []
+    assert os.listdir(store / "sandboxkit" / "volumes") == []
+
+
+def test_a_claim_that_does_not_exist_is_said_at_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluster, room: str
+) -> None:
+    monkeypatch.setenv(_VARIABLE, "no-such-claim")
+    with (
+        Session("kubernetes", mounts={"/cache": Volume("cache")}) as session,
+        pytest.raises(SandboxStartError, match=r'"no-such-claim" not found.*check storage_claim'),
+    ):
+        session.run(["true"]).result(120)
+    assert sandboxes(found_cluster, room) == []
+
+
+def test_without_a_claim_nothing_is_mounted_and_nothing_is_asked(room: str) -> None:
+    provider = KubernetesProvider(kubeconfig="/nowhere")
+    with pytest.raises(ConfigurationError, match=r"mounts='/cache'.*STORAGE_CLAIM"):
+        provider.check(SandboxSpec(mounts={"/cache": Volume("cache").source}))
+    assert Operation(provider.list_volumes()).result(60) == []
+    assert Operation(provider.remove_unused_datasets()).result(60) == []
+    with pytest.raises(VolumeError, match="no volume 'cache'"):
+        Operation(provider.remove_volume("cache")).result(60)
