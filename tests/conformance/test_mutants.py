@@ -185,6 +185,7 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
         None,
     ),
     (weakened_mounts.MountsAnotherDigest, "test_sandboxes_mount_what_each_asked_for", None),
+    (weakened_mounts.MountsHalfFilled, "test_a_mount_shows_the_dataset", None),
     (weakened_mounts.FollowsLinks, "test_a_mount_shows_the_dataset", None),
     (weakened_mounts.ShowsTheStore, "test_a_mount_shows_nothing_else_of_the_store", None),
     (weakened_mounts.MountsOnce, "test_a_dataset_may_be_mounted_twice", None),

@@ -91,6 +91,17 @@ class MountsAnotherDigest(RewritesMounts):
         super().mount(root, self._first.setdefault(target, source), target)
 
 
+class MountsHalfFilled(RewritesMounts):
+    """A dataset is mounted while it is filled."""
+
+    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+        copy = private_folder() / "copy"
+        shutil.copytree(source, copy, symlinks=True)
+        largest = max(copy.iterdir(), key=lambda path: path.lstat().st_size)
+        os.truncate(largest, largest.stat().st_size // 2)
+        super().mount(root, copy, target)
+
+
 class FollowsLinks(RewritesMounts):
     """A mount has copies of files in the place of links."""
 
