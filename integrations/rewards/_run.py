@@ -1,6 +1,7 @@
 """One run of one program in a pristine sandbox: start, time limits and retries."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ _PATIENCE = 120.0
 """Time limit in seconds for a usage request. A submission with the maximum number of busy processes
 delays the answer by seconds; a frozen sandbox never answers."""
 _MOST_PROCESSORS = 64
-"""Assumed maximum of CPUs: a program that ran for less than timeout / 64 cannot have used its CPU time."""
+"""Assumed maximum of CPUs of another machine: see `_processors`."""
 
 
 async def run(
@@ -302,7 +303,7 @@ class RunMeter:
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
         if result.returncode == _OUT_OF_TIME:
             return _timeout(f"used its {limits.timeout:g} s of processor time")
-        if result.duration * _MOST_PROCESSORS >= limits.timeout:
+        if result.duration * _processors(self._sandbox) >= limits.timeout:
             try:
                 usage = await self._usage()
             except SandboxError:
@@ -337,6 +338,15 @@ class RunMeter:
         if usage is None or usage.processor_seconds is None:
             return False
         return usage.processor_seconds - self._used_before >= self._limits.timeout
+
+
+def _processors(sandbox: Sandbox) -> int:
+    """Return how many CPUs a sandbox has at most.
+
+    A program that ran for less than its CPU time limit divided by them cannot have used it up.
+    """
+    here = os.cpu_count() if sandbox.provider_name == "local" else None
+    return here or _MOST_PROCESSORS
 
 
 def _timeout(detail: str) -> Verdict:

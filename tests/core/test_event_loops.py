@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxkit import Operation, Session, as_completed, wait
+from sandboxkit import Operation, Session, _loop, as_completed, wait
 from sandboxkit.testing import FakeProvider
 
 
@@ -22,6 +22,10 @@ class Slow(FakeProvider):
 
 async def value(result: int) -> int:
     await asyncio.sleep(0.05)
+    return result
+
+
+async def at_once(result: int) -> int:
     return result
 
 
@@ -160,3 +164,15 @@ def test_trio_is_refused_before_anything_happens() -> None:
     assert trio.run(main) == "well\n"
     assert len(refused) == 4
     session.close().result(20)
+
+
+def test_operations_of_an_operation_do_not_wake_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = _loop.get()
+    wake, woken = loop._write_to_self, list[None]()  # type: ignore[attr-defined]  # asyncio's own
+    monkeypatch.setattr(loop, "_write_to_self", lambda: (woken.append(None), wake()))
+
+    async def many() -> list[int]:
+        return [await Operation(at_once(n)) for n in range(100)]
+
+    assert Operation(many()).result() == list(range(100))
+    assert len(woken) < 50

@@ -23,6 +23,8 @@ from sandboxkit.integrations.rewards.programs._compile import FOLDER, Compiled
 from sandboxkit.integrations.rewards.programs._shell import limited
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
 
+_LOOK = 0.05
+"""How often in seconds to look whether a program's output exceeds the limit."""
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _SIGNALS |= {13: "SIGPIPE", 25: "SIGXFSZ", 31: "SIGSYS"}
 
@@ -53,7 +55,6 @@ async def execute(
     """Run a program once, repeated after failures of the infrastructure."""
 
     async def attempt(sandbox: Sandbox, _: bool) -> ProgramRun | Verdict:
-        await sandbox.start()
         await place(sandbox, program, given.files)
         process = sandbox.exec(
             command(program, given.args, limits),
@@ -94,7 +95,7 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Progra
     """Wait for the program, end it once it prints too much, and judge how it ended."""
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
-    guard = asyncio.ensure_future(_end_floods(process, limits.output_limit))
+    guard = asyncio.ensure_future(_end_floods(process))
     try:
         result = await meter.within(answer)
         if isinstance(result, Verdict):
@@ -106,13 +107,14 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Progra
         guard.cancel()
 
 
-async def _end_floods(process: Process, limit: int) -> None:
-    """Kill a program whose stdout exceeds the limit, instead of reading on until its time is up."""
-    size = 0
-    async for piece in process.stdout.bytes():
-        size += len(piece)
-        if size > limit:
-            process.kill()  # and read on: the end follows
+async def _end_floods(process: Process) -> None:
+    """Kill a program once its stdout exceeds the limit, instead of waiting until its time is up.
+
+    It looks from time to time: reading along would cost more than many a case.
+    """
+    while not process.stdout.truncated:
+        await asyncio.sleep(_LOOK)
+    process.kill()
 
 
 async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> ProgramRun:
