@@ -105,7 +105,7 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
         request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> RunResult:
-        """Run a Python program once. 503: the infrastructure failed, and nothing is known."""
+        """Run a program once. 503: the infrastructure failed, and nothing is known."""
         [result] = await whole(request, replica.run(client, body, idempotency_key))
         if isinstance(result, str):
             raise HTTPException(503, result, {"Retry-After": str(RETRY_AFTER)})

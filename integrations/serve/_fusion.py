@@ -8,7 +8,12 @@ that timeout.
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.serve._models import FusionRequest, RunRequest, RunResult
+from sandboxkit.integrations.serve._models import (
+    CompilerResult,
+    FusionRequest,
+    RunRequest,
+    RunResult,
+)
 
 AGAIN = 504
 """The status that asks the client to send the request again."""
@@ -18,17 +23,20 @@ _DATA = "/workspace/"
 
 
 def request_of(body: FusionRequest) -> RunRequest:
-    """Return our request for SandboxFusion's. Raises ConfigurationError for what is not supported."""
-    if body.language != "python":
-        raise ConfigurationError(f"language={body.language!r}: this service runs 'python'")
+    """Return our request for SandboxFusion's. Raises ConfigurationError for what is not supported.
+
+    Its names of languages are among those that `language_of` knows.
+    """
     if body.fetch_files:
         raise ConfigurationError("fetch_files: this service returns no files; print what you need")
     files = {_path(name): content or b"" for name, content in body.files.items()}
     return RunRequest.model_construct(
         code=body.code,
+        language=body.language,
         stdin=body.stdin or "",
         files=files,
         timeout=body.run_timeout,
+        compile_timeout=body.compile_timeout,
         memory_mb=body.memory_limit_MB if body.memory_limit_MB > 0 else None,
     )
 
@@ -40,26 +48,38 @@ def longest(body: FusionRequest) -> float:
 
 def answer(result: RunResult) -> dict[str, Any]:  # Any: JSON
     """Return SandboxFusion's answer for the end of a program."""
+    ran = result.outcome != "compile_error"
     finished = result.outcome == "exited"
-    run = {
-        "status": "Finished" if finished else _status(result),
-        "execution_time": result.seconds,
-        "return_code": result.returncode,
-        "stdout": result.stdout,
-        "stderr": result.stderr or result.detail,
-    }
     return {
         "status": "Success" if finished and result.returncode == 0 else "Failed",
         "message": result.detail,
-        "compile_result": None,
-        "run_result": run,
+        "compile_result": None if result.compiler is None else _compiled(result.compiler),
+        "run_result": _ran(result) if ran else None,
         "executor_pod_name": None,
         "files": {},
     }
 
 
-def _status(result: RunResult) -> str:
-    return "TimeLimitExceeded" if result.outcome == "timeout" else "Error"
+def _compiled(compiler: CompilerResult) -> dict[str, Any]:
+    ended = "Finished" if compiler.returncode is not None else "Error"
+    return {
+        "status": "TimeLimitExceeded" if compiler.timed_out else ended,
+        "execution_time": compiler.seconds,
+        "return_code": compiler.returncode,
+        "stdout": compiler.stdout,
+        "stderr": compiler.stderr,
+    }
+
+
+def _ran(result: RunResult) -> dict[str, Any]:
+    other = "TimeLimitExceeded" if result.outcome == "timeout" else "Error"
+    return {
+        "status": "Finished" if result.outcome == "exited" else other,
+        "execution_time": result.seconds,
+        "return_code": result.returncode,
+        "stdout": result.stdout,
+        "stderr": result.stderr or result.detail,
+    }
 
 
 def _path(name: str) -> str:

@@ -70,24 +70,43 @@ class ScoreRequest(_Strict):
 
 
 class RunRequest(_Strict):
-    """A Python program to run once, in a clean sandbox without a network."""
+    """A program to run once, in a clean sandbox without a network."""
 
     code: str
+    language: str = Field(default="python", description="As `Program` names it, such as cpp17.")
     stdin: str = ""
     files: dict[str, Base64] = Field(default_factory=dict, description="Path to base64 content.")
     timeout: float = Field(default=10.0, gt=0, le=600, description="Seconds of CPU time.")
+    compile_timeout: float = Field(
+        default=30.0, gt=0, le=600, description="Seconds of CPU time of the compiler."
+    )
     memory_mb: int | None = Field(default=None, ge=1)
+
+
+class CompilerResult(BaseModel):
+    """How a compiler ended."""
+
+    timed_out: bool = False
+    returncode: int | None = Field(
+        default=None, description="The exit status; null if it exceeded a limit."
+    )
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float | None = None
 
 
 class RunResult(BaseModel):
     """How a program ended."""
 
-    outcome: Literal["exited", "timeout", "oom", "killed", "truncated"]
+    outcome: Literal["exited", "timeout", "oom", "killed", "truncated", "compile_error"]
     returncode: int | None = Field(description="The exit status; null if it did not exit.")
     stdout: str = ""
     stderr: str = ""
     seconds: float | None = Field(default=None, description="From the start to the end.")
     detail: str = ""
+    compiler: CompilerResult | None = Field(
+        default=None, description="null: the language has no compiler."
+    )
 
     @classmethod
     def of(cls, ended: ProcessResult | Verdict) -> "RunResult":
@@ -111,7 +130,7 @@ class FusionRequest(BaseModel):
     code: str
     language: str
     stdin: str | None = ""
-    compile_timeout: float = 10.0
+    compile_timeout: float = Field(default=10.0, gt=0, le=600)
     run_timeout: float = Field(default=10.0, gt=0, le=600)
     memory_limit_MB: int = -1
     files: dict[str, Base64 | None] = Field(default_factory=dict)

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from sandboxkit import ConfigurationError, ProcessResult, SandboxError, Session
+from sandboxkit import SandboxError, Session
 from sandboxkit.integrations._training.tasks import task_of
-from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session, run_program
+from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
+from sandboxkit.integrations.serve import _source
 from sandboxkit.integrations.serve._admission import Admission
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._grading import GradingQueue
@@ -90,13 +91,10 @@ class Replica:
     def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
         """Start a program, or find the job of an equal request with the same key.
 
-        Raises BusyError, and ConfigurationError for a timeout that leaves no time for the start.
+        Raises BusyError, and ConfigurationError for an unknown language and for a timeout that leaves
+        no time for the start.
         """
-        if body.timeout >= self._config.deadline:
-            raise ConfigurationError(
-                f"timeout={body.timeout:g} is not below the service's deadline of "
-                f"{self._config.deadline:g} s"
-            )
+        _source.check(body, self._config.deadline)
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
 
     def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
@@ -138,23 +136,16 @@ class Replica:
             memory_mb=body.memory_mb or limits.memory_mb,
             deadline=self._config.deadline,
         )
-        ended: ProcessResult | Verdict
+        result: RunResult | Verdict
         try:
             async with asyncio.timeout(self._config.deadline):  # counts the queue as well
-                ended = await run_program(
-                    self._session,
-                    body.code,
-                    stdin=body.stdin.encode(),
-                    files=body.files,
-                    limits=limits,
-                )
+                result = await _source.ran(self._session, body, limits)
         except TimeoutError:
             detail = f"not run within deadline={self._config.deadline:g} s"
-            ended = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
-        if isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR:
-            self.metrics.outcomes.labels(client.name, ended.outcome.value).inc()
-            yield ended.detail
+            result = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        if isinstance(result, Verdict):
+            self.metrics.outcomes.labels(client.name, result.outcome.value).inc()
+            yield result.detail
             return
-        result = RunResult.of(ended)
         self.metrics.outcomes.labels(client.name, result.outcome).inc()
         yield result

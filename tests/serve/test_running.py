@@ -1,10 +1,12 @@
 """Programs over HTTP: our own shape, and SandboxFusion's."""
 
 import base64
+import shutil
 
 import httpx
 import pytest
 
+from sandboxkit.integrations.rewards.programs import LANGUAGES
 from tests.serve.conftest import Serve
 from tests.serve.graders import Hanging, Mortal
 
@@ -90,6 +92,86 @@ def test_what_sandbox_fusion_has_and_we_do_not_is_refused(
     answer = http.post(f"{local}/run_code", json=body)
     assert answer.status_code == 422
     assert named in answer.text
+
+
+CPP = """\
+#include <fstream>
+#include <iostream>
+int main() {
+    std::string word, line;
+    std::ifstream("a.txt") >> word;
+    std::getline(std::cin, line);
+    std::cout << word << line << std::endl;
+    return line == "!" ? 0 : 3;
+}
+"""
+
+
+@pytest.mark.parametrize(("stdin", "status"), [("!", "Success"), ("?", "Failed")])
+def test_a_compiled_program_has_a_result_of_its_compiler(
+    local: str, http: httpx.Client, stdin: str, status: str
+) -> None:
+    body = {"code": CPP, "language": "cpp", "stdin": stdin, "files": {"a.txt": encoded(b"hi")}}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert answer["status"] == status
+    assert answer["compile_result"]["status"] == answer["run_result"]["status"] == "Finished"
+    assert answer["compile_result"]["return_code"] == 0
+    assert answer["compile_result"]["execution_time"] > 0
+    assert answer["run_result"]["return_code"] == (0 if stdin == "!" else 3)
+    assert answer["run_result"]["stdout"] == f"hi{stdin}\n"
+
+
+def test_a_program_that_does_not_compile_is_not_run(local: str, http: httpx.Client) -> None:
+    body = {"code": "int main( {", "language": "cpp"}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert (answer["status"], answer["run_result"]) == ("Failed", None)
+    assert answer["compile_result"]["status"] == "Finished"
+    assert answer["compile_result"]["return_code"] == 1
+    assert "main.cpp:1" in answer["compile_result"]["stderr"]
+    own = http.post(f"{local}/v1/run", json=body).json()
+    assert (own["outcome"], own["compiler"]["returncode"]) == ("compile_error", 1)
+
+
+def test_a_compiler_that_takes_too_long_is_told_from_one_that_refuses(
+    local: str, http: httpx.Client
+) -> None:
+    code = (
+        "template<int N, int M> struct A { A<N - 1, 2 * M> a; A<N - 1, 2 * M + 1> b; };\n"
+        "template<int M> struct A<0, M> {};\n"
+        "int main() { return sizeof(A<25, 1>) == 1; }"
+    )
+    body = {"code": code, "language": "cpp", "compile_timeout": 1, "run_timeout": 50}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert (answer["status"], answer["run_result"]) == ("Failed", None), answer
+    assert answer["compile_result"]["status"] == "TimeLimitExceeded", answer
+
+
+def test_a_compiled_program_past_its_time_says_so(local: str, http: httpx.Client) -> None:
+    body = {"code": "int main() { for (;;); }", "language": "c", "run_timeout": 1}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert answer["compile_result"]["return_code"] == 0
+    assert answer["run_result"]["status"] == "TimeLimitExceeded"
+    assert answer["run_result"]["return_code"] is None
+
+
+def test_a_language_without_a_compiler_has_no_result_of_one(local: str, http: httpx.Client) -> None:
+    body = {"code": "read line; echo $((2 * line))", "language": "bash", "stdin": "21\n"}
+    answer = http.post(f"{local}/run_code", json=body).json()
+    assert (answer["status"], answer["compile_result"]) == ("Success", None)
+    assert answer["run_result"]["stdout"] == "42\n"
+
+
+def test_a_language_whose_toolchain_is_missing_is_named(local: str, http: httpx.Client) -> None:
+    missing = next(
+        each
+        for each in LANGUAGES
+        if each.name != "python"
+        and not any((shutil.which(tool) or "").startswith("/usr/bin/") for tool in each.tools)
+    )
+    answer = http.post(f"{local}/run_code", json={"code": "", "language": missing.name})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["error"] == "ConfigurationError"
+    assert f"for programs in {missing.name}" in answer.json()["detail"]
 
 
 def test_no_program_is_said_to_have_failed_when_the_backend_dies(

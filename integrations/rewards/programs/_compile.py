@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,6 +37,17 @@ class Compiled:
         return f"{FOLDER}/{self.language.program or self.language.source}"
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How a compilation ended: the program, or the verdict that says why there is none."""
+
+    answer: Compiled | Verdict
+    result: ProcessResult | None = None
+    """The compiler's end; None if there was no compiler, or it exceeded a limit."""
+    exceeded: Outcome | None = None
+    """The outcome of a compiler that exceeded a limit, such as TIMEOUT."""
+
+
 async def compiled(
     session: Session,
     language: Language,
@@ -47,33 +59,37 @@ async def compiled(
 
     `language` is bound to the source. A language without a compiler takes no sandbox.
     """
+    return (await build(session, language, code, limits, files)).answer
+
+
+async def build(
+    session: Session,
+    language: Language,
+    code: str,
+    limits: Limits,
+    files: Mapping[str, bytes] | None = None,
+) -> Build:
+    """Compile a source as `compiled` does, and return the compiler's own end as well."""
     source = code.encode(errors="surrogatepass")
     if not language.compile:
-        return Compiled(language, source, files or {})
-    given = {f"{FOLDER}/{name}": content for name, content in (files or {}).items()}
+        return Build(Compiled(language, source, files or {}))
+    given = {posixpath.join(FOLDER, name): content for name, content in (files or {}).items()}
 
-    async def attempt(sandbox: Sandbox, _: bool) -> Compiled | Verdict | NotStarted:
+    async def attempt(sandbox: Sandbox, _: bool) -> Build | Verdict:
         await sandbox.start()
         await sandbox.write_file(f"{FOLDER}/{language.source}", source)
         return await _compile(sandbox, language, limits)
 
-    answer = await Operation(retried(session, limits, attempt, given, forks_python=False))
-    if isinstance(answer, NotStarted):
+    ended = await Operation(retried(session, limits, attempt, given, forks_python=False))
+    if isinstance(ended, Verdict):
+        if ended.outcome is Outcome.INFRA_ERROR:
+            return Build(ended)
+        words = f"the compiler {_ENDS.get(ended.outcome, 'failed')}: {ended.detail}"
+        return Build(_error(words), exceeded=ended.outcome)
+    if ended.result is not None and ended.result.returncode in NOT_FOUND:
         lost = await require(session, language, limits)
-        return lost or _error(answer.words)
-    if isinstance(answer, Verdict) and answer.outcome not in (
-        Outcome.INFRA_ERROR,
-        Outcome.COMPILE_ERROR,
-    ):
-        return _error(f"the compiler {_ENDS.get(answer.outcome, 'failed')}: {answer.detail}")
-    return answer
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """A compiler that ended as if a command were missing, and its words."""
-
-    words: str
+        return Build(lost) if lost else ended
+    return ended
 
 
 _ENDS = {
@@ -83,11 +99,15 @@ _ENDS = {
 }
 
 
-async def _compile(
-    sandbox: Sandbox, language: Language, limits: Limits
-) -> Compiled | Verdict | NotStarted:
+async def _compile(sandbox: Sandbox, language: Language, limits: Limits) -> Build | Verdict:
+    # The driver of a compiler that reaches its own limit exits with a status like that of any error. So
+    # the sum of all processes is compared with `limits` first.
+    late = limits.timeout + 1
+    later = dataclasses.replace(
+        limits, timeout=late, wall=None, deadline=max(limits.deadline, late + 1)
+    )
     process = sandbox.exec(
-        limited(language.compile, limits, stack=False), output_limit=_WORDS, env=language.env
+        limited(language.compile, later, stack=False), output_limit=_WORDS, env=language.env
     )
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
@@ -103,12 +123,13 @@ async def _compile(
     if result.returncode:
         words = result.stderr.strip() or result.stdout.strip()
         words = shown(words or f"the compiler's status is {result.returncode}")
-        return NotStarted(words) if result.returncode in NOT_FOUND else _error(words)
+        return Build(_error(words), result)
     try:
         content = await sandbox.read_file(f"{FOLDER}/{language.program}", max_bytes=_PROGRAM)
     except SandboxFileError as error:
-        return _error(f"the compiler left no program of at most {_PROGRAM >> 20} MiB: {error}")
-    return Compiled(language, content)
+        words = f"the compiler left no program of at most {_PROGRAM >> 20} MiB: {error}"
+        return Build(_error(words), result)
+    return Build(Compiled(language, content), result)
 
 
 def _error(detail: str) -> Verdict:

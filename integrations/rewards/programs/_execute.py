@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,6 +37,7 @@ class ProgramInput:
     stdin: bytes = b""
     args: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    """By path; relative ones are in the program's folder."""
     outputs: tuple[str, ...] = ()
     """Names of files to read after the run."""
 
@@ -82,7 +84,7 @@ async def execute(
 async def place(sandbox: Sandbox, program: Compiled, files: Mapping[str, bytes]) -> None:
     """Write the program and the case's files into a pristine sandbox."""
     for name, content in {**program.files, **files}.items():
-        await sandbox.write_file(f"{FOLDER}/{name}", content)
+        await sandbox.write_file(posixpath.join(FOLDER, name), content)
     await sandbox.write_file(program.path, program.content, mode=0o555)
 
 
@@ -112,7 +114,7 @@ async def _end_floods(process: Process) -> None:
 
     It looks from time to time: reading along would cost more than many a case.
     """
-    while not process.stdout.truncated:
+    while not process.stdout.truncated:  # noqa: ASYNC110  # no event tells
         await asyncio.sleep(_LOOK)
     process.kill()
 

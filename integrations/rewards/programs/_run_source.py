@@ -1,0 +1,48 @@
+"""One run of a source in any language: compiled, and run once without any comparison."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from sandboxkit import Session
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._verdict import Verdict
+from sandboxkit.integrations.rewards.programs._compile import Build, build
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput, ProgramRun, execute
+from sandboxkit.integrations.rewards.programs._languages import Language, language_of
+
+_MEMORY_MB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """How a source was compiled and how its program ended."""
+
+    build: Build
+    ran: ProgramRun | None = None
+    """The run of the program; None if there is none."""
+
+
+async def run_source(
+    session: Session,
+    language: str | Language,
+    code: str,
+    given: ProgramInput,
+    limits: Limits,
+    compile_limits: Limits,
+) -> SourceRun:
+    """Compile a source in a pristine sandbox and run it once in another one.
+
+    The files of `given` are there for the compiler as well. The run time's own memory comes on top of
+    `limits`. Raises ConfigurationError for an unknown language, and where sandboxes lack its toolchain.
+    """
+    chosen = language_of(language)
+    memory = limits.memory_mb or _MEMORY_MB
+    compiler = dataclasses.replace(
+        compile_limits, memory_mb=max(chosen.compile_memory_mb, limits.memory_mb or 0)
+    )
+    bound = chosen.bound(code, max(memory // 2, 64))
+    built = await build(session, bound, code, compiler, given.files)
+    if isinstance(built.answer, Verdict):
+        return SourceRun(built)
+    room = dataclasses.replace(limits, memory_mb=memory + chosen.memory_extra_mb)
+    return SourceRun(built, await execute(session, built.answer, given, room))
