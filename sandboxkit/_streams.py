@@ -4,7 +4,7 @@ import builtins
 import codecs
 import io
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, NoReturn, TypeVar
 
@@ -14,7 +14,7 @@ from sandboxkit import _arguments, _forks, _loop
 from sandboxkit._operation import Operation
 from sandboxkit._pieces import Pieces
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.types import PtySize, StdinItem
+from sandboxkit.types import PtySize, StdinItem, WholeInput
 
 T = TypeVar("T")
 
@@ -286,7 +286,7 @@ def _lines(max_length: int) -> Callable[[bytes | None], list[str]]:
 
 def command_input(
     given: _arguments.Content | bool | None, *, open_: bool = False
-) -> tuple[Stdin | None, AsyncIterator[StdinItem] | None]:
+) -> tuple[Stdin | None, AsyncIterable[StdinItem] | None]:
     """Return the writable stdin, if any, and the items that the command reads.
 
     With `open_`, stdin is writable unless content is given.
@@ -295,9 +295,4 @@ def command_input(
     if checked is True or (open_ and not checked):
         live = Stdin()
         return live, live._items()
-    return None, _once(checked) if isinstance(checked, bytes) else None
-
-
-async def _once(data: bytes) -> AsyncIterator[StdinItem]:
-    if data:
-        yield data
+    return None, WholeInput(checked) if isinstance(checked, bytes) else None

@@ -1,6 +1,6 @@
 """Plain values shared by the SDK and the providers."""
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -37,6 +37,7 @@ __all__ = [
     "StdinItem",
     "StreamName",
     "Usage",
+    "WholeInput",
 ]
 
 Network = Literal["none", "internet"]
@@ -171,6 +172,17 @@ StdinItem = bytes | PtySize
 
 
 @dataclass(frozen=True, slots=True)
+class WholeInput:
+    """A command's input that is known from the start. A provider may send it along with the command."""
+
+    data: bytes
+
+    async def __aiter__(self) -> AsyncIterator[StdinItem]:
+        if self.data:
+            yield self.data
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command as a provider receives it; the core applies timeouts."""
 
@@ -182,7 +194,8 @@ class Command:
     user: str | None = None
     """The user to run as, or None for the sandbox's user."""
     stdin: AsyncIterable[StdinItem] | None = None
-    """The input, or None for the null device. The end of the iteration closes stdin."""
+    """The input, or None for the null device. The end of the iteration closes stdin. It is a `WholeInput`
+    where it is known from the start."""
     pty: PtySize | None = None
     """The initial size of a terminal to run on, or None for pipes. On a terminal all output is
     `stdout`."""

@@ -44,6 +44,7 @@ _PATIENCE = 120.0
 delays the answer by seconds; a frozen sandbox never answers."""
 _MOST_PROCESSORS = 64
 """Assumed maximum of CPUs of another machine: see `_processors`."""
+_HERE = os.cpu_count() or _MOST_PROCESSORS
 
 
 async def run(
@@ -345,8 +346,7 @@ def _processors(sandbox: Sandbox) -> int:
 
     A program that ran for less than its CPU time limit divided by them cannot have used it up.
     """
-    here = os.cpu_count() if sandbox.provider_name == "local" else None
-    return here or _MOST_PROCESSORS
+    return _HERE if sandbox.provider_name == "local" else _MOST_PROCESSORS
 
 
 def _timeout(detail: str) -> Verdict:

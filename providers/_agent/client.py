@@ -24,7 +24,14 @@ from sandboxkit.providers._agent.heartbeat import SILENT_AFTER, STARVED_AFTER, H
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
 
-__all__ = ["AgentClient", "AgentStream", "CallError", "ConnectionEndedError", "SilentError"]
+__all__ = [
+    "MOST_ALONG",
+    "AgentClient",
+    "AgentStream",
+    "CallError",
+    "ConnectionEndedError",
+    "SilentError",
+]
 
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
@@ -37,6 +44,9 @@ _BEGIN_PATIENCE = 60.0
 
 _FIRST_CALLS = bytes(range(1, 14))
 """The operations of an agent that does not list them."""
+
+MOST_ALONG = 8 << 10
+"""The largest data in bytes that are sent along with the frame that begins their request."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
@@ -149,6 +159,12 @@ class AgentStream:
             frame = frames.encode(Kind.DATA, self.number, bytes(view[:size]))
             await self._client.send_data(frame, self.number)
             view = view[size:]
+
+    def whole(self, data: bytes) -> bytes:
+        """Return the frames of all data of a new request, at most `MOST_ALONG` bytes, and of its end."""
+        self._room -= len(data)
+        content = frames.encode(Kind.DATA, self.number, data) if data else b""
+        return content + frames.encode(Kind.EOF, self.number)
 
     async def finish(self) -> None:
         """Tell the agent that no more data follows."""
@@ -273,6 +289,8 @@ class AgentClient:
 
     async def connected(self, seconds: float) -> bool:
         """Wait up to `seconds` while a broken connection is replaced; return whether it has ended."""
+        if not self._link.is_between:
+            return True
         with anyio.move_on_after(seconds) as waited:
             await self._link.connected()
         return not waited.cancelled_caught
@@ -337,8 +355,11 @@ class AgentClient:
         except BROKEN:
             return False  # the next read or write reports it
 
-    def open(self, kind: Kind, payload: bytes) -> AgentStream:
-        """Begin a request. Raises ConnectionEndedError, or ValueError if the payload is too large."""
+    def open(self, kind: Kind, payload: bytes, data: bytes | None = None) -> AgentStream:
+        """Begin a request. Raises ConnectionEndedError, or ValueError if the payload is too large.
+
+        `data` is all its data, at most `MOST_ALONG` bytes, which is sent along and finished.
+        """
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
         if len(payload) > frames.MAX_PAYLOAD:
@@ -346,7 +367,10 @@ class AgentClient:
                 f"a request of {len(payload)} bytes; {frames.MAX_PAYLOAD} is the limit"
             )
         stream = self._begun()
-        self.post(frames.encode(kind, stream.number, payload), stream.number)
+        sent = frames.encode(kind, stream.number, payload)
+        if data is not None:
+            sent += stream.whole(data)
+        self.post(sent, stream.number)
         self._pulse.watch()
         return stream
 

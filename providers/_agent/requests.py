@@ -12,7 +12,12 @@ import anyio
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
-from sandboxkit.providers._agent.client import AgentClient, AgentStream, CallError
+from sandboxkit.providers._agent.client import (
+    MOST_ALONG,
+    AgentClient,
+    AgentStream,
+    CallError,
+)
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
@@ -25,6 +30,7 @@ from sandboxkit.types import (
     Interpreter,
     PtySize,
     StdinItem,
+    WholeInput,
 )
 
 __all__ = [
@@ -136,17 +142,24 @@ async def execute(
     group is visible inside. An owner that can read the group from outside fills them in, and
     decides the ending of a command that died of SIGKILL.
     """
+    stdin = command.stdin
+    along = stdin.data if isinstance(stdin, WholeInput) and len(stdin.data) <= MOST_ALONG else None
     try:
-        stream = client.open(Kind.EXEC, exec_payload(command, code))
+        stream = client.open(Kind.EXEC, exec_payload(command, code), along)
     except ValueError as error:
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
-    return await follow(stream, command, output)
+    return await follow(stream, command, output, fed=along is not None)
 
 
-async def follow(stream: AgentStream, command: Command, output: Output) -> Exit:
-    """Feed and read a command whose EXEC was sent, as `execute` does; cancelling it kills the command."""
+async def follow(
+    stream: AgentStream, command: Command, output: Output, *, fed: bool = False
+) -> Exit:
+    """Feed and read a command whose EXEC was sent, as `execute` does; cancelling it kills the command.
+
+    `fed` says that its input was sent as well.
+    """
     try:
-        if command.stdin is None:
+        if command.stdin is None or fed:
             return await _collect(stream, output)
         status: Exit | None = None
         try:

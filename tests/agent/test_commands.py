@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.types import PtySize, StdinItem
+from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
+from sandboxkit.types import PtySize, StdinItem, WholeInput
 from tests.agent.conftest import Box, Run
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,33 @@ async def test_stdin_is_delivered_completely_then_closed(box: Box) -> None:
     data = bytes(range(256)) * 8192
     run = await box.exec("cat", stdin=items(data, b"end"))
     assert run.stdout == data + b"end"
+
+
+@pytest.mark.parametrize("size", [0, 1, MOST_ALONG, MOST_ALONG + 1, 1 << 20])
+async def test_a_stdin_that_is_known_is_delivered_completely_then_closed(
+    box: Box, size: int
+) -> None:
+    data = bytes(range(1, 251)) * (size // 250 + 1)
+    run = await box.exec("cat", stdin=WholeInput(data[:size]))
+    assert run.stdout == data[:size]
+
+
+async def test_a_short_stdin_is_sent_with_its_command(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, sent = AgentClient.post, list[int]()
+
+    def post(self: AgentClient, frame: bytes, stream: int) -> None:
+        sent.append(stream)
+        send(self, frame, stream)
+
+    async def never(self: AgentClient, frame: bytes, stream: int) -> None:
+        raise AssertionError("data was sent apart")
+
+    monkeypatch.setattr(AgentClient, "post", post)
+    monkeypatch.setattr(AgentClient, "send_data", never)
+    assert (await box.exec("cat", stdin=WholeInput(b"short"))).stdout == b"short"
+    assert len(sent) == 1
 
 
 async def test_stdin_is_empty_by_default(box: Box) -> None:
