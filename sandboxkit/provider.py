@@ -249,6 +249,15 @@ class Provider(ABC):
         """
         return None
 
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage | None:
+        """Return what the sandbox has used since its creation, for the ledger; the default is `usage`.
+
+        Unlike `usage` it includes what was used before a reset, and the agent. It is called at intervals,
+        and with `last` once more just before the deletion: then leave out what would take long, such as
+        `memory_bytes`. Raises `SandboxNotFoundError` or `SandboxTerminatedError` once the sandbox has ended.
+        """
+        return await self.usage(sandbox_id)
+
     async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
         """Start the interpreter that `run_python` forks, before anything else runs in the sandbox.
 

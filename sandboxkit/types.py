@@ -302,6 +302,10 @@ class Usage:
     processes: int | None
     memory_bytes: int | None
     """Resident memory of all processes; a shared page counts once for each process."""
+    sent_bytes: int | None = None
+    """Bytes that this process has sent to the sandbox's agent, including what frames add."""
+    received_bytes: int | None = None
+    """Bytes that this process has received from the sandbox's agent, including what frames add."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,6 +287,11 @@ class AgentClient:
             raise
         return self
 
+    @property
+    def moved(self) -> tuple[int, int]:
+        """How many bytes were sent and received so far."""
+        return self._link.moved
+
     async def connected(self, seconds: float) -> bool:
         """Wait up to `seconds` while a broken connection is replaced; return whether it has ended."""
         if not self._link.is_between:

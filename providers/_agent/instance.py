@@ -36,8 +36,25 @@ class Instance:
     """Identifies this run of its agent: a restarted agent has another value."""
     connecting: "asyncio.Task[AgentClient] | None" = None
     progress: BusyDetector = field(default_factory=BusyDetector)
+    replaced: tuple[int, int] = 0, 0
+    """How many bytes went to and came from its agent over clients that others have replaced."""
     before: ProcessorTimes = ProcessorTimes(0.0, 0.0)
     """The sandbox's usage at the last reset."""
+
+    def moved(self) -> tuple[int, int]:
+        """Return how many bytes went to its agent and came from it, over all connections of this process."""
+        clients = {
+            id(client): client for client in (self.client, self.lifeline) if client is not None
+        }
+        counts = [self.replaced, *(client.moved for client in clients.values())]
+        return sum(sent for sent, _ in counts), sum(received for _, received in counts)
+
+    def replace_client(self) -> None:
+        """Forget a client that has ended, but not what went over it."""
+        if self.client is not None and self.client is not self.lifeline:
+            (sent, received), (more, again) = self.replaced, self.client.moved
+            self.replaced = sent + more, received + again
+        self.client = None
 
     async def disconnect(self) -> None:
         """Close the connections to its agent. This ends an owned, attached sandbox. Idempotent."""

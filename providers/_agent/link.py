@@ -122,6 +122,11 @@ class Link:
         """The task that waits in a stream's `receive`; `give_up` wakes it."""
         self._given_up = False
 
+    @property
+    def moved(self) -> tuple[int, int]:
+        """How many bytes of the stream were sent and received; bytes that are sent again count once."""
+        return self._sent, self._received
+
     def open(self) -> None:
         """Send the session's opening with the next data, unless the greeting was the opening.
 

@@ -35,6 +35,7 @@ from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.providers._agent.link import Greeting
+from sandboxkit.providers._agent.metering import read_usage
 from sandboxkit.providers._agent.ports import PortsProvider
 from sandboxkit.providers._agent.refusals import refused
 from sandboxkit.types import Command, Exit, FileInfo, Interpreter, SandboxState, Usage
@@ -249,7 +250,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
 
     async def _reached(self, instance: InstanceT) -> AgentClient:
         sandbox_id = instance.id
-        instance.client = None
+        instance.replace_client()
         try:
             with anyio.fail_after(_CONNECT_PATIENCE):
                 stream = await self._connect(sandbox_id)
@@ -465,11 +466,22 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         if starved is not None:
             starved = max(starved - (before.starved or 0.0), 0.0)
         return Usage(
-            processor_seconds=max(total.processor - before.processor, 0.0),
-            starved_seconds=starved,
-            processes=usage.processes,
-            memory_bytes=usage.resident,
+            max(total.processor - before.processor, 0.0),
+            starved,
+            usage.processes,
+            usage.resident,
+            *self._known(sandbox_id).moved(),
         )
+
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
+        instance, counted = self._known(sandbox_id), self._whole_processor_seconds(sandbox_id)
+        if not last and instance.lifeline is not None and instance.lifeline.ended is not None:
+            raise await self.why_ended(sandbox_id)
+        return await read_usage(instance, counted, last=last)
+
+    def _whole_processor_seconds(self, sandbox_id: str) -> float | None:
+        """Return the host's count for sandbox and agent, if it can be read at once, else None."""
+        return self._processor_seconds(sandbox_id)
 
     def _so_far(self, sandbox_id: str, usage: requests.ProcessorUsage) -> ProcessorTimes:
         used, exact = usage.processor / 1e9, usage.exact

@@ -383,6 +383,9 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
     def _agent_pid(self, instance: DockerInstance) -> int | None:
         return self._ways.pid(instance.way)
 
+    def _whole_processor_seconds(self, sandbox_id: str) -> float | None:
+        return self._ways.processor_seconds(self._known(sandbox_id).way)
+
     def _grace(self, stream: ByteStream) -> float:
         # The daemon, or the network to it, may break a stream; a direct stream cannot break.
         return _GRACE if isinstance(stream, AttachStream) else 0.0

@@ -27,6 +27,7 @@ from sandboxkit.types import (
     SnapshotKind,
     StdinItem,
     StreamName,
+    Usage,
 )
 
 _T = TypeVar("_T")
@@ -182,6 +183,10 @@ class RecordingProvider(Relay):
             call = self.begin("check", None, {"spec": spec})
             call.write({"error": self.encoder.error(error)})
             raise
+
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage | None:
+        """See `Provider.metered`; it is not written down, because a replay uses nothing."""
+        return await self._inner.metered(sandbox_id, last=last)
 
     def waiting(self) -> builtins.list[str]:
         """See `Provider.waiting`; it is not written down."""
