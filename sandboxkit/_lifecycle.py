@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +26,9 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, SandboxSpec, StreamName
+
+if TYPE_CHECKING:
+    from sandboxkit.ledger import Ledger, SandboxMeter
 
 T = TypeVar("T")
 
@@ -74,6 +77,8 @@ class SessionContext:
     """Returns, for error messages, which sandboxes use the session's room."""
     mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
+    ledger: "Ledger | None" = None
+    """Where it is written down what the session's sandboxes use; None: nowhere."""
     moved: float = field(default_factory=time.monotonic)
     """When a life last started running or ended (monotonic seconds)."""
 
@@ -115,6 +120,8 @@ class Lifecycle:
         """How many consecutive attempts to delete the sandbox failed."""
         self.room: Release | None = None
         """Releases the sandbox's room under the session's caps; None if it has none."""
+        self.meter: SandboxMeter | None = None
+        """Measures, from the creation to the deletion, what the sandbox uses."""
         self._exists = sandbox_id
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""
         self._start: Work | None = None
@@ -306,6 +313,8 @@ class Lifecycle:
         """Note that the sandbox ended by itself and release its room; `stop()` removes leftovers."""
         if self.state is State.RUNNING:
             self._to(State.ENDED)
+            if self.meter is not None:
+                self.meter.stop()
             self._cancel_attached()
             self.context.throttle.room()
             self.leave_room()
@@ -375,6 +384,7 @@ class Lifecycle:
         self.room, other.room = other.room, None
         self.made, self.renewed, self.jobs = other.made, other.renewed, other.jobs
         self._exists, other._exists = other._exists, None
+        self.meter, other.meter = other.meter, None
         other._to(State.STOPPED)
         self.context.lives.discard(other)
         self.context.lives.add(self)
@@ -391,6 +401,10 @@ class Lifecycle:
                         self.provider, self.context.mark(self.spec), first
                     )
                     self.made = self.renewed = time.monotonic()
+                    if self.context.ledger is not None:
+                        self.meter = self.context.ledger.begin(
+                            self.provider, self.spec, self._exists
+                        )
                 await self._prepare(fresh)
             if limit.cancelled_caught:
                 raise self.late(f"start_timeout={seconds:g} s")
@@ -469,6 +483,9 @@ class Lifecycle:
     async def _delete(self) -> None:
         if self._exists is not None:
             self._cancel_attached()
+            meter, self.meter = self.meter, None
+            if meter is not None:
+                await meter.end()
             await self.provider.delete(self._exists)
             self._exists, self.failures = None, 0
             self.context.throttle.room()

@@ -38,6 +38,7 @@ from sandboxkit._states import WITHOUT_ROOM, State
 from sandboxkit._work import Work, start_detached
 from sandboxkit.display.signatures import spelled_out, with_options
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.ledger import _ledger
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
@@ -105,6 +106,7 @@ class Session:
         kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
         self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
         context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
+        context.ledger = _ledger.of_process() if replay is None else None
         self._context, self._sandboxes = context, context.lives
         self._reconciler = Reconciler(self._provider, context, self.id, self._limiter)
         context.look = self._reconciler.look
@@ -395,6 +397,8 @@ class Session:
             try:
                 if sandbox.spec.detach:
                     sandbox.leave_room()  # it lives on, and its end will not be noticed here
+                    if sandbox.meter is not None:
+                        await sandbox.meter.end()
                 elif stopping := sandbox.stop():
                     await asyncio.shield(stopping)
             except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
@@ -414,6 +418,8 @@ class Session:
             await attached.undo()
         if self._sweep is not None:
             await self._sweep.undo()
+        if self._context.ledger is not None:
+            await self._context.ledger.settle()
         what = f"{len(errors)} sandboxes could not be stopped" if errors else "closing failed"
         if self._owns_provider:
             try:

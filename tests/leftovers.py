@@ -49,6 +49,8 @@ def _states(foreign: set[str]) -> Iterator[str]:
                 owner = json.loads((path / "meta.json").read_text())["tags"].get(_OWNER, "")
             except (OSError, ValueError):
                 owner = ""
+            if path.name.startswith("ledger.sqlite3"):
+                continue  # kept on purpose, by day; SQLite's journal is beside it
             if path.name in ("snapshots", "snapshot-records") and not os.listdir(path):
                 continue
             if _is_foreign(owner):

@@ -32,6 +32,7 @@ from sandboxkit.cli import (
     stop,
     tasks,
     top,
+    usage,
     volumes,
 )
 from sandboxkit.cli._text import safe_line
@@ -75,6 +76,7 @@ _VERBS = (
     bake,
     doctor,
     top,
+    usage,
     grpo,
     tasks,
     mcp,

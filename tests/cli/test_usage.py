@@ -25,6 +25,7 @@ VERBS = (
     "volumes",
     "doctor",
     "top",
+    "usage",
     "grpo",
     "tasks",
 )

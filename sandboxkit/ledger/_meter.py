@@ -1,0 +1,109 @@
+"""SandboxMeter: turns readings of one sandbox's counters into amounts for the ledger."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import anyio
+
+from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
+from sandboxkit.ledger._amounts import Amounts
+from sandboxkit.provider import Provider
+from sandboxkit.types import Usage
+
+_log = logging.getLogger("sandboxkit")
+
+_READ_SECONDS = 1.0
+"""How long (s) a reading may take; it delays the deletion of a sandbox whose agent does not answer."""
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.25, 30.0
+"""The interval (s) between readings: the sandbox's age, between these bounds."""
+
+
+class SandboxMeter:
+    """Measures one sandbox from its creation to its end. Used on the background loop only.
+
+    Between two readings memory is taken to change evenly; after the last one it stays as it was.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        sandbox_id: str,
+        charge: Callable[[Amounts], None],
+        ended: Callable[["SandboxMeter"], None],
+    ) -> None:
+        """`charge` takes what was used since the last charge; `ended` is called once, at the end."""
+        self._provider, self._id = provider, sandbox_id
+        self._charge, self._ended = charge, ended
+        self._began = self._charged = time.monotonic()
+        self._until: float | None = None
+        """When the sandbox ended by itself (monotonic seconds)."""
+        self._processor: tuple[float, float] = (self._began, 0.0)
+        self._bytes: tuple[float, int, int] = (self._began, 0, 0)
+        self._memory: float | None = None
+        """The resident memory (bytes) at the last reading that had it."""
+        self.due = self._began + _FIRST_SECONDS
+        """When the next reading is due (monotonic seconds)."""
+        charge(Amounts(starts=1))
+
+    async def read(self) -> None:
+        """Read the counters and charge what was used. A sandbox that is gone is charged no further."""
+        usage = await self._reading(last=False)
+        now = self._now()
+        self.due = now + min(max(now - self._began, _FIRST_SECONDS), _LONGEST_SECONDS)
+        if self._until is None:
+            self._count(now, usage)
+
+    def stop(self) -> None:
+        """Note that the sandbox has ended by itself, or is left to itself: time is charged up to now."""
+        if self._until is None:
+            self._finish(None)
+
+    async def end(self) -> None:
+        """Read the counters for the last time, just before the sandbox's deletion, and charge them."""
+        usage: Usage | None = None
+        try:
+            usage = await self._reading(last=True)
+        finally:
+            self._finish(usage)
+
+    def _finish(self, usage: Usage | None) -> None:
+        self._until = self._now()
+        self._count(self._until, usage)
+        self._ended(self)
+
+    async def _reading(self, *, last: bool) -> Usage | None:
+        try:
+            with anyio.move_on_after(_READ_SECONDS):
+                return await self._provider.metered(self._id, last=last)
+        except (SandboxNotFoundError, SandboxTerminatedError):
+            self.stop()
+        except Exception as error:  # noqa: BLE001 - no sandbox may fail for it; it is logged
+            _log.debug("what sandbox %s uses could not be read: %s", self._id, error)
+        return None
+
+    def _now(self) -> float:
+        return time.monotonic() if self._until is None else self._until
+
+    def _count(self, now: float, usage: Usage | None) -> None:
+        amounts = Amounts(sandbox_seconds=max(now - self._charged, 0.0))
+        memory = None if usage is None else usage.memory_bytes
+        before = self._memory
+        if memory is not None or before is not None:
+            known = [float(each) for each in (before, memory) if each is not None]
+            amounts.memory_known = amounts.sandbox_seconds
+            amounts.memory_byte_seconds = amounts.sandbox_seconds * sum(known) / len(known)
+            self._memory = known[-1]
+        if usage is not None and usage.processor_seconds is not None:
+            since, seen = self._processor
+            amounts.processor_known = max(now - since, 0.0)
+            amounts.processor_seconds = max(usage.processor_seconds - seen, 0.0)
+            self._processor = now, usage.processor_seconds
+        if usage is not None and usage.sent_bytes is not None and usage.received_bytes is not None:
+            since, sent, received = self._bytes
+            amounts.bytes_known = max(now - since, 0.0)
+            amounts.sent_bytes = max(usage.sent_bytes - sent, 0)
+            amounts.received_bytes = max(usage.received_bytes - received, 0)
+            self._bytes = now, usage.sent_bytes, usage.received_bytes
+        self._charged = max(now, self._charged)
+        self._charge(amounts)

@@ -1,0 +1,109 @@
+"""The ledger's sums are those of the kernel's control groups, within 2 %."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Session
+from tests.docker_here import require_docker
+from tests.ledger.conftest import Totals
+
+GROUPS = Path("/sys/fs/cgroup")
+WITHIN = 0.02
+BURN = "import os, time\nfor _ in range(3): os.fork()\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
+"""Eight processes burn CPU time; most are orphans at the end."""
+HOLD = "held = b'x' * (600 << 20); print(len(held), flush=True); import time; time.sleep(60)"
+
+
+def group_file(sandbox_id: str, provider: str, controller: str, v1: str, v2: str) -> Path:
+    """The file of the sandbox's own control group, in the hierarchy that this machine has."""
+    name = sandbox_id
+    if provider == "docker":
+        command = ["docker", "inspect", "--format", "{{.Id}}", sandbox_id]
+        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    single = (GROUPS / "cgroup.controllers").exists()
+    root, file = (GROUPS, v2) if single else (GROUPS / controller, v1)
+    (found,) = {path.resolve() for path in root.glob(f"**/*{name}*/{file}")}
+    return found
+
+
+def processor_seconds(file: Path) -> float:
+    text = file.read_text()
+    if text.strip().isdecimal():
+        return int(text) / 1e9
+    return int(text.split("usage_usec ")[1].split()[0]) / 1e6
+
+
+def resident(file: Path) -> int:
+    for line in file.read_text().splitlines():
+        name, value = line.split()
+        if name in ("total_rss", "anon"):
+            return int(value)
+    raise AssertionError(file)
+
+
+@pytest.fixture(params=["local", "docker"])
+def provider(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "docker":
+        require_docker()
+    return name
+
+
+def test_processor_seconds_are_the_control_groups(provider: str, used: Totals) -> None:
+    counted = 0.0
+    with Session(provider, tags="run:42") as session:
+        for _ in range(2):
+            sandbox = session.sandbox()
+            sandbox.exec(["python3", "-c", BURN]).result(60)
+            time.sleep(0.5)
+            sandbox.exec(["python3", "-c", "sum(range(10 ** 7))"]).result(60)
+            assert sandbox.id is not None
+            file = group_file(sandbox.id, provider, "cpuacct", "cpuacct.usage", "cpu.stat")
+            counted += processor_seconds(file)
+            sandbox.stop().result(60)
+    found = used(run="42")
+    assert counted > 1.0
+    assert found.processor_seconds == pytest.approx(counted, rel=WITHIN)
+    assert found.processor_known == pytest.approx(found.sandbox_seconds, rel=WITHIN)
+    assert found.starts == 2
+
+
+def test_memory_seconds_are_the_control_groups(provider: str, used: Totals) -> None:
+    with Session(provider, tags="run:42", memory_mb=1024) as session:
+        sandbox = session.sandbox()
+        sandbox.start().result(60)
+        assert sandbox.id is not None
+        file = group_file(sandbox.id, provider, "memory", "memory.stat", "memory.stat")
+        process = sandbox.exec(["python3", "-c", HOLD])
+        before, counted, began = time.monotonic(), 0.0, time.monotonic()
+        while (now := time.monotonic()) < began + 10:
+            counted += resident(file) * (now - before)
+            before = now
+            time.sleep(0.02)
+        assert process.poll() is None
+        sandbox.stop().result(60)
+        process.exception(60)
+    found = used(run="42")
+    assert counted > 5 * (600 << 20)
+    assert found.memory_byte_seconds == pytest.approx(counted, rel=WITHIN)
+    assert found.memory_known == pytest.approx(found.sandbox_seconds, rel=WITHIN)
+
+
+def test_sandbox_seconds_and_bytes_are_what_was_asked_for(provider: str, used: Totals) -> None:
+    with Session(provider, tags="run:42") as session:
+        sandbox = session.sandbox()
+        sandbox.start().result(60)
+        began = time.monotonic()
+        sandbox.write_file("/tmp/sent", b"s" * 3_000_000).result(60)
+        sandbox.exec(["head", "-c", "5000000", "/dev/zero"]).result(60)
+        time.sleep(1.5)
+        took = time.monotonic() - began
+        sandbox.stop().result(60)
+    found = used(run="42")
+    assert took <= found.sandbox_seconds <= took + 0.5
+    assert found.sent_bytes == pytest.approx(3_000_000, rel=WITHIN)
+    assert found.received_bytes == pytest.approx(5_000_000, rel=WITHIN)
+    assert found.bytes_known == pytest.approx(found.sandbox_seconds, rel=WITHIN)

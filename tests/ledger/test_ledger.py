@@ -1,0 +1,317 @@
+"""The ledger has what many processes used, whatever happens to them or to its file."""
+
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import Session
+from sandboxkit.ledger import Amounts, LedgerFile
+from sandboxkit.ledger._store import OTHER, RowKey
+from sandboxkit.testing import FakeProvider
+from sandboxkit.types import Usage
+from tests.ledger.conftest import Totals
+
+_SECONDS = 60.0
+
+
+def program(code: str) -> list[str]:
+    begin = """
+        import os, sys, time
+        from sandboxkit import Session
+        from sandboxkit.testing import FakeProvider
+    """
+    return [sys.executable, "-c", textwrap.dedent(begin) + textwrap.dedent(code)]
+
+
+def run_program(
+    code: str, *, before: list[str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*(before or []), *program(code)],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+
+
+def test_tags_are_summed_apart_and_together(used: Totals) -> None:
+    with Session(FakeProvider(), tags="run:42") as session:
+        for kind in ("a", "a", "b"):
+            session.run(["true"], tags=["run:42", f"kind:{kind}"]).result(_SECONDS)
+    with Session(FakeProvider(), tags="run:43") as session:
+        session.run(["true"]).result(_SECONDS)
+    assert used(run="42").starts == 3
+    assert used(run="42", kind="a").starts == 2
+    assert used().starts == 4
+    assert 0 < used(kind="b").sandbox_seconds < used(run="42").sandbox_seconds
+
+
+def test_what_a_provider_cannot_tell_is_not_known(used: Totals) -> None:
+    with Session(FakeProvider()) as session:
+        session.run(["sleep", "0.5"]).result(_SECONDS)
+    found = used()
+    assert found.sandbox_seconds > 0.5
+    assert (found.processor_known, found.memory_known, found.bytes_known) == (0, 0, 0)
+
+
+class CountedProvider(FakeProvider):
+    """A FakeProvider whose sandboxes have used what the test says; it counts the readings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings = 0
+        self.usage_now = Usage(None, None, None, None)
+        self.error: Exception | None = None
+
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
+        self.readings += 1
+        if self.error is not None:
+            raise self.error
+        return self.usage_now
+
+
+def test_a_command_costs_no_reading_and_no_write(ledger: LedgerFile) -> None:
+    provider = CountedProvider()
+    with Session(provider) as session, session.sandbox() as sandbox:
+        sandbox.exec(["true"]).result(_SECONDS)
+        began, before = time.monotonic(), provider.readings
+        for _ in range(100):
+            sandbox.exec(["true"]).result(_SECONDS)
+        took, readings = time.monotonic() - began, provider.readings - before
+    # At 0.25, 0.5, 1, 2, 4 s ...
+    assert readings <= 5 + took / 30
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError("gone")])
+def test_a_provider_that_cannot_be_read_fails_no_sandbox(error: Exception, used: Totals) -> None:
+    provider = CountedProvider()
+    provider.error = error
+    with Session(provider) as session:
+        assert session.run(["sleep", "0.4"]).result(_SECONDS).returncode == 0
+    assert used().sandbox_seconds > 0.4
+    assert used().processor_known == 0
+
+
+def test_a_start_that_fails_after_the_creation_is_charged_its_time(used: Totals) -> None:
+    with Session(FakeProvider()) as session, pytest.raises(Exception, match="/dev/null"):
+        session.run(["true"], files={"/dev/null/x": b""}).result(_SECONDS)
+    assert used().starts == 1
+
+
+def test_a_sandbox_of_a_pool_is_charged_once_to_its_tags(used: Totals) -> None:
+    with Session("local", tags="run:42", pool=1, reuse="reset", profile="strict") as session:
+        for _ in range(4):
+            session.run_python("sum(range(3 * 10 ** 6))").result(_SECONDS)
+        reset = session.pool_stats().reset
+    found = used(run="42")
+    assert reset > 0
+    assert found.starts < 4
+    assert found.processor_seconds > 0.2  # also what was used before the resets
+    assert found.processor_known == pytest.approx(found.sandbox_seconds, rel=0.02)
+
+
+@contextmanager
+def locked(ledger: LedgerFile) -> Iterator[None]:
+    """Hold the file as another writer that hangs."""
+    ledger.add({}, seconds=1)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+
+
+def test_a_locked_file_is_said_once_and_its_amounts_come_later(
+    ledger: LedgerFile, used: Totals, caplog: pytest.LogCaptureFixture
+) -> None:
+    with locked(ledger), caplog.at_level(logging.WARNING, "sandboxkit"):
+        for _ in range(2):
+            began = time.monotonic()
+            with Session(FakeProvider()) as session:
+                assert session.run(["true"]).result(_SECONDS).returncode == 0
+                assert time.monotonic() - began < 3
+    (record,) = [each for each in caplog.records if "ledger" in each.getMessage()]
+    assert "database is locked" in record.getMessage()
+    assert str(ledger.path) in record.getMessage()
+    with Session(FakeProvider()) as session:
+        session.run(["true"]).result(_SECONDS)
+    assert used().starts == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small file system")
+def test_a_full_disk_is_said_once_and_fails_no_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    monkeypatch.setenv("SANDBOXKIT_LEDGER", str(full / "ledger.sqlite3"))
+    fill = f"mount -t tmpfs -o size=16k none {full} && cat /dev/zero > {full}/rest 2>/dev/null; "
+    code = """
+        for _ in range(2):
+            with Session(FakeProvider()) as session:
+                print(session.run(["echo", "fine"]).result().stdout, end="", flush=True)
+    """
+    done = run_program(code, before=["unshare", "--mount", "sh", "-c", fill + 'exec "$@"', "sh"])
+    assert done.stdout == "fine\nfine\n", done.stderr
+    assert done.stderr.count("cannot be written to the ledger") == 1
+    assert "full" in done.stderr.replace(str(full), "")
+
+
+def test_a_file_that_is_no_ledger_is_said_and_fails_no_sandbox(
+    ledger: LedgerFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.path.write_bytes(b"something else " * 100)
+    with caplog.at_level(logging.WARNING, "sandboxkit"), Session(FakeProvider()) as session:
+        assert session.run(["true"]).result(_SECONDS).returncode == 0
+    assert "not a database" in caplog.text
+    assert ledger.path.read_bytes().startswith(b"something else")
+
+
+def test_many_processes_write_at_once_and_nothing_is_lost(used: Totals) -> None:
+    code = """
+        for _ in range(10):
+            with Session(FakeProvider(), tags="run:42") as session:
+                for _ in range(3):
+                    session.run(["true"]).result(60)
+    """
+    with_all = [
+        subprocess.Popen(program(code), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(8)
+    ]
+    outputs = [process.communicate(timeout=_SECONDS)[0] for process in with_all]
+    assert outputs == [""] * 8
+    assert used(run="42").starts == 8 * 30
+
+
+def test_children_forked_while_the_file_is_written_have_a_ledger_of_their_own(used: Totals) -> None:
+    code = """
+        import threading
+        from pathlib import Path
+        from sandboxkit.ledger import _ledger, Amounts, LedgerFile
+        from sandboxkit.ledger._store import RowKey
+
+        def work(count):
+            with Session(FakeProvider()) as session:
+                for _ in range(count):
+                    session.run(["true"]).result(60)
+
+        ended = False
+        def write():  # as fast as it can, so that each fork meets a write
+            while not ended:
+                _ledger._add(LedgerFile(Path(os.environ["SANDBOXKIT_LEDGER"])), {RowKey("2026-01-01", "x", "{}"): Amounts()})
+
+        work(1)
+        writer = threading.Thread(target=write)
+        writer.start()
+        children = []
+        for _ in range(10):
+            child = os.fork()
+            if not child:
+                work(2)
+                os._exit(0)
+            children.append(child)
+        ended = True
+        writer.join()
+        statuses = [os.waitpid(child, 0)[1] for child in children]
+        assert statuses == [0] * 10, statuses
+        work(1)
+    """
+    done = run_program(code)
+    assert done.returncode == 0, done.stderr
+    assert used().starts == 22
+
+
+def test_a_killed_process_loses_at_most_one_interval(used: Totals) -> None:
+    code = """
+        session = Session("local", tags="run:42")
+        sandbox = session.sandbox()
+        sandbox.exec(["true"]).result(60)
+        print("started", flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(program(code), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(3.5)  # readings at 0.25, 0.5, 1 and 2 s; each is written within a second
+        process.send_signal(signal.SIGKILL)
+    found = used(run="42")
+    assert found.starts == 1
+    assert 1.9 < found.sandbox_seconds < 4.5
+    assert found.memory_known > 1.9
+
+
+def test_a_sandbox_that_ended_by_itself_is_charged_no_further(used: Totals) -> None:
+    with Session("local", lifetime=1.0) as session:
+        sandbox = session.sandbox()
+        sandbox.start().result(_SECONDS)
+        time.sleep(5)  # the next reading after the end is at most 4 s after the start
+        sandbox.stop().result(_SECONDS)
+    assert 1.0 <= used().sandbox_seconds < 4.5
+
+
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SANDBOXKIT_LEDGER", "off")
+    with Session(FakeProvider()) as session:
+        session.run(["true"]).result(_SECONDS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_uses_nothing(used: Totals, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    with Session(FakeProvider(), record=file) as session:
+        session.run(["true"]).result(_SECONDS)
+    assert used().starts == 1
+    assert [
+        line
+        for line in file.read_text().splitlines()
+        if "usage" in json.loads(line).get("call", "")
+    ] == []
+    with Session(replay=file) as session:
+        session.run(["true"]).result(_SECONDS)
+    assert used().starts == 1
+
+
+def test_the_file_stays_small_however_many_tags_there_are(ledger: LedgerFile) -> None:
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    for part in range(3):
+        numbers = range(part * 10_000, (part + 1) * 10_000)
+        rows = {RowKey(day, "x", f'{{"n": "{number}"}}'): Amounts(starts=1) for number in numbers}
+        ledger.add(rows, seconds=5)
+    ledger.add({RowKey(day, "x", '{"n": "7"}'): Amounts(starts=1)}, seconds=5)
+    found = ledger.entries({})
+    assert len(found) == 20_001
+    assert sum(entry.amounts.starts for entry in found) == 30_001
+    (other,) = [entry for entry in found if entry.tags == json.loads(OTHER)]
+    assert other.amounts.starts == 10_000
+    (seventh,) = ledger.entries({"n": "7"})
+    assert seventh.amounts.starts == 2
+
+
+def test_old_days_are_removed(ledger: LedgerFile) -> None:
+    days = [
+        time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400 * ago)) for ago in (0, 9, 500)
+    ]
+    ledger.add({RowKey(day, "x", "{}"): Amounts(starts=1) for day in days}, seconds=5)
+    assert [entry.day for entry in ledger.entries({})] == [days[1], days[0]]
+    assert ledger.prune(days[0]) == 1
+    assert [entry.day for entry in ledger.entries({})] == [days[0]]
+
+
+def test_importing_sandboxkit_does_not_import_sqlite() -> None:
+    code = "import sandboxkit, sys; print([name for name in sys.modules if 'sqlite' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
