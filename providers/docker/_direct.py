@@ -83,7 +83,7 @@ class DirectConnections:
             way.pid = _process_in_cgroup(way.container_id) or _first_process(way.container_id)
         return way.pid
 
-    def processor_seconds(self, way: ShortWay) -> float | None:
+    def processor_seconds(self, way: DirectRoute) -> float | None:
         """Return the CPU time (s) of all the container's processes so far; None if it is counted elsewhere."""
         if way.container_id is None or not self._is_here():
             return None
