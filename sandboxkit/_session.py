@@ -418,8 +418,6 @@ class Session:
             await attached.undo()
         if self._sweep is not None:
             await self._sweep.undo()
-        if self._context.ledger is not None:
-            await self._context.ledger.settle()
         what = f"{len(errors)} sandboxes could not be stopped" if errors else "closing failed"
         if self._owns_provider:
             try:

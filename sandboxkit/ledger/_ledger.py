@@ -11,7 +11,8 @@ from pathlib import Path
 
 import anyio
 
-from sandboxkit import _tags
+from sandboxkit import _exit, _tags
+from sandboxkit._operation import Operation
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger._amounts import Amounts
 from sandboxkit.ledger._meter import SandboxMeter
@@ -31,7 +32,7 @@ _ROWS = 10_000
 _WAIT_SECONDS = 0.2
 """How long (s) one attempt waits for other writers. A fork waits as long for it."""
 _CLOSE_ATTEMPTS = 25
-"""How often the end of a session tries to write while others write."""
+"""How often the end of the process tries to write while others write."""
 
 
 class Ledger:
@@ -98,8 +99,8 @@ class Ledger:
             written = await self._write()
             pause = _WRITE_SECONDS if written else min(2 * pause, _LONGEST_PAUSE)
 
-    async def settle(self) -> None:
-        """Write what is left, as a session ends. What cannot be written by then is tried again later."""
+    async def aclose(self) -> None:
+        """Write what is left, as the process ends. What cannot be written is tried again while it lives."""
         for _ in range(_CLOSE_ATTEMPTS):
             if await self._write() or not self._busy:
                 break
@@ -152,7 +153,20 @@ def of_process() -> Ledger | None:
         return None
     if path is None:
         return None
-    return _ledgers.setdefault(path, Ledger(LedgerFile(path)))
+    if path not in _ledgers:
+        _ledgers[path] = Ledger(LedgerFile(path))
+        _exit.register_backend(_ledgers[path])
+    return _ledgers[path]
+
+
+def flush() -> Operation[None]:
+    """Write now what the sandboxes of this process have used; otherwise it takes a second, or its end."""
+
+    async def write() -> None:
+        for ledger in tuple(_ledgers.values()):
+            await ledger.aclose()
+
+    return Operation(write())
 
 
 def _add(file: LedgerFile, rows: Mapping[RowKey, Amounts]) -> None:

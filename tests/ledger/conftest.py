@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit.ledger import Amounts, LedgerFile, totals
+from sandboxkit.ledger import Amounts, LedgerFile, flush, totals
 
 Totals = Callable[..., Amounts]
 
@@ -22,6 +22,7 @@ def used(ledger: LedgerFile) -> Totals:
     """Return what the ledger has for these tags."""
 
     def sums(**tags: str) -> Amounts:
+        flush().result(60)
         return totals(ledger.entries(tags))
 
     return sums
