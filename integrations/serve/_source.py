@@ -2,15 +2,16 @@
 
 import dataclasses
 
-from sandboxkit import ConfigurationError, ProcessResult, Session
+from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, run_program
-from sandboxkit.integrations.rewards.programs import language_of
-from sandboxkit.integrations.rewards.programs._compile import Build
-from sandboxkit.integrations.rewards.programs._execute import ProgramInput
-from sandboxkit.integrations.rewards.programs._run_source import run_source
+from sandboxkit.integrations.rewards.programs import (
+    ProgramInput,
+    SourceRun,
+    language_of,
+    run_source,
+)
 from sandboxkit.integrations.serve._models import CompilerResult, RunRequest, RunResult
 
-_ENDED = (Outcome.PASSED, Outcome.RUNTIME_ERROR)
 _PYTHON = "python"
 
 
@@ -34,39 +35,29 @@ async def ran(session: Session, body: RunRequest, limits: Limits) -> RunResult |
     stdin = body.stdin.encode()
     if language_of(body.language).name == _PYTHON:
         ended = await run_program(session, body.code, stdin=stdin, files=body.files, limits=limits)
-        return _unknown(ended) or RunResult.of(ended)
+        if isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR:
+            return ended
+        return RunResult.of(ended)
     compiling = dataclasses.replace(limits, timeout=body.compile_timeout, wall=body.compile_timeout)
     given = ProgramInput(stdin, files=body.files)
-    source = await run_source(session, body.language, body.code, given, limits, compiling)
-    run = source.ran
-    answer = source.build.answer if run is None else run.verdict or run.result
-    assert isinstance(answer, Verdict | ProcessResult)
-    if lost := _unknown(answer):
-        return lost
-    result = _compile_error(answer) if run is None else _result(answer, run.result)
-    return result.model_copy(update={"compiler": _compiler(source.build)})
+    run = await run_source(session, body.language, body.code, given, limits, compiling)
+    if run.verdict is not None and run.verdict.outcome is Outcome.INFRA_ERROR:
+        return run.verdict
+    return _result(run).model_copy(update={"compiler": _compiler(run)})
 
 
-def _unknown(ended: ProcessResult | Verdict) -> Verdict | None:
-    lost = isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR
-    return ended if isinstance(ended, Verdict) and lost else None
-
-
-def _result(ended: ProcessResult | Verdict, result: ProcessResult | None) -> RunResult:
-    if result is not None and (isinstance(ended, ProcessResult) or ended.outcome in _ENDED):
+def _result(run: SourceRun) -> RunResult:
+    result, verdict = run.result, run.verdict
+    if verdict is None or (verdict.outcome is Outcome.RUNTIME_ERROR and result is not None):
+        assert result is not None
         return RunResult.of(result)
-    if isinstance(ended, Verdict) and ended.outcome is Outcome.RUNTIME_ERROR:
-        return RunResult(outcome="killed", returncode=None, detail=ended.detail)
-    return RunResult.of(ended)
+    if verdict.outcome is Outcome.RUNTIME_ERROR:  # ended by SIGKILL, in another sandbox as well
+        return RunResult(outcome="killed", returncode=None, detail=verdict.detail)
+    return RunResult.of(verdict)
 
 
-def _compile_error(ended: ProcessResult | Verdict) -> RunResult:
-    assert isinstance(ended, Verdict)
-    return RunResult(outcome="compile_error", returncode=None, detail=ended.detail)
-
-
-def _compiler(build: Build) -> CompilerResult | None:
-    result = build.result
+def _compiler(run: SourceRun) -> CompilerResult | None:
+    result, exceeded = run.compiler, run.compiler_exceeded
     if result is not None:
         return CompilerResult(
             returncode=result.returncode,
@@ -74,8 +65,6 @@ def _compiler(build: Build) -> CompilerResult | None:
             stderr=result.stderr,
             seconds=result.duration,
         )
-    if build.exceeded is None:
+    if exceeded is None or run.verdict is None:
         return None
-    assert isinstance(build.answer, Verdict)
-    late = build.exceeded is Outcome.TIMEOUT
-    return CompilerResult(timed_out=late, stderr=build.answer.detail)
+    return CompilerResult(timed_out=exceeded is Outcome.TIMEOUT, stderr=run.verdict.detail)

@@ -12,6 +12,7 @@ from sandboxkit.integrations.rewards.programs._checkers import (
     UnorderedLinesChecker,
 )
 from sandboxkit.integrations.rewards.programs._doctor import LanguageReport, check_languages
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput
 from sandboxkit.integrations.rewards.programs._languages import LANGUAGES, Language, language_of
 from sandboxkit.integrations.rewards.programs._loaders import (
     load_apps,
@@ -21,6 +22,7 @@ from sandboxkit.integrations.rewards.programs._loaders import (
 )
 from sandboxkit.integrations.rewards.programs._packages import load_icpc, load_polygon
 from sandboxkit.integrations.rewards.programs._program import Program
+from sandboxkit.integrations.rewards.programs._run_source import SourceRun, run_source
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 __all__ = [
@@ -36,6 +38,8 @@ __all__ = [
     "LinesChecker",
     "Mark",
     "Program",
+    "ProgramInput",
+    "SourceRun",
     "TokensChecker",
     "UnorderedLinesChecker",
     "check_languages",
@@ -46,4 +50,5 @@ __all__ = [
     "load_live_code_bench",
     "load_polygon",
     "load_taco",
+    "run_source",
 ]

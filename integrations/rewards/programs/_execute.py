@@ -37,7 +37,7 @@ class ProgramInput:
     stdin: bytes = b""
     args: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By path; relative ones are in the program's folder."""
+    """Files by path. Relative paths start in the program's folder."""
     outputs: tuple[str, ...] = ()
     """Names of files to read after the run."""
 

@@ -3,11 +3,11 @@
 import dataclasses
 from dataclasses import dataclass
 
-from sandboxkit import Session
+from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._verdict import Verdict
-from sandboxkit.integrations.rewards.programs._compile import Build, build
-from sandboxkit.integrations.rewards.programs._execute import ProgramInput, ProgramRun, execute
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards.programs._compile import build
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 
 _MEMORY_MB = 1024
@@ -17,9 +17,14 @@ _MEMORY_MB = 1024
 class SourceRun:
     """How a source was compiled and how its program ended."""
 
-    build: Build
-    ran: ProgramRun | None = None
-    """The run of the program; None if there is none."""
+    compiler: ProcessResult | None
+    """The compiler's end; None for a language without one, and if it exceeded a limit."""
+    compiler_exceeded: Outcome | None = None
+    """The outcome of a compiler that exceeded a limit, such as TIMEOUT."""
+    result: ProcessResult | None = None
+    """The program's end; None if it did not run or exceeded a limit."""
+    verdict: Verdict | None = None
+    """What went wrong: the compilation, a limit, a signal or status, or the infrastructure."""
 
 
 async def run_source(
@@ -30,7 +35,7 @@ async def run_source(
     limits: Limits,
     compile_limits: Limits,
 ) -> SourceRun:
-    """Compile a source in a pristine sandbox and run it once in another one.
+    """Compile a source in a pristine sandbox and run it once in another one, without comparing anything.
 
     The files of `given` are there for the compiler as well. The run time's own memory comes on top of
     `limits`. Raises ConfigurationError for an unknown language, and where sandboxes lack its toolchain.
@@ -43,6 +48,7 @@ async def run_source(
     bound = chosen.bound(code, max(memory // 2, 64))
     built = await build(session, bound, code, compiler, given.files)
     if isinstance(built.answer, Verdict):
-        return SourceRun(built)
+        return SourceRun(built.result, built.exceeded, verdict=built.answer)
     room = dataclasses.replace(limits, memory_mb=memory + chosen.memory_extra_mb)
-    return SourceRun(built, await execute(session, built.answer, given, room))
+    ran = await execute(session, built.answer, given, room)
+    return SourceRun(built.result, result=ran.result, verdict=ran.verdict)
