@@ -29,6 +29,7 @@ from sandboxkit.types import Command, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
     from sandboxkit.ledger import Ledger, SandboxMeter
+    from sandboxkit.telemetry._telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class SessionContext:
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
     ledger: "Ledger | None" = None
     """Where it is written down what the session's sandboxes use; None: nowhere."""
+    telemetry: "Telemetry | None" = None
+    """To whom waits for room are told; None: nobody."""
     moved: float = field(default_factory=time.monotonic)
     """When a life last started running or ended (monotonic seconds)."""
 
@@ -418,6 +421,8 @@ class Lifecycle:
         if self.state is State.QUEUED:
             self.context.look(self)
         fresh = await self.take_room()
+        if self.state is State.QUEUED and self.context.telemetry is not None:
+            self.context.telemetry.waited(self, time.monotonic() - self.since)
         if self.state is State.QUEUED:  # after stop(), the next checkpoint undoes the start
             self._to(State.STARTING)
         return fresh

@@ -22,6 +22,7 @@ from sandboxkit import (
     _owners,
     _registry,
     _tags,
+    telemetry,
 )
 from sandboxkit._foreign_names import foreign_names
 from sandboxkit._lifecycle import Lifecycle, SessionContext
@@ -106,6 +107,9 @@ class Session:
         kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
         self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
         context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
+        context.telemetry = telemetry.active()
+        if context.telemetry is not None:
+            context.telemetry.instrument(self._provider)
         context.ledger = _ledger.of_process() if replay is None else None
         self._context, self._sandboxes = context, context.lives
         self._reconciler = Reconciler(self._provider, context, self.id, self._limiter)
