@@ -1,4 +1,4 @@
-"""Reaching sandboxes without a session: one provider of each name for the whole process."""
+"""Access to sandboxes without a session, through one provider object per process and name."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What a pool does next: which start gets a sandbox or room, which sandbox is evicted or created."""
+"""The pool's decisions: which start gets a sandbox or room, and which sandbox is evicted or created."""
 
 import asyncio
 import dataclasses
@@ -38,7 +38,7 @@ class PoolRequest:
 
 
 class Preparation(Enum):
-    """How a sandbox of the pool gets ready; the values are reasons for evictions where that fails."""
+    """A step that makes a pooled sandbox ready. If it fails, its value is the reason for the eviction."""
 
     MADE = "could not be made"
     RESET = "no reset"
@@ -49,8 +49,8 @@ class Bucket:
     """The pool's sandboxes of one spec, and the starts that wait for one or for room."""
 
     def __init__(self, spec: SandboxSpec | None, counted: bool) -> None:
-        """`spec` is None if its sandboxes are not kept: their starts only need room. `counted` says
-        whether the sandboxes count towards the session's caps."""
+        """`spec` is None for starts that only need room, because their sandboxes are not pooled.
+        `counted`: the sandboxes count towards the session's caps."""
         self.pooled, self.counted = spec is not None, counted
         self.spec = dataclasses.replace(
             spec or SandboxSpec(), files={}, start_timeout=None, egress=None
@@ -62,12 +62,12 @@ class Bucket:
         self.lent = 0
         """How many sandboxes callers hold, or create in room that this bucket gave them."""
         self.requests: deque[PoolRequest] = deque()
-        self.asked_at = self.asked_before = float("-inf")
-        """When the last start asked for this spec, and when the start before it did."""
+        self.used_at = self.used_before = float("-inf")
+        """The times of the last two starts with this spec, the last one first (monotonic seconds)."""
         self.error: Exception | None = None
         """The error of the newest background creation, if it failed."""
         self.not_before = 0.0
-        """When the next background creation may begin."""
+        """When the next background creation may begin (monotonic seconds)."""
 
     @property
     def making(self) -> int:
@@ -85,9 +85,9 @@ class Bucket:
         """How many requests need room because no sandbox is being created or reset for them."""
         return max(0, len(self.requests) - len(self.coming))
 
-    def ask(self, now: float) -> None:
-        """Record that a start asks for this spec."""
-        self.asked_before, self.asked_at = self.asked_at, now
+    def record_use(self, now: float) -> None:
+        """Record a start with this spec at the time `now` (monotonic seconds)."""
+        self.used_before, self.used_at = self.used_at, now
 
     def made(self, error: Exception | None, now: float) -> None:
         """Record how a background creation ended; after an error, delay the next one."""
@@ -96,16 +96,16 @@ class Bucket:
 
 
 class Do(Enum):
-    """The kinds of steps."""
+    """The kinds of pool steps; the values describe them."""
 
     SERVE = "give the first request the newest ready sandbox, or else room under the caps"
     CREATE = "acquire room under the caps and create a sandbox in it"
     CHECK = "check a ready sandbox and renew its lifetime"
-    EVICT = "delete a sandbox that nobody has"
+    EVICT = "delete a sandbox that no caller uses"
 
 
 class PoolStep(NamedTuple):
-    """One thing to do in a bucket; `life` is the sandbox to check or evict."""
+    """One step in a bucket. `life` is the sandbox to check or evict, and `why` the reason."""
 
     do: Do
     bucket: Bucket
@@ -123,14 +123,14 @@ class PoolState:
     def __init__(
         self, own: SandboxSpec, bounds: tuple[int, int], at_once: int, throttle: AdmissionThrottle
     ) -> None:
-        """`own` is the spec of the session. `bounds` are the least number of sandboxes kept of it and
-        the most kept of all specs. `at_once` caps background creations at a time."""
+        """`own` is the session's spec. `bounds` are the minimum of pooled sandboxes of this spec and
+        the maximum over all specs. `at_once` caps concurrent background creations."""
         self._least, self.most = bounds
         self._at_once, self._throttle = at_once, throttle
         self._buckets: dict[tuple[object, ...], Bucket] = {}
         self.own = self.of(own, counted=True)
         self.leaving = 0
-        """How many evicted sandboxes are being deleted, whose room will be free."""
+        """How many evicted sandboxes are being deleted; each will free its room."""
         self.room = True
         """Whether the caps may have room. A step that finds none sets it to False."""
 
@@ -167,13 +167,13 @@ class PoolState:
     def aged(self, now: float, *, wanted: bool) -> Iterator[PoolStep]:
         """Evict unwanted and old sandboxes, and check those past half their lifetime.
 
-        `wanted` says that another session waits for room that this one may have.
+        `wanted`: another session waits for room that this session could free.
         """
         ready = [each for each in self._buckets.values() if each.counted and each.ready]
         if wanted and ready:  # before a check of that sandbox makes it busy
             yield _evict(ready[0], "room for another session")
         for key, bucket in tuple(self._buckets.items()):
-            idle, lifetime = now > bucket.asked_at + _IDLE_SECONDS, bucket.spec.lifetime
+            idle, lifetime = now > bucket.used_at + _IDLE_SECONDS, bucket.spec.lifetime
             if idle:
                 bucket.target = self._least_of(bucket)
             for life in tuple(bucket.ready):
@@ -188,13 +188,13 @@ class PoolState:
                 del self._buckets[key]
 
     def may_come(self, bucket: Bucket) -> bool:
-        """Return whether a bucket will get more sandboxes, once what is going on has ended."""
+        """Return whether a bucket can still get more sandboxes, now or after the steps in progress."""
         busy = self.leaving or self.lacking or any(each.coming for each in self.all())
         short = bucket.have < bucket.target and (not self._full() or self._replaceable(bucket))
         return bool(bucket.coming or (short and (busy or not self._throttle.is_open)))
 
     def _serve(self, buckets: list[Bucket]) -> Iterator[PoolStep]:
-        """Give out sandboxes and room, first come, first served; then make room for the others."""
+        """Give sandboxes and room to requests in order of arrival; then make room for the rest."""
         for bucket in buckets:
             while bucket.requests and (bucket.ready or (bucket.lacking and not bucket.counted)):
                 yield PoolStep(Do.SERVE, bucket)
@@ -204,9 +204,9 @@ class PoolState:
             yield from self._make_room()
 
     def _make_room(self) -> Iterator[PoolStep]:
-        """Evict sandboxes that no request waits for, of the least recently used specs first."""
+        """Evict sandboxes that no request waits for, starting with the least recently used specs."""
         spare = [each for each in self.all() if each.counted and (each.ready or each.coming)]
-        for bucket in sorted(spare, key=lambda each: each.asked_at):
+        for bucket in sorted(spare, key=lambda each: each.used_at):
             making = [life for life, why in bucket.coming.items() if why is Preparation.MADE]
             unclaimed = max(0, len(bucket.coming) - len(bucket.requests))
             for life in (*bucket.ready, *making[:unclaimed]):
@@ -215,9 +215,9 @@ class PoolState:
                 yield PoolStep(Do.EVICT, bucket, life, "room for another")
 
     def _fill(self, now: float) -> Iterator[PoolStep]:
-        """Create missing sandboxes, of the most recently used specs first."""
+        """Create missing sandboxes, starting with the most recently used specs."""
         short = [each for each in self.all() if each.counted and each.have < each.target]
-        for bucket in sorted(short, key=lambda each: -each.asked_at):
+        for bucket in sorted(short, key=lambda each: -each.used_at):
             while bucket.have < bucket.target and now >= bucket.not_before:
                 making = sum(each.making for each in self.all())
                 careful = bucket.error is not None or self._throttle.running > making
@@ -242,14 +242,14 @@ class PoolState:
     def _oldest(self) -> Bucket | None:
         """Return the least recently used bucket that may give up a ready sandbox, or None."""
         may = [each for each in self.all() if each.ready and each.have > self._least_of(each)]
-        return min(may, key=lambda each: each.asked_at, default=None)
+        return min(may, key=lambda each: each.used_at, default=None)
 
     def _replaceable(self, bucket: Bucket) -> Bucket | None:
         """Return the bucket that gives up a ready sandbox so that `bucket` gets another one, or None."""
         oldest = self._oldest()
         if oldest is None or oldest is bucket:
             return None
-        lower = oldest.asked_at < bucket.asked_before or bucket.have < self._least_of(bucket)
+        lower = oldest.used_at < bucket.used_before or bucket.have < self._least_of(bucket)
         return oldest if lower else None
 
 

@@ -1,7 +1,7 @@
 """Clean-up: deletion of sandboxes that their owners left behind.
 
-`sweep` deletes the sandboxes that its caller selects. `sweep_strays` runs automatically, beside
-the first start of each session whose sandboxes are on this machine. It deletes a sandbox only if
+`sweep` deletes the sandboxes that its caller selects. `sweep_strays` runs automatically, in parallel
+to the first start of each session whose sandboxes are on this machine. It deletes a sandbox only if
 its owner was a process of this machine that is gone, and its lifetime has passed by both clocks
 (see _owners). It never touches a sandbox with a live or unknown owner, or with lifetime left:
 that sandbox ends with its lifetime, or by `sandboxkit cleanup`. It also deletes expired snapshots.
@@ -41,10 +41,11 @@ async def sweep_snapshots(
     older_than: float | None = None,
     dry_run: bool = False,
 ) -> list[SnapshotInfo]:
-    """Delete the snapshots that have expired, or, with `tags` or `older_than` (s), all that match these.
+    """Delete expired snapshots; with `tags` or `older_than` (s), delete all snapshots that match these.
 
-    Return the deleted snapshots; with `dry_run`, delete nothing and return those that would be deleted. One
-    in use stays. Other failures are raised together as one ExceptionGroup, after all were tried.
+    Return the deleted snapshots; with `dry_run`, delete nothing and return those that would be deleted.
+    Snapshots in use are kept. Every deletion is attempted; other failures are raised together as one
+    ExceptionGroup.
     """
     now, removed = time.time(), []
     errors: list[Exception] = []
@@ -77,9 +78,10 @@ async def sweep(
     older_than: float | None = None,
     dry_run: bool = False,
 ) -> list[SandboxInfo]:
-    """Delete the sandboxes that carry all `tags` and are at least `older_than` seconds old. With
-    `expired` or `orphans`, delete only those that are one of these. Return the deleted sandboxes;
-    with `dry_run`, delete nothing and return those that would be deleted.
+    """Delete the sandboxes that carry all `tags` and are at least `older_than` seconds old.
+
+    With `expired` or `orphans`, delete only expired sandboxes, orphans, or either. Return the deleted
+    sandboxes; with `dry_run`, delete nothing and return those that would be deleted.
 
     Every deletion is attempted; failures are raised together as one ExceptionGroup.
     """

@@ -148,7 +148,7 @@ async def stat(provider: Runner, sandbox_id: str, path: str) -> FileInfo:
     """See `Provider.stat`."""
     infos = _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT, most=_CHUNK), path)
     if len(infos) != 1:
-        raise SandboxFileError(f"{path!r}: the sandbox's find(1) describes no file", path=path)
+        raise SandboxFileError(f"{path!r}: the sandbox's find(1) printed no file", path=path)
     return infos[0]
 
 
@@ -165,7 +165,7 @@ def _parse(output: bytes, path: str) -> list[FileInfo]:
             numbers = int(size), int(mode, 8), float(mtime)
         except ValueError as error:
             raise SandboxFileError(
-                f"{path!r}: the sandbox's find(1) answers {line[:80]!r}", path=path
+                f"{path!r}: the sandbox's find(1) printed {line[:80]!r}", path=path
             ) from error
         kind_of_file = _TYPES.get(kind, FileType.OTHER)
         infos.append(FileInfo(posixpath.normpath(name), kind_of_file, *numbers))
@@ -182,7 +182,8 @@ async def _sh(
     keep: Callable[[bytes], Awaitable[None]] | None = None,
     most: int = 0,
 ) -> bytes:
-    """Run a script and return the first `most` bytes of its stdout; `keep` receives all of it instead.
+    """Run a shell script on `path` and return the first `most` bytes of its stdout. With the callback
+    `keep`, pass all stdout to it and return b"".
 
     Raises SandboxFileNotFoundError or SandboxFileError for the script's exit statuses.
     """

@@ -17,15 +17,15 @@ class FirstCommand:
         self._withdrawn = False
 
     def claim(self) -> bool:
-        """Note that the command is about to be sent; return False if it must not be sent."""
+        """Record that the command is about to be sent; return False if it must not be sent."""
         self.sent = not self._withdrawn
         return self.sent
 
     def refuted(self) -> None:
-        """Note proof that the command was not started and never will be; it may be claimed again."""
+        """Record proof that the command was not started and never will be; it may be claimed again."""
         self.sent = False
 
     def withdraw(self) -> bool:
-        """Forbid to send the command; return False if it may have been sent already."""
+        """Forbid sending the command; return False if it may have been sent already."""
         self._withdrawn = True
         return not self.sent

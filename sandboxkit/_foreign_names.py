@@ -1,4 +1,4 @@
-"""Attributes that callers know from subprocess or another SDK: the error names ours."""
+"""Error messages for attribute names of subprocess or other SDKs: they name our replacement."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,7 +7,8 @@ ClassT = TypeVar("ClassT", bound=type[Any])  # Any: classes with any constructor
 
 
 def foreign_names(**ours: str) -> Callable[[ClassT], ClassT]:
-    """Return a decorator: for a missing attribute of the class, AttributeError says what to use instead."""
+    """Return a class decorator. `ours` maps a missing attribute to its replacement, which the
+    AttributeError then names."""
 
     def decorated(cls: ClassT) -> ClassT:
         def missing(self: object, name: str) -> object:

@@ -52,7 +52,8 @@ def fork(
 ) -> Operation[list[S | SandboxError]]:
     """Start `n` sandboxes from the files of a sandbox; see `Sandbox.fork`.
 
-    `make` returns a sandbox that has not started. `by_id` says that the sandbox was reached by its id.
+    `make` returns a sandbox that has not started, and its lifecycle. `by_id`: the sandbox was reached by
+    its id, so its options are unknown, and ConfigurationError is raised.
     """
     life.refuse_ended()
     _arguments.integer("n", n)

@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from sandboxkit import _forks
 from sandboxkit._limiter import Release
-from sandboxkit._states import STOP_ASKED, TRANSITIONS, State
+from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit._work import UndoneError, Work
 from sandboxkit.errors import (
@@ -49,7 +49,7 @@ class PoolInterface(Protocol):
         ...
 
     async def give_back(self, life: "Lifecycle") -> bool:
-        """Take over the sandbox of a life that ends; return False if it must be deleted instead."""
+        """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
         ...
 
     def left(self, life: "Lifecycle") -> None:
@@ -59,21 +59,21 @@ class PoolInterface(Protocol):
 
 @dataclass(slots=True, eq=False)
 class SessionContext:
-    """State and callbacks shared by all lives of one session."""
+    """State and callbacks shared by the lifecycles of all sandboxes of one session."""
 
     counted: bool = True
     """Whether the sandboxes count towards the session's caps."""
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
     pool: "PoolInterface | None" = None
-    """Gives room; None for sandboxes that were made elsewhere, which need none."""
+    """Grants room. None for sandboxes that another process made: they need no room."""
     attached: set[Work] = field(default_factory=set)
-    """Background work that ends when the session is closed, whatever becomes of its sandbox."""
+    """Background work that ends when the session is closed, even if its sandbox lives on."""
     lives: "set[Lifecycle]" = field(default_factory=set)
-    """Lives that may still have something at the backend, except sandboxes made elsewhere."""
+    """Lifecycles whose sandbox may still exist at the backend, except sandboxes reached by their id."""
     begins: "Callable[[Lifecycle], None]" = lambda _: None
     """Called before each start; it raises to refuse the start."""
     look: "Callable[[Lifecycle], None]" = lambda _: None
-    """Asks the session's reconciler to check a life soon; see `Reconciler.look`."""
+    """Makes the session's reconciler check a sandbox soon; see `Reconciler.look`."""
     full: Callable[[], str] = str
     """Returns, for error messages, which sandboxes use the session's room."""
     mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
@@ -83,7 +83,7 @@ class SessionContext:
     telemetry: "Telemetry | None" = None
     """To whom waits for room are told; None: nobody."""
     moved: float = field(default_factory=time.monotonic)
-    """When a life last started running or ended (monotonic seconds)."""
+    """When a sandbox of the session last started running or ended (monotonic seconds)."""
 
 
 class Lifecycle:
@@ -91,8 +91,8 @@ class Lifecycle:
 
     All callers that wait for a start share it. When the last of them gives up, the start is undone
     and its room is released; the next use starts again. If undoing fails, the leftover keeps its
-    room until the reconciler or `stop()` removes it. With a pool, a life may start with a pooled
-    sandbox and return it when it stops; another life then owns the sandbox.
+    room until the reconciler or `stop()` removes it. With a pool, a start may take a pooled sandbox,
+    and a stop may return it; another Lifecycle object then owns the sandbox.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Lifecycle:
         """The caller's line that made the sandbox, such as "train.py:12"; "" for a pooled one."""
         self.state = State.NEW if sandbox_id is None else State.RUNNING
         self.since = time.monotonic()
-        """When the life entered its current state (monotonic seconds)."""
+        """When the current state began (monotonic seconds)."""
         self.made = self.renewed = 0.0
         """When the sandbox was created, and when its lifetime last began (monotonic seconds)."""
         self.equip: Callable[[str], Awaitable[None]] | None = None
-        """The last step of a start, given the sandbox's id: it brings what works through this process."""
+        """The last step of a start, called with the sandbox's id: it starts the sandbox's egress proxy."""
         self.after: Callable[[Lifecycle], Awaitable[None]] | None = None
-        """The last step of a stop, when nothing of the sandbox is left."""
+        """Called at the end of a stop, after the sandbox was removed."""
         self.pooled = True
         """Whether the sandbox may come from a pool."""
         self.jobs = 0
-        """How many earlier lives used this sandbox."""
+        """How many jobs this sandbox served before."""
         self.failures = 0
         """How many consecutive attempts to delete the sandbox failed."""
         self.room: Release | None = None
@@ -132,7 +132,7 @@ class Lifecycle:
         """The command of the caller that began the start, until a sandbox is created for it."""
         self._stopping: asyncio.Task[None] | None = None
         self._wanted = 0 if sandbox_id is None else 1
-        """How many callers received the id, the maker of a given sandbox among them."""
+        """How many callers received the id; an id passed to the constructor counts as one."""
         self._calls: set[anyio.CancelScope] = set()
         self._no_calls = asyncio.Event()
         self._attached: set[Work] = set()
@@ -141,7 +141,7 @@ class Lifecycle:
     @property
     def stopped(self) -> bool:
         """Whether `stop()` was called."""
-        return self.state in STOP_ASKED
+        return self.state in STOP_REQUESTED
 
     def refuse_ended(self) -> None:
         """Raise SandboxTerminatedError after `stop()`, and ConfigurationError in a forked child."""
@@ -179,7 +179,8 @@ class Lifecycle:
         return await self.during(await self.started(), work)
 
     async def during(self, sandbox_id: str, work: Callable[[str], Awaitable[T]]) -> T:
-        """Run `work`. If the sandbox may return to a pool, `stop()` cancels the work."""
+        """Run `work` with the sandbox's id. If the sandbox may return to a pool, `stop()` cancels the
+        work, which then raises SandboxTerminatedError."""
         try:
             if self.spec.reuse == "never":
                 return await work(sandbox_id)
@@ -201,9 +202,9 @@ class Lifecycle:
     async def attach(
         self, work: Callable[[str], Awaitable[None]], starting: str | None = None
     ) -> Work:
-        """Run `work` in the background. It is cancelled when the sandbox stops or its session closes.
+        """Run `work` in the background until the sandbox stops or its session closes.
 
-        `starting` is the id of the sandbox if it is just starting; otherwise start it if needed.
+        `starting` is the id of a sandbox whose start is in progress. None: start the sandbox if needed.
         """
         sandbox_id = await self.started() if starting is None else starting
         attached = Work(lambda: self.during(sandbox_id, work))
@@ -215,8 +216,8 @@ class Lifecycle:
     async def started(self, command: Command | None = None) -> str:
         """Wait until the sandbox runs and return its id; start it if needed.
 
-        `command` is what the caller executes then. If this call begins the start, the command may be
-        sent along with it; OutcomeUnknownError is raised if the start fails and it may have run.
+        `command` is the caller's next command. If this call begins the start, the command may be sent
+        along with it. Raises OutcomeUnknownError if that start fails and the command may have run.
         """
         while True:
             self.refuse_ended()
@@ -265,7 +266,7 @@ class Lifecycle:
         )
 
     async def _recall(self, command: Command, start: Work) -> None:
-        """End a command that was sent with the start and whose caller has given up since."""
+        """End a command that was sent with the start, after its caller was cancelled."""
         if self.state is not State.RUNNING or self.id is None:
             start.cancel()  # the command ends with the sandbox; other callers start another one
         elif not self._wanted:
@@ -276,7 +277,7 @@ class Lifecycle:
                 await self.provider.exec(self.id, command, _drop)
 
     def lost(self) -> None:
-        """Note that a caller of `started` was cancelled before it received the id."""
+        """Record that a caller of `started` was cancelled before it received the id."""
         self._wanted -= 1
         if not self._wanted:
             self._undo()
@@ -301,7 +302,7 @@ class Lifecycle:
             self._unstarted()
 
     def _unstarted(self) -> None:
-        """Set the state after an undone or failed start, by whether something is left of it."""
+        """Set the state after an undone or failed start: LEFT_OVER if its sandbox still exists, else NEW."""
         if self.stopped:
             return  # _end() goes on from here
         if self._exists is None:
@@ -313,7 +314,7 @@ class Lifecycle:
             self.context.look(self)
 
     def ended(self) -> None:
-        """Note that the sandbox ended by itself and release its room; `stop()` removes leftovers."""
+        """Record that the sandbox ended by itself, and release its room; `stop()` removes leftovers."""
         if self.state is State.RUNNING:
             self._to(State.ENDED)
             if self.meter is not None:
@@ -341,7 +342,7 @@ class Lifecycle:
             attached.cancel()
 
     async def take_room(self) -> bool:
-        """Wait for room, or take over a sandbox of the pool; return False if it took one over."""
+        """Wait for room (True), or for a pooled sandbox, which this object then owns (False)."""
         if self.room is None and self.context.pool is not None:
             found = await self.context.pool.take(self)
             if isinstance(found, Lifecycle):
@@ -359,7 +360,7 @@ class Lifecycle:
             self.context.pool.left(self)
 
     async def end_calls(self) -> bool:
-        """Cancel the calls in flight and wait for their end; return whether all have ended in time."""
+        """Cancel the calls in flight and wait for their end; return whether all ended within 5 s."""
         for scope in tuple(self._calls):
             scope.cancel()
         with anyio.move_on_after(_CALLS_SECONDS):
@@ -368,7 +369,7 @@ class Lifecycle:
         return not self._calls
 
     async def check(self) -> None:
-        """Renew the sandbox's lifetime if needed. Raise SandboxNotFoundError if it is not alive."""
+        """Check that the sandbox is alive, else raise SandboxNotFoundError; renew its lifetime if needed."""
         lifetime, now = self.spec.lifetime, time.monotonic()
         assert self.id is not None
         if self.state is not State.RUNNING or not await self.provider.ready(self.id):
@@ -378,12 +379,12 @@ class Lifecycle:
             self.renewed = now
 
     async def reset(self) -> None:
-        """Restore the sandbox's state before its first command, and verify it."""
+        """Restore the state that the sandbox had before its first command, and verify it."""
         assert self.id is not None
         await self.provider.reset(self.id)
 
     def inherit(self, other: "Lifecycle") -> None:
-        """Take over the sandbox of another life, which then counts as stopped."""
+        """Take over the sandbox of another Lifecycle object, which then counts as stopped."""
         self.room, other.room = other.room, None
         self.made, self.renewed, self.jobs = other.made, other.renewed, other.jobs
         self._exists, other._exists = other._exists, None
@@ -428,7 +429,7 @@ class Lifecycle:
         return fresh
 
     def late(self, limit: str) -> SandboxError:
-        """Return the error for a start that exceeded `limit`: it names what delayed the start."""
+        """Return the error for a start that exceeded `limit`; its message names the cause of the delay."""
         made = f" made at {self.made_at}" if self.made_at else ""
         what = f"a sandbox{made} did not start within {limit}"
         refused, name = self.context.throttle.refusal, self.provider.name
@@ -440,7 +441,10 @@ class Lifecycle:
         return ProviderUnavailableError(f"{what}: {why}", provider=name)
 
     async def _prepare(self, fresh: bool) -> None:
-        """Do what a start does after the creation; if that fails, delete the sandbox."""
+        """Run the steps of a start that follow the creation; if one fails, delete the sandbox.
+
+        `fresh`: the sandbox was just created, not taken from a pool.
+        """
         sandbox_id, spec = self._exists, self.spec
         assert sandbox_id is not None
         try:

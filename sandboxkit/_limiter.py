@@ -39,9 +39,9 @@ class Limiter:
         return self.places is not None and self.places.wanted()
 
     def wait(self, waiting: bool) -> bool:
-        """Note whether this session waits for room; return whether it waits for a shared place.
+        """Record whether this session waits for room; return whether it waits for a shared place.
 
-        Nothing notifies this process when another one releases a place, so the caller then polls.
+        Nothing notifies this process when another process releases a place, so the caller must poll.
         """
         if self.places is None:
             return False
@@ -50,6 +50,6 @@ class Limiter:
         return waiting
 
     def describe(self) -> str:
-        """Return the caps and the holders of shared places, for messages."""
+        """Return the caps, and which processes hold shared places, as text for messages."""
         caps = [] if self._limit is None else [f"max_concurrency={self._limit}"]
         return " and ".join(caps if self.places is None else [*caps, self.places.describe()])

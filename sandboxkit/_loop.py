@@ -141,7 +141,7 @@ def _forget() -> None:
     _lock, _loop, _thread = threading.RLock(), None, None
 
 
-# Any: the results of tasks, which nobody looks at.
+# Any: the results of tasks, which are never read.
 _parents: list[tuple[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]]] = []
 """The parent's loops and tasks, kept alive: if collected, they would run its `finally` blocks here."""
 

@@ -1,4 +1,4 @@
-"""Places: a cap on live sandboxes, shared by all processes of a user on this machine."""
+"""A cap on live sandboxes that all processes of a user on this machine share; each takes one place."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ _FLOCK = "@hhqqi"
 
 
 class MachineSemaphore:
-    """The first `limit` places of one backend; used on the background loop only.
+    """A semaphore with `limit` places for one backend's sandboxes; used on the background loop only.
 
     Each place is a record lock on one byte of a file. The kernel releases the locks of a process
     that dies, and a forked child inherits none. All processes should use the same limit: one with a
@@ -28,7 +28,7 @@ class MachineSemaphore:
     """
 
     def __init__(self, backend: str, limit: int) -> None:
-        """Raise ConfigurationError if the file of the places cannot be used."""
+        """Raise ConfigurationError if the lock file cannot be opened."""
         if backend not in _files:
             _files[backend] = _LockFile(backend)
         self._file, self._limit = _files[backend], limit
@@ -42,14 +42,14 @@ class MachineSemaphore:
         return None
 
     def leave(self, place: int) -> None:
-        """Release a place for any process."""
+        """Release a place, so that any process can take it."""
         self._file.unlock(place)
         self._file.places.discard(place)
 
     def wait(self, waiting: bool) -> None:
-        """Note whether the owner of this object waits for a place, for `wanted` of the others.
+        """Publish whether this session waits for a place; `wanted` in other sessions reads it.
 
-        The note fails while another process reads it, so repeat it while waiting.
+        This fails silently while another process reads, so repeat the call while waiting.
         """
         if waiting:
             self._file.waiting.add(self)
@@ -67,7 +67,7 @@ class MachineSemaphore:
         return False
 
     def describe(self) -> str:
-        """Return the cap and how many places each process holds, for messages."""
+        """Return the cap, and how many places each process holds, as text for messages."""
         others = Counter(self._file.owners(self._limit))
         named = [f"process {pid} ({_command(pid)}) has {n}" for pid, n in others.items()]
         ours = f"max_live={self._limit}, of which this process has {len(self._file.places)}"
@@ -75,7 +75,7 @@ class MachineSemaphore:
 
 
 class _LockFile:
-    """The file of one backend's places, and what this process holds and waits for."""
+    """The lock file of one backend, and the places that this process holds or waits for."""
 
     def __init__(self, backend: str) -> None:
         path = state_folder() / f"live-{backend.replace('/', '_')}"
@@ -105,8 +105,8 @@ class _LockFile:
     def owners(self, limit: int) -> Iterator[int]:
         """Yield the pid for each of the first `limit` places that other processes hold (Linux only)."""
         for place in range(limit if sys.platform == "linux" else 0):
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
-            kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(self.number, fcntl.F_GETLK, asked))
+            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+            kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(self.number, fcntl.F_GETLK, query))
             if kind != fcntl.F_UNLCK and place not in self.places:
                 yield pid
 
@@ -134,7 +134,10 @@ def _command(pid: int) -> str:
 
 
 def places(provider: Provider, max_live: int | None) -> MachineSemaphore | None:
-    """Return the semaphore of `max_live`, or of SANDBOXKIT_MAX_LIVE; None without a cap."""
+    """Return the semaphore for the cap `max_live`, or else SANDBOXKIT_MAX_LIVE; None without a cap.
+
+    Raises ConfigurationError for a bad cap, and for a provider whose sandboxes run elsewhere.
+    """
     name = "max_live"
     if max_live is None and provider.on_this_machine:
         given = os.environ.get("SANDBOXKIT_MAX_LIVE")

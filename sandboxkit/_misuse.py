@@ -1,4 +1,4 @@
-"""Where a caller went wrong: arguments that do not match a signature, and the line of a call."""
+"""Help for callers' mistakes: errors that name the wrong argument, and the caller's source line."""
 
 import functools
 import inspect
@@ -70,7 +70,7 @@ def _remedy(
 
 
 def call_site() -> str:
-    """Return the caller's line outside the core, such as "train.py:12"."""
+    """Return the file and line of the innermost caller outside the core, such as "train.py:12"."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         package, _, rest = str(frame.f_globals.get("__name__")).partition(".")

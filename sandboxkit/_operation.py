@@ -44,7 +44,7 @@ class SandboxReference(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return what the sandbox does or waits for, for how long, and which line made it."""
+        """Return the sandbox's state, its time in that state, and the source line that made it."""
         ...
 
 
@@ -58,7 +58,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
     cell, cancels it too; KeyboardInterrupt is raised once the work has ended, or after five
     seconds. Interrupting `wait()` or `as_completed()` leaves the work running.
 
-    If the work fails and nobody asks for the result, the logger "sandboxkit" reports the error when
+    If the work fails and its result is never retrieved, the logger "sandboxkit" reports the error when
     the operation is garbage-collected.
     """
 
@@ -71,10 +71,9 @@ class Operation(concurrent.futures.Future[T], Displayable):
         lost: Callable[[], None] | None = None,
         of: SandboxReference | None = None,
     ) -> None:
-        """`lost` is called if the work finishes just as the operation is cancelled.
-
-        `of` is the sandbox of the operation. `repr` describes it while the operation is pending, and
-        failures are not logged after it is stopped.
+        """`lost` is called if the work succeeds just as the operation is cancelled, so nobody gets its
+        result. `of` is the sandbox that the operation uses: `repr` describes it while the operation is
+        pending, and failures are not logged once it is stopped.
         """
         super().__init__()
         self._pid = os.getpid()
@@ -113,7 +112,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
         """
         if not self.done():
             _may_block("result")
-        with self._asked():
+        with self._marked_as_read():
             return super().result(_arguments.patience(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -123,7 +122,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
         """
         if not self.done():
             _may_block("exception")
-        with self._asked():
+        with self._marked_as_read():
             return super().exception(_arguments.patience(timeout))
 
     # Any: concurrent.futures' own type for what a callback returns.
@@ -152,7 +151,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
         if self.cancelled():
             coro.close()
             self.set_running_or_notify_cancel()  # wakes concurrent.futures.wait()
-            self._tell_over()
+            self._signal_end()
             return
         task = self._background.create_task(self._drive(coro))
         task.add_done_callback(self._finish)
@@ -187,18 +186,18 @@ class Operation(concurrent.futures.Future[T], Displayable):
             if not self._is_stopped():
                 self._unread = f"{type(error).__name__}: {error}"
             self.set_exception(_brief(error))
-        self._tell_over()
+        self._signal_end()
 
     # Any: the return value is ignored.
     def _on_end(self, then: Callable[[], Any]) -> None:
         super().add_done_callback(lambda _: self._background.call_soon_threadsafe(then))
 
-    def _tell_over(self) -> None:
+    def _signal_end(self) -> None:
         if self._over is not None:
             self._over.set()
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _marked_as_read(self) -> Iterator[None]:
         try:
             with self._ended_if_interrupted():
                 yield
@@ -221,7 +220,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
             self._scope.cancel()
 
     @staticmethod
-    def _of_nothing() -> "Operation[None]":
+    def _completed() -> "Operation[None]":
         operation: Operation[None] = Operation.__new__(Operation)
         concurrent.futures.Future.__init__(operation)
         operation.set_result(None)
@@ -374,7 +373,7 @@ def as_completed(operations: Iterable[OpT], *, timeout: float | None = None) -> 
     left = _unique(operations)
     if not all(map(Operation.done, left)):
         _may_block("as_completed")
-    # Any: typeshed says Futures, but it yields the operations it was given.
+    # Any: typeshed declares Futures, but the function yields the operations it was given.
     found: Any = concurrent.futures.as_completed(left, _arguments.patience(timeout))
     return iter(found)
 

@@ -3,8 +3,8 @@
 Two tags are stored with each sandbox. The owner tag holds the machine's boot id, and the owner's
 pid namespace, pid and start time. Only a process of the same boot and namespace can see that the
 owner is gone; all others assume that it is alive. The birth tag holds the boot id, the time since
-boot and the wall-clock time. On the same boot, the age is the smaller of what the two clocks say:
-a wall clock that jumps forward makes no sandbox older, and one that jumps back only makes it look
+boot and the wall-clock time. On the same boot, the age is the smaller of the two clocks' values: a
+wall clock that jumps forward makes no sandbox older, and one that jumps back only makes it look
 younger, which deletes nothing. On another machine, or after a reboot, only the wall clock counts.
 """
 
@@ -45,7 +45,7 @@ def is_gone(owner: str) -> bool:
 
 
 def is_expired(info: SandboxInfo) -> bool:
-    """Return whether the lifetime has passed; renewals count if the backend reports them."""
+    """Return whether the sandbox's lifetime has passed; renewals count if the backend reports them."""
     if info.expires_at is not None:
         return info.expires_at.timestamp() <= _now(info)
     expires = info.tags.get(_tags.EXPIRES)
@@ -106,7 +106,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> bool:
-    # Asked when /proc does not show the process: it is hidden, gone, or this is macOS.
+    # Called when /proc does not show the process: it is hidden, gone, or this is macOS.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A byte queue that joins small pieces to hold few objects."""
+"""A byte queue that joins small pieces, so that it holds few objects."""
 
 from collections import deque
 from collections.abc import Iterator

@@ -35,22 +35,22 @@ _RECENT = 20
 
 
 def poolable(spec: SandboxSpec) -> bool:
-    """Return whether sandboxes of this spec can be pooled. A main command would run too early, and
-    pooled detached sandboxes would survive if this process were killed."""
+    """Return whether sandboxes of this spec can be pooled. A spec with a main command cannot, because
+    the command would run too early; a detached one cannot, because it would outlive a killed process."""
     return not spec.detach and spec.command is None
 
 
 class Pool:
-    """Gives starts room under the caps, or ready sandboxes; used on the background loop, except `stats`.
+    """Gives each start a ready sandbox, or room under the caps; background loop only, except `stats`.
 
-    At most `most` sandboxes are kept ready; without a warm pool it is 0. They are ordinary sandboxes of
-    the session, each with a `Lifecycle`, and count against its caps. The pool has a target for each
-    spec: `most` for the session's own; for another spec, one more with each miss from the second start
-    on. When `most` is reached, or the caps, a spec replaces sandboxes of a spec whose last start is
-    older than its own last two. After ten minutes without a start, the target of a spec is 0, or
-    `least` for the session's own. Sandboxes are created in the background while no start waits for
-    room, and fewer at a time while callers create their own. `PoolState` decides; `balance`, which
-    is called after every event, does what it says.
+    The pool keeps at most `most` sandboxes ready; 0 means no warm pool. They are ordinary sandboxes of
+    the session, each with a `Lifecycle`, and count against its caps. Each spec has a target size: `most`
+    for the session's own spec; for any other spec, it grows by one with each miss from the second start
+    on. When `most` or a cap is reached, a spec may replace a sandbox of another spec whose last start
+    is older than its own last two starts. After ten minutes without a start, the target drops to 0, or
+    to `least` for the session's own spec. Background creation pauses while a start waits for room, and
+    slows down while callers create sandboxes. `PoolState` decides; `balance`, called after every event,
+    carries out the decisions.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Pool:
         at_once = _AT_ONCE_HERE if provider.on_this_machine else _AT_ONCE_ELSEWHERE
         self._state = PoolState(own, bounds, at_once, context.throttle)
         self._taken: dict[Lifecycle, Bucket] = {}
-        """The bucket from which each life took a sandbox or room."""
+        """The bucket from which each lifecycle took a sandbox or room."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._poll: asyncio.TimerHandle | None = None
@@ -80,14 +80,14 @@ class Pool:
     async def take(self, life: Lifecycle) -> Lifecycle | Release:
         """Take a ready sandbox out of the pool, or get room to create one.
 
-        It waits for a sandbox that is being created or reset if no other start waits for that one,
-        because this is faster than a new creation. A life that runs already only gets room. When
-        cancelled, nothing is taken.
+        If a sandbox is being created or reset and no other start waits for it, this call waits for it,
+        because that is faster than a new creation. A `life` whose sandbox exists already only gets room.
+        A cancelled call takes nothing.
         """
         self.open()
         pooled = self.most > 0 and life.pooled and life.id is None and poolable(life.spec)
         bucket = self._state.of(life.spec if pooled else None, counted=life.context.counted)
-        bucket.ask(time.monotonic())
+        bucket.record_use(time.monotonic())
         while True:
             request = PoolRequest(life)
             bucket.requests.append(request)
@@ -105,7 +105,7 @@ class Pool:
                 raise
             self.left(life)
         if pooled:
-            again = bucket.spec.reuse == "reset" or bucket.asked_before > 0
+            again = bucket.spec.reuse == "reset" or bucket.used_before > 0
             if how == "misses" and again:
                 bucket.target = min(bucket.target + 1, self.most)
             self._counts[how] += 1
@@ -113,9 +113,9 @@ class Pool:
         return found
 
     async def give_back(self, life: Lifecycle) -> bool:
-        """Take over the sandbox of a life that ends, if it may be reused: end its calls and reset it.
+        """Take back the sandbox of a lifecycle that ends: end its calls and reset it for the next job.
 
-        Return False if the sandbox must be deleted instead.
+        Return False if the sandbox may not be reused; the caller must then delete it.
         """
         bucket = self._taken.get(life)
         if bucket is None or bucket.spec.reuse == "never" or self._closed:
@@ -134,7 +134,7 @@ class Pool:
         return True
 
     def left(self, life: Lifecycle) -> None:
-        """Note that a life has neither a sandbox nor room any more."""
+        """Record that a lifecycle has neither a sandbox nor room any more."""
         bucket = self._taken.pop(life, None)
         if bucket is not None:
             bucket.lent -= 1
@@ -143,16 +143,19 @@ class Pool:
     def open(self) -> None:
         """Begin to fill the pool."""
         if self._keeper is None and not self._closed and self.most:
-            self._state.own.ask(time.monotonic())
+            self._state.own.record_use(time.monotonic())
             self._state.own.target = self.most
             self._keeper = asyncio.create_task(self._keep())
 
     async def warm(self, spec: SandboxSpec) -> None:
-        """Create as many sandboxes of a spec as the caps allow. Raises the error of a failed creation."""
+        """Fill the pool with sandboxes of a spec, as far as the caps allow, and wait until they are ready.
+
+        Raises the error of a failed creation.
+        """
         self.open()
         bucket, now = self._state.of(spec, counted=True), time.monotonic()
-        bucket.ask(now)
-        bucket.ask(now)  # two requests give the spec precedence over others
+        bucket.record_use(now)
+        bucket.record_use(now)  # two uses give the spec precedence over others
         bucket.target, bucket.not_before, bucket.error = self.most, 0.0, None
         self.balance()
         while self._state.may_come(bucket) and not self._closed:
@@ -162,7 +165,7 @@ class Pool:
                 raise bucket.error
 
     def close(self) -> None:
-        """Stop filling and taking back; the session stops the sandboxes."""
+        """Stop creating and taking back sandboxes; the session stops those that exist."""
         self._closed = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -191,7 +194,7 @@ class Pool:
         )
 
     def balance(self, *, fill: bool = True) -> None:
-        """Do all that the state demands now; `fill` says that missing sandboxes may be created."""
+        """Carry out all steps that the state requires now; with `fill`, also create missing sandboxes."""
         limiter, state = self._limiters[True], self._state
         state.room = self._poll is None
         fill = fill and self._keeper is not None and not self._closed and not limiter.wanted()
@@ -248,7 +251,7 @@ class Pool:
             self._begin(bucket, life, Preparation.MADE)
 
     def _begin(self, bucket: Bucket, life: Lifecycle, how: Preparation) -> None:
-        """Create, reset or check a sandbox in the background; then it is ready, or evicted."""
+        """Create, reset or check a sandbox in the background; then mark it ready, or evict it."""
 
         async def work() -> None:
             ready = await self._succeeds(bucket, life, how)
@@ -286,7 +289,7 @@ class Pool:
         return failure is None
 
     def _take_back(self, bucket: Bucket, request: PoolRequest) -> None:
-        """Remove the request of a start that was cancelled, and take back what it was given."""
+        """Remove the request of a cancelled start, and take back the sandbox or room that it received."""
         if request in bucket.requests:
             bucket.requests.remove(request)
         elif not request.given.cancelled():
@@ -319,7 +322,10 @@ class Pool:
 def bounds(
     pool: int | tuple[int, int], max_concurrency: int | None, spec: SandboxSpec
 ) -> tuple[int, int]:
-    """Return the least and most sandboxes of `pool=`. Raises ConfigurationError for what cannot be kept."""
+    """Return the option `pool` as (least, most) ready sandboxes.
+
+    Raises ConfigurationError for a bad value, and for a spec whose sandboxes cannot be pooled.
+    """
     name = "pool"
     least, most = pool if isinstance(pool, tuple) and len(pool) == 2 else (0, pool)
     if isinstance(least, bool) or not isinstance(least, int) or least < 0:

@@ -77,7 +77,7 @@ class Process(Operation[ProcessResult]):
         stdin: Stdin | None = None,
         of: Lifecycle | None = None,
     ) -> None:
-        """`of` is the sandbox, or None if it already runs; see `Operation`."""
+        """`ready` prepares the command. `of` is its sandbox if that may have to start first, else None."""
         self.argv = argv
         self.stdout = OutputStream(limits.output, self._ended_if_interrupted)
         self.stderr = OutputStream(limits.output, self._ended_if_interrupted)

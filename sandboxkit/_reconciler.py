@@ -23,17 +23,17 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0
 _LIST_SECONDS, _LIST_SECONDS_BUSY = 2.0, 10.0
 """Interval (s) between listings while a start waits for room; the longer one applies if sandboxes of
 the session have started or ended since the last listing."""
-_ANSWER_SECONDS = 8.0
+_RESPONSE_SECONDS = 8.0
 _WARN_SECONDS, _WARN_AGAIN_SECONDS = 10.0, 60.0
 
 
 class Reconciler:
     """Retries deletions and detects ended sandboxes, while needed; background loop only.
 
-    It asks the backend which sandboxes exist when a call found its sandbox gone, or when a start
-    waits for room, in this session or in another one under the same `max_live`. The room of missing
-    sandboxes is released at once. When a start has waited for ten seconds in which no sandbox of the
-    session started or ended, it logs a warning and publishes it for `sandboxkit top`.
+    When a call finds its sandbox gone, it checks that sandbox at the backend. While a start waits for
+    room, in this session or in another one under the same `max_live`, it lists the backend's sandboxes.
+    The room of missing sandboxes is released at once. If a start waits for ten seconds in which no
+    sandbox of the session starts or ends, it logs a warning and publishes it for `sandboxkit top`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Reconciler:
         self._closed = False
 
     def look(self, life: Lifecycle) -> None:
-        """Check a life soon: it waits for room, may have ended, or failed to be deleted."""
+        """Check a sandbox soon: it waits for room, may have ended, or could not be deleted."""
         if self._closed:
             return  # the next close() retries
         if life.state is State.RUNNING:
@@ -114,11 +114,11 @@ class Reconciler:
         return queued or self._limiter.wanted()
 
     async def _unlisted(self) -> set[Lifecycle]:
-        """Return running lives that the backend does not list; none if listing fails."""
+        """Return the lifecycles of running sandboxes that the backend does not list; none if it fails."""
         before = {life for life in self._context.lives if life.state is State.RUNNING}
         listed: set[str] = set()
         try:
-            with anyio.fail_after(_ANSWER_SECONDS):
+            with anyio.fail_after(_RESPONSE_SECONDS):
                 async for info in self._provider.list(self._tags):
                     if info.state is not SandboxState.STOPPED:
                         listed.add(info.id)
@@ -127,10 +127,10 @@ class Reconciler:
         return {life for life in before if life.id not in listed}
 
     async def _is_gone(self, life: Lifecycle) -> bool:
-        """Return whether the backend reports the sandbox as gone; False if it does not answer."""
+        """Return whether the backend reports the sandbox as gone; False if it does not respond."""
         assert life.id is not None
         try:
-            with anyio.fail_after(_ANSWER_SECONDS):
+            with anyio.fail_after(_RESPONSE_SECONDS):
                 return (await self._provider.get(life.id)).state is SandboxState.STOPPED
         except SandboxNotFoundError:
             return True

@@ -38,7 +38,8 @@ def names() -> list[str]:
 
 
 def load(name: str | None = None) -> Provider:
-    """Create the provider called `name`, or the default one; an http(s) URL is that of a service.
+    """Create the provider called `name`, or the default one. An http(s) URL selects the provider
+    "service" at that URL.
 
     Raises ConfigurationError for an unknown name, MissingExtraError if a package is missing.
     """

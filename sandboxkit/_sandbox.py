@@ -110,8 +110,8 @@ class Sandbox(Displayable):
     def queued(self) -> float | None:
         """How long (s) the start has waited for room without progress in the session; None if not queued.
 
-        Progress is that any sandbox of the session starts running or ends; it restarts the count. Use it
-        for a deadline that excludes queueing behind others but still detects a queue that is stuck.
+        The count restarts whenever a sandbox of the session starts running or ends. Use it for a deadline
+        that excludes queueing behind other sandboxes but still detects a stuck queue.
         """
         life = self._life
         since = max(life.since, life.context.moved)
@@ -218,7 +218,7 @@ class Sandbox(Displayable):
         return self._process(
             (interpreter.program, "-I", "-c", text, *words[1:]),
             command,
-            lambda box, led, output: self._provider.run_python(box, text, led, output),
+            lambda box, sent, output: self._provider.run_python(box, text, sent, output),
             checked_limits(timeout, deadline, check, output_limit),
             live,
         )
@@ -254,8 +254,8 @@ class Sandbox(Displayable):
     def connect(self, port: int) -> "Operation[PortConnection]":
         """Connect to a port of the sandbox's loopback, with or without a network.
 
-        Raises PortError if nothing listens there, PortLimitError, and ConfigurationError where the
-        backend cannot (AgentTooOldError where only this sandbox's agent cannot).
+        Raises PortError if nothing listens there, PortLimitError, and ConfigurationError if the backend
+        does not support it (AgentTooOldError if only this sandbox's agent does not).
         """
         from sandboxkit.tunnels import _connection
 
@@ -264,28 +264,28 @@ class Sandbox(Displayable):
     def expose(self, port: int, *, host_port: int = 0) -> "Operation[Exposed]":
         """Make a port of the sandbox's loopback reachable at a port of this machine's loopback.
 
-        Any process of this machine can then connect. `host_port` 0 takes a free one; a taken one raises
-        OSError. Raises ConfigurationError where the backend cannot.
+        Any process of this machine can then connect. `host_port` 0 takes a free port; a port in use raises
+        OSError. Raises ConfigurationError if the backend does not support it.
         """
         from sandboxkit.tunnels import _exposed
 
         return _exposed.expose(self._life, port, host_port)
 
     def serve(self, port: int, to: "str | Handler") -> "Operation[Served]":
-        """Listen on a port of the sandbox's loopback, and lead its connections to this side.
+        """Listen on a port of the sandbox's loopback, and forward its connections to this process.
 
-        `to` is an address to connect to from here, such as "127.0.0.1:9000", or an async function that
-        is called with each `PortConnection` on the event loop that calls `serve`. Port 0 takes a free one.
-        Raises PortError if the port is taken, and ConfigurationError where the backend cannot.
+        `to` is an address that this process connects to, such as "127.0.0.1:9000", or an async function
+        that is called with each `PortConnection` on the event loop that calls `serve`. Port 0 takes a free
+        one. Raises PortError if the port is in use, ConfigurationError if the backend does not support it.
         """
         from sandboxkit.tunnels import _served
 
         return _served.serve(self._life, port, to)
 
     def public_url(self, port: int) -> Operation[PublicUrl]:
-        """Return the vendor's address of a port in `public_ports`, and who can reach it.
+        """Return the vendor's URL for a port in `public_ports`, and who can reach it.
 
-        Raises ConfigurationError for another port.
+        Raises ConfigurationError for any other port.
         """
         number = _arguments.port("port", port)
         if not self._reached_by_id and number not in self.spec.public_ports:
@@ -295,10 +295,10 @@ class Sandbox(Displayable):
         return self._call(lambda sandbox_id: self._provider.public_url(sandbox_id, number))
 
     def set_network(self, network: "Network | Egress") -> Operation[None]:
-        """Change what the sandbox may reach from now on, and cut the connections that are open.
+        """Change which servers the sandbox may reach, and close its open connections.
 
-        `network` is "none" or an `Egress`. Raises ConfigurationError for a sandbox with the internet, and
-        for one that was reached by its id.
+        `network` is "none" or an `Egress`. Raises ConfigurationError for a sandbox with network="internet",
+        and for one that was reached by its id.
         """
         from sandboxkit.egress import _control
 
@@ -424,11 +424,11 @@ class Sandbox(Displayable):
         tags: _tags.Tags | None = None,
         kind: SnapshotKind = "files",
     ) -> Operation[Snapshot]:
-        """Store what the sandbox has written, for `session.sandbox(snapshot=...)`.
+        """Store the sandbox's files, for new sandboxes made with `session.sandbox(snapshot=...)`.
 
-        Commands stand still meanwhile. `ttl` (s) is how long it is kept. It has the sandbox's tags and
-        `tags`. Raises ConfigurationError where the backend cannot keep `kind`, and CapacityError if the
-        snapshot does not fit.
+        Commands are paused meanwhile. `ttl` (s) is the snapshot's lifetime; `tags` are added to those of
+        the sandbox. Raises ConfigurationError if the backend does not support snapshots of `kind`, and
+        CapacityError if the snapshot does not fit.
         """
         return _forking.take(self._life, name, ttl, tags, kind)
 
@@ -436,7 +436,7 @@ class Sandbox(Displayable):
         """Start `n` sandboxes with this one's options, and its files as they are now.
 
         Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
-        raises. The snapshot between them is removed when the last of the sandboxes has stopped.
+        raises. The temporary snapshot is deleted when the last of the sandboxes has stopped.
         """
         return _forking.fork(self._life, n, self._sibling, by_id=self._reached_by_id)
 
@@ -492,9 +492,9 @@ class Sandbox(Displayable):
         live: Stdin | None,
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
-            network = self._network  # read once: a command that was sent along is not led any more
+            network = self._network  # read once: a command sent with the start gets no proxy
             sandbox_id = await self._life.started(command if network is None else None)
-            led = command if network is None else network.lead(command)
-            return lambda output: self._life.during(sandbox_id, lambda box: run(box, led, output))
+            sent = command if network is None else network.with_proxy(command)
+            return lambda output: self._life.during(sandbox_id, lambda box: run(box, sent, output))
 
         return Process(argv, ready, limits, live, self._life)

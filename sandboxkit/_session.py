@@ -70,10 +70,11 @@ class Session:
     started sandboxes ready, and only `least` after ten minutes without a start. They are created in
     the background once the context is entered, first with the session's options, later also with
     other options that are requested repeatedly. Each serves one job unless `reuse="reset"`, and
-    counts against both caps. `record` names a new file that keeps every call with its result; `replay`
-    names such a file, which answers every call in the place of a backend. The other keywords are sandbox options (`SpecOptions`), the defaults
-    for `sandbox()`. Leaving the context closes the session, which stops every sandbox that it made
-    and that is not detached. Sessions left open are closed at interpreter exit.
+    counts against both caps. `record` is the path of a new file that stores every call and its result;
+    `replay` is the path of such a file, which replaces the backend. The other keywords are sandbox
+    options (`SpecOptions`), the defaults for `sandbox()`. Leaving the context closes the session, which
+    stops every sandbox that it made and that is not detached. Sessions left open are closed at
+    interpreter exit.
     """
 
     @spelled_out
@@ -136,7 +137,7 @@ class Session:
 
     @property
     def provider(self) -> Provider:
-        """The backend itself, for what only its contract (`sandboxkit.provider`) has. Its coroutines run on
+        """The session's provider object, for calls that only `Provider` has. Its coroutines run on
         sandboxkit's event loop: `Operation(session.provider.get(id))`."""
         return self._provider
 
@@ -267,15 +268,18 @@ class Session:
         return Operation(pool.warm(spec))
 
     def pool_stats(self) -> PoolStats:
-        """Return the pool's contents, its hits and misses, and why sandboxes were thrown away."""
+        """Return the pool's contents, its hits and misses, and why sandboxes were thrown away.
+
+        Raises ConfigurationError without a pool.
+        """
         if not self._pool.most:
             raise ConfigurationError("this session has no pool: make it with pool=")
         return self._pool.stats()
 
     def explain(self) -> str:
-        """Return a text that says what each sandbox does or waits for, for how long, and who made it.
+        """Return a text to print: each sandbox's state, how long it has lasted, and the line that made it.
 
-        It also shows the use of the caps, the pool's contents, and why creations wait. Print it.
+        It also shows the use of the caps, the pool's contents, and why creations wait.
         """
         lives = sorted(self._context.lives, key=lambda life: life.since)
         lines = [f"session {self.id} of {self._provider.name!r}: {len(lives)} sandboxes"]
@@ -298,7 +302,7 @@ class Session:
         return _ambient.listed(self._provider, tags, state)
 
     def diagnose(self) -> Operation[Diagnosis]:
-        """Check whether the backend can work here and now, without making a sandbox."""
+        """Check whether the backend works on this machine now, without making a sandbox."""
         self._refuse_closed()
         return Operation(self._provider.diagnose())
 
@@ -317,7 +321,11 @@ class Session:
         return Operation(run())
 
     def adopt(self, sandbox: Sandbox | str) -> Operation[Sandbox]:
-        """Take over a sandbox or the id of one: closing this session then stops it."""
+        """Take over a sandbox, given as an object or an id: closing this session then stops it.
+
+        Raises SandboxNotFoundError, and ConfigurationError for a sandbox that has not started or has
+        `reuse="reset"`.
+        """
         self._refuse_closed()
         given: object = sandbox
         if isinstance(sandbox, Sandbox):

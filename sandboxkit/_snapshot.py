@@ -1,4 +1,4 @@
-"""Snapshot: the files of a sandbox as they were, from which others start."""
+"""Snapshot: a stored copy of a sandbox's files, from which new sandboxes start."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -14,17 +14,17 @@ from sandboxkit.types import SnapshotInfo, SnapshotKind
 
 @explained
 class Snapshot(Displayable):
-    """The files of a sandbox as they were, from which others start: `session.sandbox(snapshot=...)`.
+    """A stored copy of a sandbox's files; `session.sandbox(snapshot=...)` starts new sandboxes from it.
 
-    `Sandbox.snapshot()` takes one. It stays until it is deleted; after `expires_at` the next session on its
-    machine, or `sandboxkit cleanup --snapshots`, removes it, unless a sandbox still runs from it.
+    `Sandbox.snapshot()` takes one. After its expiry (`info.expires_at`), the next session on its machine,
+    or `sandboxkit cleanup --snapshots`, deletes it, unless a sandbox still runs from it.
     """
 
     def __new__(cls, *given: object) -> Self:
         """Raise ConfigurationError for a direct call: sandboxes make snapshots."""
         if not given or not isinstance(given[0], Provider):
             raise ConfigurationError(
-                "a Snapshot is taken of a sandbox: sandbox.snapshot(); get an existing one with "
+                "a Snapshot is made by sandbox.snapshot(); get an existing one with "
                 "Snapshot.from_id(id)"
             )
         return super().__new__(cls)
@@ -32,7 +32,7 @@ class Snapshot(Displayable):
     def __init__(self, provider: Provider, info: SnapshotInfo) -> None:
         self._provider = provider
         self.info = info
-        """All that the backend knows: name, times, provider."""
+        """The snapshot's metadata at the backend, such as its name and times."""
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.id} of {self._provider.name}, {self.bytes} bytes>"
@@ -49,12 +49,12 @@ class Snapshot(Displayable):
 
     @property
     def bytes(self) -> int | None:
-        """The size that the snapshot itself takes at the backend; None if the backend cannot tell."""
+        """The storage in bytes that the snapshot uses at the backend; None if the backend cannot tell."""
         return self.info.bytes
 
     @property
     def parent(self) -> str | None:
-        """The id of the snapshot from which the sandbox had started; None if it had started fresh."""
+        """The id of the snapshot from which its sandbox had started; None if it had started from an image."""
         return self.info.parent
 
     @property

@@ -1,4 +1,4 @@
-"""Session and sandbox options: from what callers write to one checked SandboxSpec."""
+"""Conversion of session and sandbox options, as callers write them, to one checked SandboxSpec."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ bisect collections copy dataclasses datetime decimal enum fractions functools he
 json math operator os random re statistics string sys time typing
 """
 PRELOAD = tuple(_MODULES.split())
-"""What `Session.run_python` has imported before its code comes."""
+"""The modules that `Session.run_python` imports by default before the code runs."""
 
 _CHECKS = {option.name: option.check for option in ALL_OPTIONS}
 
 
 # Any: the values are what the checks make of them; SpecOptions types the public signatures.
 def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
-    """Put `options` over `base`; tags and env merge, everything else replaces.
+    """Return `base` with `options` applied: tags, env and secrets are merged, all others replaced.
 
-    Raises ConfigurationError for an unknown option or a bad value.
+    Raises ConfigurationError for an unknown option, a bad value or a combination that cannot work.
     """
     changes: dict[str, Any] = {}
     for name, value in options.items():
@@ -77,19 +77,22 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
 
 
 def check(provider: Provider, spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for what `provider.check` does not see: abilities and the snapshot."""
+    """Raise ConfigurationError for options outside `provider.check`: optional features and snapshots."""
     check_abilities(type(provider), spec)
     if spec.snapshot is not None:
         provider.check_snapshot(spec, "files")
 
 
 def check_abilities(kind: type[Provider], spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for an option that only some kinds of providers know, and this one does not."""
+    """Raise ConfigurationError for an option that needs an optional feature this provider class lacks."""
     reason = None
     if spec.native_rules is not None and not kind.native_egress:
         reason = "Egress(native=True): it has no list of allowed servers of its own; leave native=True out"
     elif spec.public_ports and kind.public_url is Provider.public_url:
-        reason = "public_ports: it has no public addresses; sandbox.expose(port) leads a port of this machine there"
+        reason = (
+            "public_ports: it has no public addresses; sandbox.expose(port) forwards a port of this "
+            "machine to it"
+        )
     if reason is not None:
         raise ConfigurationError(
             f"provider {kind.name!r} cannot honour {reason}", provider=kind.name

@@ -33,7 +33,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 """The states that may follow each state. NEW goes directly to STARTING if it already has room.
 RUNNING goes directly to STOPPED if another sandbox object takes over the running sandbox."""
 
-STOP_ASKED = frozenset({State.STOPPING, State.STUCK, State.STOPPED})
+STOP_REQUESTED = frozenset({State.STOPPING, State.STUCK, State.STOPPED})
 """The states after `stop()`: new calls are refused."""
 WITHOUT_ROOM = frozenset({State.NEW, State.QUEUED, State.ENDED, State.STOPPED})
 """The states that count towards no cap."""

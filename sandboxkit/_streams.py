@@ -65,7 +65,7 @@ class OutputStream:
     def __init__(
         self, limit: int | None, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """`waiting` makes the context manager in which a thread waits for more output."""
+        """`limit` is in bytes, None for no limit. A thread waits for output inside `waiting()`."""
         self._waiting = waiting
         self._tail_limit = 0 if limit is None else limit // 2
         self._head_limit = None if limit is None else limit - self._tail_limit

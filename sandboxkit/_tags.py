@@ -65,5 +65,6 @@ def _check(key: object, value: object) -> None:
         raise ConfigurationError(f"bad tag key {key!r}: {RESERVED!r} is reserved; choose another")
     if not isinstance(value, str) or len(value) > _MAX_VALUE or not value.isprintable():
         raise ConfigurationError(
-            f"bad value {_arguments.shown(value)} of tag {key!r}: use a printable string of at most {_MAX_VALUE} characters"
+            f"bad value {_arguments.shown(value)} of tag {key!r}: use a printable string of at most "
+            f"{_MAX_VALUE} characters"
         )

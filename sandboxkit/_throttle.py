@@ -1,4 +1,4 @@
-"""AdmissionThrottle: slows a session's creations while the backend has no capacity or asks to wait."""
+"""AdmissionThrottle: slows a session's creations while the backend has no capacity or sets a delay."""
 
 import asyncio
 import math
@@ -52,9 +52,8 @@ class AdmissionThrottle:
     async def create(
         self, provider: Provider, spec: SandboxSpec, first: FirstCommand | None = None
     ) -> str:
-        """Wait for admission, then call `provider.create` and return the sandbox id.
-
-        With `first` call `provider.create_for`.
+        """Wait for admission, call `provider.create`, or with `first` `provider.create_for`, and return
+        the sandbox id.
 
         Raises what `provider.create` raises, and ProviderUnavailableError for a pause over 60 s.
         """
@@ -76,7 +75,7 @@ class AdmissionThrottle:
             self._let_through()
 
     def room(self) -> None:
-        """Note that a sandbox was deleted: end a pause that is due to a CapacityError."""
+        """Record that a sandbox was deleted: end a pause that is due to a CapacityError."""
         if self._full and self._until:
             self._until = 0.0
             self._let_through()

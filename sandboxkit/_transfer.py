@@ -58,7 +58,7 @@ class DownloadLimits:
 
 
 async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
-    """Stream a tar of a local file under the name `name`, or of a folder's contents if it is None.
+    """Stream a tar of the local file as member `name`, or, with `name` None, of a folder's contents.
 
     Pieces are made on demand. A generator that is not exhausted holds only an open file, until it
     is closed.

@@ -18,7 +18,7 @@ def start_detached(
     says that there is nothing to start; the call then succeeds even on a halted loop.
     """
     if ended and _loop.halted():
-        return Operation._of_nothing()
+        return Operation._completed()
     tasks: list[asyncio.Task[None] | None] = []
     _loop.get().call_soon_threadsafe(lambda: tasks.append(begin()))
 

@@ -9,7 +9,7 @@
     ├── ProviderUnavailableError         retryable: transport, throttling (retry_after), a backend fault
     ├── SandboxStartError                the sandbox could not be created
     │   ├── CapacityError                retryable: no room, quota reached
-    │   │   └── NoRoomError              no room under our own caps within start_timeout
+    │   │   └── NoRoomError              no room within start_timeout or deadline
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SnapshotNotFoundError            no such snapshot, or it is gone
@@ -25,7 +25,7 @@
     ├── KernelError                      a kernel that has ended, with the state of its cells
     ├── TerminalError                    a terminal whose shell has ended, or is busy
     ├── ReplayMismatchError              a replay has no such call; the message shows the difference
-    ├── OutcomeUnknownError              the command may have run: never retried by itself
+    ├── OutcomeUnknownError              the command may have run: never retried automatically
     └── CommandError                     argv and the output so far
         ├── CommandFailedError           non-zero exit, only with check=True
         └── CommandTimeoutError (TimeoutError)
@@ -119,7 +119,7 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 class AgentTooOldError(ConfigurationError):
-    """The sandbox's agent lacks a call; the message says how to renew it. Other calls still work."""
+    """The sandbox's agent does not support a call; the message gives the remedy. Other calls work."""
 
 
 class AuthenticationError(SandboxError):
@@ -149,7 +149,8 @@ class CapacityError(SandboxStartError):
 
 
 class NoRoomError(CapacityError):
-    """No slot became free within `start_timeout`; the message names the cap and who holds the slots."""
+    """No room became free within `start_timeout` or `deadline`. The message names the cap and which
+    sandboxes use it, or says that the backend has no room."""
 
 
 class ImageNotFoundError(SandboxStartError):
@@ -235,7 +236,7 @@ class PortError(SandboxError):
 
 
 class PortLimitError(PortError):
-    """As many connections are open to the sandbox, or to all of the session, as may be; close some."""
+    """Too many connections are open to the sandbox, or to all of the session's sandboxes; close some."""
 
     retryable = True
 

@@ -1,7 +1,7 @@
 """The contract between sandboxkit and a sandbox backend: all that a provider author needs.
 
-A provider is one class. Four methods are required, `create`, `exec`, `list` and `delete`;
-everything else has a default built on `exec` and may be replaced by something better. All
+A provider is one class. Four methods are required: `create`, `exec`, `list` and `delete`. The
+other methods have defaults, many of them built on `exec`, which a provider may override. All
 methods run on sandboxkit's background event loop. `sandboxkit.testing.ProviderConformance`
 checks the contract.
 
@@ -79,12 +79,12 @@ class PortListener(ABC):
         """Wait for a connection; several tasks may wait at once, which takes connections faster.
 
         The stream is as `Provider.connect` describes it. Raises ClosedResourceError once the listener
-        is closed, and SandboxError if the sandbox ended or the way to it broke.
+        is closed, and SandboxError if the sandbox ended or the connection to it broke.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Stop listening. Accepted connections live on. Idempotent."""
+        """Stop listening. Accepted connections stay open. Idempotent."""
 
 
 class Provider(ABC):
@@ -98,8 +98,8 @@ class Provider(ABC):
     start of each session sweeps orphaned sandboxes."""
 
     native_egress: ClassVar[bool] = False
-    """Whether `create` honours `spec.native_rules` by the backend's own means: the sandbox reaches these names
-    and networks and nothing else, although `spec.network` is "none". Others are never given any."""
+    """Whether `create` honours `spec.native_rules` by the backend's own means: the sandbox then reaches
+    exactly these names and networks, although `spec.network` is "none". If False, the rules are None."""
 
     def check(self, spec: SandboxSpec) -> None:
         """Refuse a spec that this backend cannot honour, before any I/O.
@@ -112,38 +112,38 @@ class Provider(ABC):
     async def create(self, spec: SandboxSpec) -> str:
         """Start a sandbox and return its id, a flat string that another process can use.
 
-        Returned: the id, once commands can run. `spec.workdir` exists, `spec.files` is not the
-        provider's business (the core writes them).
+        Returned: the id, once commands can run. `spec.workdir` exists. The core, not the provider,
+        writes `spec.files`.
         The spec's tags are stored with the sandbox, all of them, as the backend's own labels.
         Raised: `ImageNotFoundError`, `CapacityError`, `SandboxStartError`,
         `ProviderUnavailableError`, `AuthenticationError`.
         Failed or cancelled: nothing of the sandbox exists when the call returns.
         Not detached: the sandbox ends soon after this process does, if the backend can.
-        Always: the sandbox ends by itself after `spec.lifetime` seconds.
+        Always: the sandbox ends by itself after `spec.lifetime` seconds, unless that is None.
         """
 
     async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
-        """Create a sandbox as `create` does, for a command that is known; the default ignores it.
+        """Create a sandbox as `create` does, for a first command; the default ignores the command.
 
         A provider may send the command along with the start, which saves a round trip, but only if
-        `first.claim()` returns True. `exec` is then called with `first.command`, that very object, and
-        returns its end. When the start fails, `first.refuted()` says that the command was not started.
-        If that is not proven, the core raises OutcomeUnknownError. If it is cancelled, or fails, the
-        sandbox and the command have ended when the call returns.
+        `first.claim()` returns True. `exec` is then called with the same `first.command` object, and
+        returns how it ended. If the start fails, call `first.refuted()` once it is proven that the
+        command was not started; otherwise the core raises OutcomeUnknownError. If the call fails or is
+        cancelled, the sandbox and the command have ended when it returns.
         """
         return await self.create(spec)
 
     @abstractmethod
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        """Run a command and say how it ended.
+        """Run a command and return how it ended.
 
         Returned: the end of a command that was started, and never a guess: `ending` and each
         figure of `usage` are None where this backend cannot know them.
         Raised: `CommandStartError` when it was not started: no such program, one that cannot be
         executed, a `cwd` that cannot be entered, no room for another process.
         `SandboxNotFoundError` if there is no such sandbox, `SandboxTerminatedError` if
-        it ends meanwhile, `ConfigurationError` for an option that cannot be honoured,
-        `ProviderUnavailableError` if the way to it breaks before the command can have started,
+        the sandbox ends meanwhile, `ConfigurationError` for an option that cannot be honoured,
+        `ProviderUnavailableError` if the connection breaks before the command can have started,
         `OutcomeUnknownError` if it breaks or falls silent later. Never for the program's own
         failure, and never a status for a command that was not started.
         Started: at most once, whatever breaks.
@@ -152,7 +152,7 @@ class Provider(ABC):
         not hold up the return once the command itself has exited.
         Cancelled: the command's whole process tree is dead when the call returns, children
         that called setsid or were orphaned included, and other commands of the same sandbox
-        are untouched. Where that cannot be made sure of, `OutcomeUnknownError` is raised instead.
+        are untouched. If this cannot be confirmed, `OutcomeUnknownError` is raised instead.
         """
 
     @abstractmethod
@@ -197,7 +197,8 @@ class Provider(ABC):
     async def write_file(
         self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
     ) -> None:
-        """Write a file atomically, making parent folders; `mode` None keeps the old or 0o644."""
+        """Write a file atomically, making parent folders. With `mode` None, an existing file keeps its
+        mode, and a new one gets 0o644."""
         await _exec_files.write_file(self, sandbox_id, path, data, mode)
 
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
@@ -212,7 +213,7 @@ class Provider(ABC):
     async def list_dir(self, sandbox_id: str, path: str) -> builtins.list[FileInfo]:
         """List a folder, sorted by path; each `FileInfo.path` is absolute.
 
-        Raises SandboxFileError, without reading on, past 50,000 entries or 8 MiB of them.
+        Raises SandboxFileError, without reading further, past 50,000 entries or 8 MiB of metadata.
         """
         return await _exec_files.list_dir(self, sandbox_id, path)
 
@@ -225,7 +226,7 @@ class Provider(ABC):
         await _exec_files.remove(self, sandbox_id, path, recursive)
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
-        """Let the sandbox live `lifetime` seconds from now."""
+        """Set the sandbox's remaining lifetime (s). The default raises ConfigurationError."""
         raise ConfigurationError(f"provider {self.name!r} cannot renew a sandbox's lifetime")
 
     async def logs(self, sandbox_id: str) -> bytes:
@@ -300,7 +301,7 @@ class Provider(ABC):
         The stream has flow control: one that nobody reads holds up no other call. `send_eof` ends one
         direction. `aclose` before both directions have ended resets the connection. `receive` and
         `send` raise BrokenResourceError if the program inside resets it, and SandboxError if the
-        sandbox ended or the way to it broke.
+        sandbox ended or the connection to it broke.
         Raises `PortError` if nothing listens on the port, and `PortLimitError`.
         """
         await self.check_ports(sandbox_id)
@@ -335,21 +336,22 @@ class Provider(ABC):
         )
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
-        """Return the address at the vendor of a port that `spec.public_ports` had at the creation.
+        """Return the vendor's URL for a port that was in `spec.public_ports` at the creation.
 
-        Raises ConfigurationError for another port, and where there are no such addresses.
+        Raises ConfigurationError for any other port, and if the backend has no public addresses.
         """
         raise ConfigurationError(
-            f"provider {self.name!r} gives sandboxes no public addresses; sandbox.expose(port) leads a port of "
-            "this machine there",
+            f"provider {self.name!r} gives sandboxes no public addresses; sandbox.expose(port) forwards a "
+            "port of this machine to it",
             provider=self.name,
         )
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
-        """Refuse snapshots of `kind` of a sandbox with these options, or its start from one.
+        """Raise ConfigurationError if a sandbox with these options supports no snapshots of `kind`, or
+        cannot start from its `spec.snapshot`.
 
-        Called before any I/O. A kind is never replaced by another one. A provider with snapshots
-        overrides this and the three methods below. Raises ConfigurationError.
+        Called before any I/O. The core never substitutes one kind for another. A provider with
+        snapshots overrides this method and the three below.
         """
         raise ConfigurationError(
             f"provider {self.name!r} has no snapshots: use provider='local' or 'docker', or set the sandbox "
@@ -365,13 +367,13 @@ class Provider(ABC):
         tags: Mapping[str, str],
         expires: float,
     ) -> SnapshotInfo:
-        """Store what a running sandbox has written, so that `create` can start others from it.
+        """Store a running sandbox's files, so that `create` can start other sandboxes from them.
 
         Kept: files with modes, owners, times, extended attributes, hard links, holes, and deletions of
-        files of the image; a backend's documentation says what of holes, extended attributes and parts of
-        a second it cannot keep. Kind "files" keeps nothing else: no process, no socket, no variable or
-        secret, none of sandboxkit's own tags, nothing of the agent. Commands stand still meanwhile.
-        `expires` (seconds since the epoch), `name` and `tags` are stored with it.
+        files of the image. A backend documents which holes, extended attributes and fractions of a second
+        it cannot keep. Kind "files" keeps nothing else: no process, no socket, no variable or secret, no
+        tag of sandboxkit itself, nothing of the agent. Commands are paused meanwhile. `expires` (seconds
+        since the epoch), `name` and `tags` are stored with the snapshot.
         Raises `CapacityError`, with figures, if it does not fit; `ConfigurationError` for what cannot
         be kept. Failed or cancelled: nothing is left, or something that `list_snapshots` shows.
         """
@@ -404,11 +406,11 @@ class Provider(ABC):
         raise VolumeError(f"provider {self.name!r} has no volume {name!r}", provider=self.name)
 
     def waiting(self) -> builtins.list[str]:
-        """Return a line for each start that waits at the backend, as far as that is known; no I/O."""
+        """Return one line of text for each start known to wait at the backend; does no I/O."""
         return []
 
     async def diagnose(self) -> Diagnosis:
-        """Say whether this backend can work here, without creating a sandbox."""
+        """Return whether this backend works on this machine, without creating a sandbox."""
         return Diagnosis(available=True, isolation="unknown", detail="")
 
     async def aclose(self) -> None:

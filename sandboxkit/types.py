@@ -111,9 +111,11 @@ class SandboxSpec:
     snapshot: str | None = None
     """The id of the snapshot whose files the sandbox starts with."""
     egress: "Egress | None" = None
-    """What `network=Egress(...)` allows through this process; `network` is "none" then. Providers ignore it."""
+    """The rules of `network=Egress(...)`, which this process enforces; `network` is "none" then. Providers
+    ignore the field."""
     native_rules: "NativeRules | None" = None
-    """What `network=Egress(native=True)` allows; `network` is "none" then. See `Provider.native_egress`."""
+    """The rules of `network=Egress(native=True)`, which the backend enforces; `network` is "none" then. See
+    `Provider.native_egress`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,12 @@ class SnapshotInfo(Displayable):
     provider: str
     kind: SnapshotKind
     bytes: int | None
-    """The size that the snapshot itself takes at the backend; None if the backend cannot tell."""
+    """The storage in bytes that the snapshot uses at the backend; None if the backend cannot tell."""
     created_at: datetime
     expires_at: datetime | None
     """When clean-up may remove it; None: never."""
     parent: str | None = None
-    """The id of the snapshot from which its sandbox had started; None if it had started fresh."""
+    """The id of the snapshot from which its sandbox had started; None if it had started from an image."""
     name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 

@@ -65,7 +65,7 @@ class NetworkControl:
             "NODE_USE_ENV_PROXY": "1",  # Node reads the variables only with this one
         }
 
-    def lead(self, command: Command) -> Command:
+    def with_proxy(self, command: Command) -> Command:
         """Return a command with the variables of the proxy, beneath those that the user set."""
         spec = self._life.spec
         ours = {

@@ -55,7 +55,7 @@ class PortConnection:
         program has not closed it within 2 s.
         """
         if os.getpid() != self._pid:
-            return Operation._of_nothing()
+            return Operation._completed()
         return Operation(self._close())
 
     def __enter__(self) -> Self:

@@ -110,7 +110,7 @@ class LoopbackPort:
     def close(self) -> Operation[None]:
         """Close the port and reset its connections. Idempotent; does nothing in a forked child."""
         if os.getpid() != self._pid:
-            return Operation._of_nothing()
+            return Operation._completed()
         return start_detached(self._hold.leave)
 
     def __enter__(self) -> Self:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from sandboxkit._states import STOP_ASKED, TRANSITIONS, State
+from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
 
 PAGE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 
@@ -17,8 +17,8 @@ def test_architecture_has_the_table_of_states() -> None:
 
 
 def test_a_sandbox_that_is_to_stop_is_never_started_again() -> None:
-    for state in STOP_ASKED:
-        assert TRANSITIONS[state] <= STOP_ASKED
+    for state in STOP_REQUESTED:
+        assert TRANSITIONS[state] <= STOP_REQUESTED
 
 
 def test_every_state_can_be_reached_and_ends() -> None:
