@@ -45,7 +45,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 _EPILOG = """\
 exit codes:
-  0    success; run, exec and shell pass on the command's own status
+  0    success; run, exec and shell return the command's own status
   1    some failed (cleanup, demo, doctor, ls, snapshots, stop, tasks, volumes)
   2    wrong usage or configuration
   124  the command ran past --timeout
@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line; `completion` reads it too."""
     parser = argparse.ArgumentParser(
         prog="sandboxkit",
-        description="Run untrusted programs in sandboxes, and look after the sandboxes.",
+        description="Run untrusted programs in sandboxes, and manage the sandboxes.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"sandboxkit {__version__}")

@@ -18,14 +18,15 @@ _ANY = {
 
 
 def names() -> list[str]:
-    """Return the providers that may work here, and SANDBOXKIT_PROVIDER's; the default comes first."""
+    """Return the providers that may work on this machine, and the one that SANDBOXKIT_PROVIDER names. The
+    default comes first."""
     found = {name for name in _registry.names() if lacking(name) is None}
     found |= {name for name in [os.environ.get("SANDBOXKIT_PROVIDER")] if name}
     return sorted(found, key=lambda name: (name != _registry.default_name(), name))
 
 
 def lacking(name: str) -> str | None:
-    """Return why a provider obviously cannot work here, else None."""
+    """Return why a provider obviously cannot work on this machine, else None."""
     if name == "local" and sys.platform != "linux":
         return "it needs Linux"
     signs = _ANY.get(name, ())

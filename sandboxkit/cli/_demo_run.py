@@ -55,7 +55,10 @@ def run(
     timeout: float,
     seen: Callable[[ProgramResult], None],
 ) -> Report:
-    """Run every program in its own sandbox, at most `concurrency` at a time."""
+    """Run every program in its own sandbox, at most `concurrency` at a time, with `timeout` (s) each.
+
+    `seen` is called with each outcome.
+    """
     started = time.monotonic()
     queue = collections.deque(programs)
     running: dict[Process, tuple[_mbpp.MbppProgram, float]] = {}
@@ -76,7 +79,7 @@ def run(
 
 
 def unexpected(outcome: ProgramResult) -> bool:
-    """Whether the outcome is wrong for this program; a broken program may fail or time out."""
+    """Return whether the outcome is wrong: a reference must pass, a broken variant fail or time out."""
     good = ("failed", "timed out") if outcome.program.broken else ("passed",)
     return outcome.kind not in good
 

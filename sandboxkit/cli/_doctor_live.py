@@ -23,13 +23,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         action="store_true",
-        help="create one sandbox, check what only a real backend can show, and delete it",
+        help="create one sandbox, check the behaviours that need a real backend, and delete it",
     )
     parser.add_argument(
         "--silence",
         type=_options.seconds,
         metavar="TIME",
-        help="with --live: how long a command says nothing (default: 5s)",
+        help="with --live: how long a command prints nothing (default: 5s)",
     )
     _options.sandbox(parser)
 

@@ -16,39 +16,42 @@ _KIND = re.compile(r"[a-z]+-")
 
 @contextlib.contextmanager
 def reached(args: argparse.Namespace, given: str) -> Iterator[Sandbox]:
-    """Yield the sandbox that `given` names; leaving the context does not stop it. See `located`."""
+    """Yield the sandbox with the id, or the id prefix, `given`; leaving the context does not stop it.
+
+    Raises what `located` raises.
+    """
     info = Operation(located(args.provider, given)).result()
     with Session(info.provider) as session:
         yield session.from_id(info.id).result()
 
 
 async def located(provider: str | None, given: str) -> SandboxInfo:
-    """Find the sandbox by its id or a unique prefix of it; a part such as "local-" may be left out.
+    """Find a sandbox by its id or a unique prefix of the id, with or without a part such as "local-".
 
-    Without `provider`, search the default provider first and then all configured ones.
-    Raises `SandboxNotFoundError` if there is none, and `ConfigurationError` if the prefix is
-    ambiguous, or may be because a provider did not answer. Errors of a named `provider` are raised.
+    Without `provider`, search the default provider first and then all configured ones. Raises
+    `SandboxNotFoundError` if there is none, `ConfigurationError` if the prefix is ambiguous or a
+    provider did not respond, so that it may be, and the errors of a named `provider`.
     """
     if not given:
-        raise ConfigurationError("the id is empty; 'sandboxkit ls' shows those there are")
+        raise ConfigurationError("the id is empty; 'sandboxkit ls' shows the existing ones")
     first = [provider or _registry.default_name()]
     names = first if provider else list(dict.fromkeys([*first, *_configured.names()]))
     for some in (first, names[1:]):
-        found, _ = await _providers.ask(some, lambda each: _one(each, given))
+        found, _ = await _providers.query(some, lambda each: _one(each, given))
         if hits := [info for info in found.values() if info is not None]:
             return _only(given, hits)
-    listed, silent = await _providers.ask(names, _all)
+    listed, silent = await _providers.query(names, _all)
     hits = [info for infos in listed.values() for info in infos if _begins(info.id, given)]
     if not hits:
         if not listed and provider:
             raise silent[provider]
         where = f" at {', '.join(listed)}" if listed else ""
         raise SandboxNotFoundError(
-            f"no sandbox {given!r}{where}; it may have ended{_unasked(silent)}"
+            f"no sandbox {given!r}{where}; it may have ended{_failures(silent)}"
         )
     if silent and len(hits) == 1:
         raise ConfigurationError(
-            f"{given!r} may match other sandboxes{_unasked(silent)}: write {hits[0].id}, or "
+            f"{given!r} may match other sandboxes{_failures(silent)}: write {hits[0].id}, or "
             f"-p {hits[0].provider}"
         )
     return _only(given, hits)
@@ -80,5 +83,5 @@ def _only(given: str, hits: list[SandboxInfo]) -> SandboxInfo:
     )
 
 
-def _unasked(silent: Mapping[str, SandboxError]) -> str:
-    return "".join(f"; {name} could not be asked ({error})" for name, error in silent.items())
+def _failures(silent: Mapping[str, SandboxError]) -> str:
+    return "".join(f"; {name} could not be queried ({error})" for name, error in silent.items())

@@ -39,7 +39,7 @@ class CommandOptions(TypedDict):
 def provider(parser: argparse.ArgumentParser, *, found: bool = False) -> None:
     """Add --provider, without a default, so that a --provider before the verb keeps its value.
 
-    Pass `found` for a verb that takes an id, from which the provider is found.
+    Pass `found` for a verb that takes a sandbox's id, because the id determines the provider.
     """
     default = "found by ID" if found else "$SANDBOXKIT_PROVIDER, else local on Linux"
     parser.add_argument(
@@ -63,12 +63,12 @@ def sandbox(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="let it reach this name alone, such as pypi.org or '*.github.com'; repeatable",
+        help="let it reach only this name, such as pypi.org or '*.github.com'; repeatable",
     )
 
 
 def spelling(option: Option) -> tuple[list[str], str]:
-    """Return the names of an option's flag, the long one last, and the name of its value or ""."""
+    """Return the names of an option's flag, the long one last, and its value's placeholder, or ""."""
     words = option.flag.replace(",", "").split()
     names = [word for word in words if word.startswith("-")]
     return names, "".join(words[len(names) :])
@@ -101,7 +101,10 @@ def _help(option: Option, metavar: str) -> str:
 
 
 def spec(args: argparse.Namespace) -> SpecOptions:
-    """Return the given sandbox options as keywords for a Session."""
+    """Return the sandbox options of the command line as keywords for a Session.
+
+    Raises ConfigurationError for invalid values.
+    """
     given: Any = {}  # Any: a SpecOptions whose keys are no literals
     for option in ALL_OPTIONS:
         value = getattr(args, option.name) if option.flag else None
@@ -136,11 +139,14 @@ def command_keywords(args: argparse.Namespace) -> CommandOptions:
 
 
 def argv(rest: list[str], usage: str) -> list[str]:
-    """Return the command after the options, without a leading '--'."""
+    """Return the command after the options, without a leading '--'.
+
+    Raises ConfigurationError, which shows `usage`, if an option follows instead of a command.
+    """
     if rest[:1] == ["--"]:
         return rest[1:]
     if rest and rest[0].startswith("-"):
-        raise ConfigurationError(f"option {rest[0]!r} comes too late; write: {usage}")
+        raise ConfigurationError(f"option {rest[0]!r} must come earlier; write: {usage}")
     return rest
 
 

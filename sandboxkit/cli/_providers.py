@@ -26,9 +26,10 @@ _SECONDS = 15.0
 
 
 async def chosen(args: argparse.Namespace) -> list[str]:
-    """Return the provider named on the command line, or all working ones with the flag for all.
+    """Return the names of the selected providers: one, or with `args.every` all that work here.
 
-    Configured providers that cannot work are named on stderr.
+    Configured providers that do not work are reported on stderr. Raises ConfigurationError if the command
+    line names a provider and selects all as well.
     """
     if not args.every:
         return [_options.provider_name(args)]
@@ -45,34 +46,32 @@ async def chosen(args: argparse.Namespace) -> list[str]:
     return [name for name in names if found[name].available]
 
 
-async def ask(
-    names: Sequence[str], question: Callable[[Provider], Awaitable[T]]
+async def query(
+    names: Sequence[str], call: Callable[[Provider], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, SandboxError]]:
-    """Query the providers concurrently; return the answers, and the errors of those without one.
+    """Await `call` for each provider concurrently; return the results and the errors, by provider name.
 
-    A provider that takes longer than 15 s counts as one that did not answer.
+    A provider that takes longer than 15 s gets a ProviderUnavailableError.
     """
-    answers: dict[str, T] = {}
+    results: dict[str, T] = {}
     failures: dict[str, SandboxError] = {}
 
     async def each(name: str) -> None:
         try:
             with anyio.fail_after(_SECONDS):
                 async with loaded(name) as provider:
-                    answers[name] = await question(provider)
+                    results[name] = await call(provider)
         except SandboxError as error:
             failures[name] = error
         except TimeoutError:
-            reason = (
-                f"no answer in {_SECONDS:.0f} s: see whether its backend is up, and reachable here"
-            )
+            reason = f"no answer in {_SECONDS:.0f} s: check that its backend is up and reachable from here"
             failures[name] = ProviderUnavailableError(reason, provider=name)
 
     async with anyio.create_task_group() as group:
         for name in names:
             group.start_soon(each, name)
     return (
-        {name: answers[name] for name in names if name in answers},
+        {name: results[name] for name in names if name in results},
         {name: failures[name] for name in names if name in failures},
     )
 
@@ -82,7 +81,7 @@ async def diagnoses(names: Sequence[str]) -> dict[str, Diagnosis]:
 
     A failure to load, an error and a timeout are reported as diagnoses too.
     """
-    found, failures = await ask(names, lambda provider: provider.diagnose())
+    found, failures = await query(names, lambda provider: provider.diagnose())
     return {name: found[name] if name in found else _failed(failures[name]) for name in names}
 
 

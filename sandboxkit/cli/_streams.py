@@ -1,4 +1,4 @@
-"""Connects a command's streams to ours: raw into pipes and files, neutralised on a terminal."""
+"""Connects a command's streams to ours: raw for pipes and files, without control codes on a terminal."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _KILL_SECONDS = 10.0
 
 
 def join(process: Process, *, stdin: bool) -> int:
-    """Copy the command's output, and our input with `stdin`, until it ends; return its status.
+    """Copy the command's output, and with `stdin` our input, until it ends; return its exit status.
 
     On an interrupt, kill the command's whole process tree before the exception propagates.
     """

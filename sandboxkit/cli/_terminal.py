@@ -1,4 +1,4 @@
-"""Attaches our terminal to a sandboxed command: raw keys, resizing, and restoring it at the end."""
+"""Attaches our terminal to a sandboxed command: raw mode, resizing, and a reset at the end."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from sandboxkit import Process, PtySize
 from sandboxkit.cli._streams import TIMED_OUT, feed_stdin, kill
 from sandboxkit.errors import CommandTimeoutError, ConfigurationError
 
-# What a program may have switched on and left so when it died: the alternate screen, a hidden
+# Resets the modes that a killed program may leave switched on: the alternate screen, a hidden
 # cursor, mouse reports, bracketed paste, colours, no line wrap.
 _RESET = (
     b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?7h\x1b[0m"
@@ -23,7 +23,7 @@ _RESET = (
 def attach(start: Callable[[PtySize], Process]) -> int:
     """Start a command on a PTY of our size, attach our terminal to it and return its exit status.
 
-    Our terminal is always restored, even after a signal.
+    Our terminal is always restored, even after a signal. Raises ConfigurationError without a terminal.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigurationError(

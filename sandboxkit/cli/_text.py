@@ -1,4 +1,4 @@
-"""Text for a terminal: neutralised untrusted text, durations, counts and tags."""
+"""Text for a terminal: untrusted text without control characters, durations, counts and tags."""
 
 import codecs
 import unicodedata
@@ -33,7 +33,7 @@ class TerminalSanitizer:
         self._return = ""
 
     def feed(self, chunk: bytes, *, final: bool = False) -> str:
-        """Decode and neutralise a chunk; a CR LF split between two chunks is still a line end."""
+        """Decode a chunk and replace its control characters; a CR LF may span two chunks."""
         text = self._return + self._decoder.decode(chunk, final)
         self._return = "\r" if text.endswith("\r") and not final else ""
         text = text.removesuffix("\r") if self._return else text

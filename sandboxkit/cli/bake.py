@@ -10,21 +10,21 @@ from sandboxkit.errors import ConfigurationError
 
 
 class BakedRow(Protocol):
-    """An image that a provider made."""
+    """A baked image: a vendor's image with the agent built in."""
 
     @property
     def image(self) -> str:
-        """The image that it was made from."""
+        """The image from which it was made."""
         ...
 
     @property
     def reference(self) -> str:
-        """The vendor's name for it."""
+        """The vendor's name for the baked image."""
         ...
 
     @property
     def current(self) -> bool:
-        """Whether it contains this version's agent; starts use only such images."""
+        """Whether it contains the agent of this sandboxkit version; starts use only such images."""
         ...
 
 
@@ -36,11 +36,11 @@ class BakingBackend(Protocol[_Image]):
     """A provider that can bake images."""
 
     async def bake(self, image: str | None, *, renew: bool) -> _Image:
-        """Make an image, or return the existing one."""
+        """Bake an image; without `renew`, return an existing one. None: the provider's default image."""
         ...
 
     async def baked(self) -> list[_Image]:
-        """Return the baked images that are known here."""
+        """Return the baked images that this user's state folder records."""
         ...
 
     async def unbake(self, baked: _Image) -> None:
@@ -52,27 +52,27 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "bake",
-        help="make an image with the agent in it at a hosted vendor, which starts faster",
+        help="build sandboxkit's agent into an image at a hosted vendor, for faster starts",
         description=(
-            "Make an image at a hosted vendor that has sandboxkit's agent in it: a snapshot on E2B "
-            "and Daytona, an image on Modal. Later starts from the same image find it by "
-            "themselves. Another version of sandboxkit needs another one: bake again, and the old "
-            "one is removed. Prints what it was made of and its name at the vendor."
+            "Build sandboxkit's agent into an image at a hosted vendor: a snapshot on E2B and Daytona, "
+            "an image on Modal. Later starts from the same image use the baked one automatically. Each "
+            "version of sandboxkit needs its own: bake again, and the old one is removed. Prints the "
+            "original image and the baked one's name at the vendor."
         ),
         epilog=(
-            "What this user's state folder knows of is listed and removed. On a machine that does not "
-            "know it, baking again finds what is at E2B or Daytona, and makes nothing."
+            "--list and --rm apply to the baked images that this user's state folder records. On another "
+            "machine, baking again finds an existing image at E2B or Daytona, and builds nothing."
         ),
     )
     _options.provider(parser)
-    parser.add_argument("--image", help="what to make it of (default: the provider's)")
+    parser.add_argument("--image", help="the image to bake (default: the provider's)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--renew", action="store_true", help="make it anew, as when the image has changed"
+        "--renew", action="store_true", help="bake again, for example after the image changed"
     )
-    what.add_argument("--list", action="store_true", dest="listed", help="name those there are")
+    what.add_argument("--list", action="store_true", dest="listed", help="list the baked images")
     what.add_argument(
-        "--rm", action="store_true", help="remove that of --image, or without it all of them"
+        "--rm", action="store_true", help="remove the one of --image, or all without --image"
     )
     parser.set_defaults(verb=main)
 

@@ -9,12 +9,12 @@ from sandboxkit.cli._text import count, safe_line
 from sandboxkit.errors import ConfigurationError, SandboxError
 
 _EPILOG = """\
-What is removed carries every --tag, is older than --older-than, and, with
---expired or --orphans, is one of these. Without any of them no sandbox is
-removed. --datasets removes the provider's copies of datasets that no sandbox
-mounts and no process uses, after the sandboxes. --snapshots removes snapshots
+Removes the sandboxes that carry every --tag, are older than --older-than, and,
+with --expired or --orphans, are one of these. Without any of these options no
+sandbox is removed. --datasets then removes the provider's copies of datasets
+that no sandbox mounts and no process uses. --snapshots removes snapshots
 instead of sandboxes: those that have expired, or all with every --tag and older
-than --older-than. One that a sandbox uses stays.
+than --older-than. Snapshots that a sandbox uses are kept.
 
 exit codes:
   0    done, even if there was nothing to remove
@@ -32,8 +32,8 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "cleanup",
-        help="remove sandboxes by tag or age, or those expired or ownerless",
-        description="Remove sandboxes, whichever process made them, and say which.",
+        help="remove sandboxes by tag or age, or expired and ownerless ones",
+        description="Remove sandboxes, whichever process made them, and print which.",
         epilog=_EPILOG,
     )
     _options.provider(parser)
@@ -56,7 +56,7 @@ def add(verbs: _options.Verbs) -> None:
     parser.add_argument("--snapshots", action="store_true", help="snapshots instead of sandboxes")
     parser.add_argument("--datasets", action="store_true", help="stored datasets that nothing uses")
     parser.add_argument(
-        "-n", "--dry-run", action="store_true", help="only say what would be removed"
+        "-n", "--dry-run", action="store_true", help="only print what would be removed"
     )
     parser.set_defaults(verb=main)
 

@@ -19,8 +19,8 @@ from sandboxkit.types import FileType
 _CHUNK = 1 << 18
 _EPILOG = """\
 As with cp -r, a folder that exists receives the source under its own name.
-Out of a sandbox, links and special files are left out and named on stderr.
-A '-' in the place of a path here is standard input or output.
+From a sandbox, links and special files are not copied but named on stderr.
+A '-' instead of a local path is standard input or output.
 
 examples:
   sandboxkit cp solution.py ID:/workspace/
@@ -128,7 +128,7 @@ def _download(sandbox: Sandbox, source: str, target: str) -> None:
         shown = ", ".join(safe_line(name) for name in transfer.skipped[:5])
         more = ", ..." if len(transfer.skipped) > 5 else ""
         what = count(len(transfer.skipped), "link or special file")
-        print(f"sandboxkit: left out {what}: {shown}{more}", file=sys.stderr)
+        print(f"sandboxkit: skipped {what}: {shown}{more}", file=sys.stderr)
 
 
 def _print(path: str) -> None:

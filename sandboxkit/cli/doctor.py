@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _EPILOG = """\
-With --live one sandbox of one provider is created, used and deleted; on a
-hosted one that costs what a few minutes of a sandbox cost there. With
---languages a small program of each language that `Program` grades is compiled
-and run.
+With --live one sandbox of one provider is created, used and deleted; at a
+hosted vendor this costs a few minutes of a sandbox. With --languages a small
+program of each language that `Program` grades is compiled and run.
 
 exit codes:
-  0    the default provider (or --provider) works; with --live every check holds
-       that can be made; with --languages every language works
+  0    the default provider (or --provider) works; with --live every possible
+       check holds; with --languages every language works
   1    it does not work; with --live a check does not hold; with --languages a
        language is missing
   2    wrong usage or configuration
@@ -39,8 +38,8 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "doctor",
-        help="say which providers can work here",
-        description="Say which providers can work here, how isolated each is, and what to install.",
+        help="show which providers can work here",
+        description="Show which providers can work here, how isolated each is, and what to install.",
         epilog=_EPILOG,
     )
     _options.provider(parser)

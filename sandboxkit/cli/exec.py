@@ -15,13 +15,14 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "exec",
         help="run a command in a running sandbox",
-        description="Run a command in a running sandbox, which stays as it is.",
+        description="Run a command in a running sandbox, which keeps running afterwards.",
         usage=_USAGE,
-        epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox failed.",
+        epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox "
+        "failed.",
     )
     _options.provider(parser, found=True)
     parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
-    parser.add_argument("-t", "--tty", action="store_true", help="on a real terminal")
+    parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
     parser.add_argument(
         "--timeout",
         type=_options.seconds,

@@ -11,9 +11,9 @@ from sandboxkit.types import SandboxState
 
 _LOOK_SECONDS = 5.0
 _EPILOG = """\
-HOST is a port of this machine's loopback; a free one if it is left out. Any
+HOST is a port of this machine's loopback; without it, a free port is used. Any
 process of this machine can connect to it. The port is closed at Ctrl-C, or when
-the sandbox ends. It needs no network in the sandbox.
+the sandbox ends. The sandbox needs no network for this.
 """
 
 
@@ -22,7 +22,7 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "forward",
         help="make a sandbox's port reachable on this machine",
-        description="Lead a port of this machine to a port of a running sandbox's loopback.",
+        description="Forward a port of this machine to a port of a running sandbox's loopback.",
         epilog=_EPILOG,
     )
     _options.provider(parser, found=True)
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
         _find.reached(args, args.id) as sandbox,
         sandbox.expose(port, host_port=host).result() as exposed,
     ):
-        print(f"{exposed.url} leads to port {port} of {safe_line(str(sandbox.id))}", flush=True)
+        print(f"{exposed.url} forwards to port {port} of {safe_line(str(sandbox.id))}", flush=True)
         _wait(sandbox, exposed)
     return 0
 
@@ -51,7 +51,7 @@ def _ports(given: str) -> tuple[int, int]:
 
 
 def _wait(sandbox: Sandbox, exposed: Exposed) -> None:
-    """Wait for the end of the sandbox, which is noticed after 5 s at the latest."""
+    """Wait until the port closes or the sandbox ends; check every 5 s whether it has ended."""
     closed = exposed.wait()
     while True:
         try:

@@ -29,8 +29,10 @@ def add(verbs: _options.Verbs) -> None:
     for part, verb in ((plot, draw), (show, read)):
         part.add_argument("run", metavar="RUN", type=Path, help="the folder of the run")
         part.set_defaults(verb=verb)
-    show.add_argument("--step", metavar="N", type=int, help="those of one step")
-    show.add_argument("--outcome", metavar="NAME", help="those that ended so, such as timeout")
+    show.add_argument("--step", metavar="N", type=int, help="the rollouts of one step")
+    show.add_argument(
+        "--outcome", metavar="NAME", help="the rollouts with this outcome, such as timeout"
+    )
     which = show.add_mutually_exclusive_group()
     for name in ("best", "worst"):
         which.add_argument(
@@ -38,9 +40,11 @@ def add(verbs: _options.Verbs) -> None:
             dest="which",
             action="store_const",
             const=name,
-            help=f"the one of them with the {name} reward, whole",
+            help=f"the whole text of the rollout with the {name} reward",
         )
-    which.add_argument("--rollout", dest="which", metavar="GROUP.MEMBER", help="this one, whole")
+    which.add_argument(
+        "--rollout", dest="which", metavar="GROUP.MEMBER", help="the whole text of this rollout"
+    )
 
 
 def draw(args: argparse.Namespace) -> int:

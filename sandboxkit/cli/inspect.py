@@ -12,9 +12,9 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "inspect",
-        help="show all that is known of a sandbox, as JSON",
-        description="Print a JSON object: what 'ls --json' has of a sandbox, whether it is "
-        "detached, the session that made it, and what it has used.",
+        help="show all information about a sandbox, as JSON",
+        description="Print a JSON object: the fields of 'ls --json', whether the sandbox is "
+        "detached, the session that made it, and the resources that it has used.",
     )
     _options.provider(parser, found=True)
     parser.add_argument("id", metavar="ID")

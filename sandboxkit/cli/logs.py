@@ -12,11 +12,11 @@ from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxT
 
 _LOOK_SECONDS = 0.5
 _ANCHOR = 4096
-"""Bytes of the shown output's end that locate it in the next snapshot of the log."""
+"""How many of the last printed bytes are searched for in the next copy of the log."""
 _ENDS = (SandboxNotFoundError, SandboxTerminatedError)
 _EPILOG = """\
-What is kept is the newest output, at least 1 MiB of it. With --follow it is
-looked at twice a second, until the command or its sandbox ends.
+The backend keeps the newest output, at least 1 MiB of it. With --follow it is
+read twice a second, until the command or its sandbox ends.
 """
 
 
@@ -25,18 +25,19 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "logs",
         help="show the output of a sandbox's main command",
-        description="Print the newest output of a sandbox's main command, the one 'run -d' was "
-        "given.",
+        description="Print the newest output of a sandbox's main command, which 'run -d' started.",
         epilog=_EPILOG,
     )
     _options.provider(parser, found=True)
-    parser.add_argument("-f", "--follow", action="store_true", help="and what comes, until its end")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="also print new output, until the command ends"
+    )
     parser.add_argument(
         "-n",
         "--tail",
         type=_options.number,
         metavar="N",
-        help="only the last N lines of what is there",
+        help="only the last N lines of the existing output",
     )
     parser.add_argument("id", metavar="ID")
     parser.set_defaults(verb=main)
@@ -78,7 +79,9 @@ def _follow(
             return
         new = since(shown, now)
         if new is None:
-            print("sandboxkit: some output came faster than it was read", file=sys.stderr)
+            print(
+                "sandboxkit: some output was lost: it came faster than it was read", file=sys.stderr
+            )
         write(now if new is None else new)
         shown = now
 
@@ -108,7 +111,7 @@ def since(before: bytes, now: bytes) -> bytes | None:
 
 
 def _writer() -> Callable[[bytes | None], None]:
-    """Return the function that writes output, neutralised on a terminal; it is given None at the end."""
+    """Return a function that writes output, on a terminal without control codes; end it with None."""
     if not sys.stdout.isatty():
 
         def raw(data: bytes | None) -> None:

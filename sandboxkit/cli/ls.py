@@ -21,8 +21,8 @@ A TEMPLATE is printed for each sandbox, with these fields filled in:
 {_SHOWN},
 and {{tags.KEY}} for one tag; \\t and \\n stand for a tab and a line end.
 
-Exits with 1 if a provider that is configured here could not be asked; what the
-others have is listed.
+Exits with 1 if a provider that is configured here could not be queried; the
+sandboxes of the others are listed.
 
 examples:
   sandboxkit ls --tag run:42 --state running
@@ -88,24 +88,24 @@ def main(args: argparse.Namespace) -> int:
     elif found:
         show(found)
     for name, error in silent.items():
-        print(f"sandboxkit: {name} could not be asked: {safe_line(str(error))}", file=sys.stderr)
+        print(f"sandboxkit: {name} could not be queried: {safe_line(str(error))}", file=sys.stderr)
     return 1 if silent else 0
 
 
 async def listed(
     args: argparse.Namespace,
 ) -> tuple[list[SandboxInfo], Mapping[str, SandboxError]]:
-    """Return the selected sandboxes, newest last, and the errors of providers that did not answer.
+    """Return the selected sandboxes, newest last, and the errors of providers that could not be queried.
 
-    Raises the error of a provider that was named.
+    Raises the error of a provider that the command line names.
     """
     tags = _tags.parse(args.tag)
 
-    async def question(provider: Provider) -> list[SandboxInfo]:
+    async def matching(provider: Provider) -> list[SandboxInfo]:
         return [info async for info in provider.list(tags) if args.state in (None, info.state)]
 
     names = [args.provider] if args.provider else _configured.names()
-    answers, silent = await _providers.ask(names, question)
+    answers, silent = await _providers.query(names, matching)
     if args.provider in silent:
         raise silent[args.provider]
     oldest = datetime.datetime.min.replace(tzinfo=datetime.UTC)

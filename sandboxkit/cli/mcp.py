@@ -8,10 +8,10 @@ from sandboxkit import Session
 from sandboxkit.cli import _options
 
 _EPILOG = """\
-Made to be started by a client, which speaks to it on standard input and output.
-Its tools are exec, read_file, write_file and list_files. The first call starts
-the sandbox; it is deleted when the client goes away, however it does, and ends
-after --lifetime in any case.
+An MCP client starts this command and uses its standard input and output. The
+tools are exec, read_file, write_file and list_files. The first call starts the
+sandbox. It is deleted when the client disconnects or dies, and ends after
+--lifetime in any case.
 
 example, as a client's configuration:
   {"mcpServers": {"sandbox": {

@@ -1,4 +1,4 @@
-"""`sandboxkit recording`: print a recording, one line a call."""
+"""`sandboxkit recording`: print a recording, one line per call."""
 
 import argparse
 import json
@@ -10,8 +10,8 @@ from sandboxkit.cli._text import safe_line
 _WIDTH = 160
 _EPILOG = """\
 Each line has the time, the seconds that the call took, its sandbox, the call,
-its arguments and how it ended. The file itself has everything: it is JSON, one
-line a call.
+its arguments and how it ended. The file itself has all details, as one line of
+JSON per call.
 
 example:
   sandboxkit recording run.jsonl
@@ -22,7 +22,7 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "recording",
-        help="show what a recorded run did",
+        help="show the calls of a recorded run",
         description="Print the calls of a recording, which Session(record=FILE) made, in the order in "
         "which they ended.",
         epilog=_EPILOG,

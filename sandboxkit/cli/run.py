@@ -33,7 +33,7 @@ def add(verbs: _options.Verbs) -> None:
     )
     _options.provider(parser)
     parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
-    parser.add_argument("-t", "--tty", action="store_true", help="on a real terminal")
+    parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
     parser.add_argument(
         "-d",
         "--detach",

@@ -1,4 +1,4 @@
-"""`sandboxkit serve`: grade and run for clients on other machines, over HTTP."""
+"""`sandboxkit serve`: an HTTP service that grades submissions and runs programs for other machines."""
 
 import argparse
 import importlib
@@ -28,7 +28,7 @@ def add(verbs: _options.Verbs) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "serve",
-        help="grade and run for other machines, over HTTP",
+        help="grade and run programs for other machines, over HTTP",
         description="Serve grading, programs and sandboxes over HTTP.",
         epilog=_EPILOG,
     )
@@ -38,35 +38,35 @@ def add(verbs: _options.Verbs) -> None:
     parser.add_argument("--tokens", metavar="FILE", type=Path, help="the clients' tokens")
     parser.add_argument("--pool", metavar="N", type=int, help="sandboxes to keep warm")
     parser.add_argument(
-        "--queue", metavar="N", type=int, default=2048, help="what may run or wait at most (2048)"
+        "--queue", metavar="N", type=int, default=2048, help="requests that run or wait (2048)"
     )
     parser.add_argument(
         "--sandboxes",
         metavar="N",
         type=int,
         default=64,
-        help="sandboxes that are lent at most (64)",
+        help="sandboxes that clients may hold (64)",
     )
     parser.add_argument(
         "--lifetime",
         metavar="TIME",
         type=_options.seconds,
         default=3600.0,
-        help="what a lent sandbox may live (1h)",
+        help="lifetime of a client's sandbox (1h)",
     )
     parser.add_argument(
         "--deadline",
         metavar="TIME",
         type=_options.seconds,
         default=600.0,
-        help="what a request may take (10m)",
+        help="time limit of a request (10m)",
     )
     parser.add_argument(
         "--drain",
         metavar="TIME",
         type=_options.seconds,
         default=120.0,
-        help="what requests may take after SIGTERM (2m)",
+        help="time limit of running requests after SIGTERM (2m)",
     )
     parser.add_argument(
         "--tag",

@@ -35,8 +35,8 @@ def add(verbs: _options.Verbs) -> None:
     create = parts.add_parser(
         "create",
         help="take a snapshot of a running sandbox",
-        description="Take a snapshot of a running sandbox, whose programs stand still meanwhile, and print "
-        "its id. It has the sandbox's tags and those given.",
+        description="Take a snapshot of a running sandbox and print its id. The sandbox's programs are "
+        "paused meanwhile. The snapshot has the sandbox's tags and those of --tag.",
     )
     _options.provider(create, found=True)
     create.add_argument("id", metavar="ID", help="the sandbox")
@@ -64,7 +64,7 @@ def add(verbs: _options.Verbs) -> None:
     rm = parts.add_parser(
         "rm",
         help="remove snapshots by id",
-        description="Remove snapshots that no sandbox uses. Prints each id that is gone.",
+        description="Remove snapshots that no sandbox uses. Prints each id that was removed.",
     )
     _options.provider(rm)
     rm.add_argument("ids", metavar="ID", nargs="+")
@@ -90,7 +90,7 @@ def _ls(args: argparse.Namespace) -> int:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("   ".join(cells).rstrip())
     for name, error in silent.items():
-        print(f"sandboxkit: {name} could not be asked: {safe_line(str(error))}", file=sys.stderr)
+        print(f"sandboxkit: {name} could not be queried: {safe_line(str(error))}", file=sys.stderr)
     return 1 if silent else 0
 
 
@@ -98,7 +98,7 @@ def _stored(args: argparse.Namespace) -> tuple[list[SnapshotInfo], dict[str, San
     tags = _tags.parse(args.tag)
     names = [args.provider] if args.provider else _configured.names()
     answers, silent = Operation(
-        _providers.ask(names, lambda provider: listed(provider, tags))
+        _providers.query(names, lambda provider: listed(provider, tags))
     ).result()
     if args.provider in silent:
         raise silent[args.provider]
@@ -114,7 +114,7 @@ def _rm(args: argparse.Namespace) -> int:
             places = [info for info in known if info.id == given]
             if not places:
                 raise ConfigurationError(
-                    f"no snapshot {given!r}; sandboxkit snapshots ls shows those there are"
+                    f"no snapshot {given!r}; sandboxkit snapshots ls shows the existing ones"
                 )
             Snapshot.from_id(given, provider=places[0].provider).result().delete().result()
             print(safe_line(given))

@@ -14,7 +14,7 @@ def add(verbs: _options.Verbs) -> None:
     parser = verbs.add_parser(
         "stop",
         help="end sandboxes and remove everything of them",
-        description="End sandboxes and remove everything of them. Prints each id that is gone.",
+        description="End sandboxes and remove everything of them. Prints the id of each.",
         epilog="Exits with 1 if any of them does not exist or could not be stopped; the others are stopped.",
     )
     _options.provider(parser, found=True)

@@ -29,7 +29,7 @@ exit codes:
   0    every task is fine or weak
   1    a task is bought or refused
   2    wrong usage, or a file that cannot be read
-  125  the infrastructure failed, for a task at least
+  125  the infrastructure failed for at least one task
 
 example:
   sandboxkit tasks check train.jsonl --reference solution -p docker
@@ -51,7 +51,7 @@ def add(verbs: _options.Verbs) -> None:
     part = parts.add_parser(
         "check",
         help="grade references, cheats and mutants",
-        description="Say which tasks can be bought, refuse their reference, or test too little.",
+        description="Report tasks that a cheat passes, that fail their reference, or that test too little.",
         epilog=_EPILOG,
     )
     part.add_argument("file", metavar="FILE", type=Path, help="tasks, as JSON lines")
@@ -61,7 +61,7 @@ def add(verbs: _options.Verbs) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="a column that looks like a key of a task and is none; repeatable",
+        help="a column that looks like a task's key but is not one; repeatable",
     )
     part.add_argument("--json", action="store_true", help="a report on each line, for programs")
     _options.provider(part)

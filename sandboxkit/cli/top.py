@@ -1,4 +1,4 @@
-"""`sandboxkit top`: the list of sandboxes, kept current."""
+"""`sandboxkit top`: show the list of sandboxes and keep it up to date."""
 
 import argparse
 import time
@@ -9,13 +9,13 @@ from sandboxkit.cli._text import count
 
 
 def add(verbs: _options.Verbs) -> None:
-    """Declare the verb."""
+    """Add the verb to the command line."""
     parser = verbs.add_parser(
         "top",
         help="watch the list of sandboxes",
-        description="Show the list of sandboxes and keep it current until Ctrl-C. Where the output is "
-        "no terminal, a new list is printed each time. Below it are the sessions of this user that "
-        "have waited for room for over ten seconds, and what has the room.",
+        description="Show the list of sandboxes and keep it up to date until Ctrl-C. If the output is not "
+        "a terminal, a new list is printed each time. Below it are the sessions of this user that have "
+        "waited for room for over ten seconds, and the sandboxes that use the room.",
     )
     ls.selection(parser)
     parser.add_argument(
@@ -25,7 +25,7 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the verb."""
     from rich.console import Group  # rich, an extra, is needed for tables only
     from rich.live import Live
 

@@ -9,8 +9,8 @@ from sandboxkit.cli._text import safe_line
 from sandboxkit.errors import VolumeError
 
 _EPILOG = """\
-A volume is made by the first sandbox that mounts it, and stays until it is
-removed here. One that a sandbox mounts is not removed.
+The first sandbox that mounts a volume creates it. It exists until it is removed
+with this command. A volume that a sandbox mounts is not removed.
 
 exit codes:
   0    done
@@ -36,7 +36,7 @@ def add(verbs: _options.Verbs) -> None:
     ls = parts.add_parser("ls", help="print the name of each volume")
     _options.provider(ls)
     ls.set_defaults(verb=_list)
-    rm = parts.add_parser("rm", help="remove volumes; print the name of each that is gone")
+    rm = parts.add_parser("rm", help="remove volumes; print the name of each")
     _options.provider(rm)
     rm.add_argument("names", metavar="NAME", nargs="+")
     rm.set_defaults(verb=_remove)

@@ -11,7 +11,7 @@ class Displayable:
     __slots__ = ()
 
     def _page(self) -> Page:
-        """Return what a notebook shows. A class overrides this or registers with `page_of`."""
+        """Return the page that a notebook shows. A class overrides this or registers with `page_of`."""
         return page_of(self)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -21,5 +21,5 @@ class Displayable:
 
 @singledispatch
 def page_of(thing: Displayable) -> Page:
-    """Return what a notebook shows for `thing`; `display.pages` registers the public classes."""
+    """Return the page that a notebook shows for `thing`; `display.pages` registers the public classes."""
     raise NotImplementedError(f"{type(thing).__name__} has no page")

@@ -13,7 +13,7 @@ from sandboxkit.display.page import Page
 from sandboxkit.errors import SandboxError
 from sandboxkit.types import Ending, ProcessResult, SandboxInfo, SandboxState, SnapshotInfo
 
-ANSWER_SECONDS = 2.0
+RESPONSE_SECONDS = 2.0
 """How long (s) a notebook waits for a backend to report a sandbox's status."""
 _STATES = {
     SandboxState.RUNNING: "good",
@@ -72,13 +72,13 @@ def _sandbox(sandbox: Sandbox) -> Page:
         summary = "stopped" if sandbox._life.stopped else "not started"
         return Page("Sandbox", summary, "plain", own | {"tags": _tags_text(sandbox.spec.tags)})
     try:
-        asking = sandbox.status()
+        status = sandbox.status()
         try:
-            found = _info(asking.result(ANSWER_SECONDS))
+            found = _info(status.result(RESPONSE_SECONDS))
         finally:
-            asking.cancel()
+            status.cancel()
     except (SandboxError, TimeoutError, RuntimeError) as error:
-        why = str(error) or f"no answer within {ANSWER_SECONDS:g} s"
+        why = str(error) or f"no answer within {RESPONSE_SECONDS:g} s"
         return Page("Sandbox", "unknown", "open", own | {"why": why})
     return Page("Sandbox", found.headline, found.mood, found.rows)
 

@@ -1,4 +1,4 @@
-"""Expansion of the options, which are declared once, into signatures and `help()`."""
+"""Writes the sandbox options, which are declared in one table, into signatures and `help()`."""
 
 import inspect
 import textwrap
@@ -34,7 +34,7 @@ def section() -> str:
 
 
 def spelled_out(call: ThingT) -> ThingT:
-    """Give a function whose last keywords are options a signature that names each of them."""
+    """Replace `**options` in a function's signature by one keyword for each option; return the function."""
     signature = inspect.signature(call)
     known = list(signature.parameters.values())[:-1]  # all but **options
     own = call.__name__ == "__init__"
@@ -54,7 +54,7 @@ def spelled_out(call: ThingT) -> ThingT:
 
 
 def with_options(thing: ThingT) -> ThingT:
-    """Add the options and their meanings to a docstring; without docstrings (-OO) do nothing."""
+    """Add the options and their meanings to the docstring of `thing`, if it has one; return `thing`."""
     if thing.__doc__ and ALL_OPTIONS[0].meaning:
         thing.__doc__ = f"{inspect.cleandoc(thing.__doc__)}\n\n{section()}\n"
     return thing

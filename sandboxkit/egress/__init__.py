@@ -1,4 +1,4 @@
-"""Egress by name: which servers a sandbox without a network may reach, through this side."""
+"""Egress by name: the servers that a sandbox without a network may reach through this process."""
 
 from sandboxkit.egress._audit import EgressRecord
 from sandboxkit.egress._native import NativeRules

@@ -1,4 +1,4 @@
-"""The record of each decision on egress, and where records go."""
+"""The records of egress decisions, and the log that stores them."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ _log = logging.getLogger("sandboxkit")
 
 @dataclass(frozen=True, slots=True)
 class EgressRecord:
-    """One connection that a sandbox asked for: what it wanted, the decision, and what passed."""
+    """One connection that a sandbox requested: its target, the decision, and the bytes that passed."""
 
     time: float
     """When the request came (seconds since the epoch)."""
@@ -20,23 +20,23 @@ class EgressRecord:
     method: str
     """The request's method, such as "CONNECT"; "" if there was no valid request."""
     name: str
-    """The host that was asked for; "" if there was no valid request."""
+    """The requested host; "" if there was no valid request."""
     port: int
-    """The port that was asked for; 0 if there was no valid request."""
+    """The requested port; 0 if there was no valid request."""
     path: str
     """The path of a plain HTTP request, without its query; at most 1000 characters."""
     address: str
-    """The address that was dialled; "" if none was."""
+    """The IP address that was dialled; "" if none was."""
     allowed: bool
     """Whether the connection was made."""
     reason: str
-    """Why it was refused or cut; "" if it ended by itself."""
+    """Why the connection was refused or cut; "" if it ended by itself."""
     sent: int
     """Bytes from the sandbox to the host."""
     received: int
     """Bytes from the host to the sandbox."""
     seconds: float
-    """How long it lasted."""
+    """How long the connection lasted."""
 
     def json(self) -> str:
         """Return the record as one line of JSON, without a line end."""
@@ -44,7 +44,7 @@ class EgressRecord:
 
 
 class AuditLog:
-    """Takes records, and appends them to a file or gives them to the user's function."""
+    """Appends records to a file, or passes them to the user's function."""
 
     def __init__(self, to: "str | os.PathLike[str] | Callable[[EgressRecord], object] | None"):
         """Open the file, if `to` is a path. Raises OSError."""
@@ -55,7 +55,7 @@ class AuditLog:
             self._file = os.open(to, flags, 0o600)
 
     def add(self, record: EgressRecord) -> None:
-        """Write one record. A failure is logged, since the connection is already over."""
+        """Write one record. A failure is only logged, because the connection has already ended."""
         try:
             if self._call is not None:
                 self._call(record)

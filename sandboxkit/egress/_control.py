@@ -1,4 +1,4 @@
-"""The network of one sandbox: its proxy, and the variables that lead commands to it."""
+"""The network of one sandbox: its proxy, and the environment variables that make commands use it."""
 
 import asyncio
 import dataclasses
@@ -19,7 +19,10 @@ _DIRECT = "localhost,127.0.0.1,::1"
 
 
 def checked(network: Network | Egress, spec: SandboxSpec, *, by_id: bool) -> Egress | None:
-    """Return what `Sandbox.set_network` changes to; None for "none". Raises ConfigurationError."""
+    """Check the arguments of `Sandbox.set_network`; return the new Egress, or None for "none".
+
+    `by_id`: the sandbox was reached by its id. Raises ConfigurationError.
+    """
     if not isinstance(network, Egress) and network != "none":
         _arguments.refuse("network", network, "'none' or Egress(allow=['pypi.org'])")
     if by_id:
@@ -40,7 +43,7 @@ def checked(network: Network | Egress, spec: SandboxSpec, *, by_id: bool) -> Egr
 
 
 class NetworkControl:
-    """Starts the proxy with its sandbox, and changes what it allows."""
+    """Starts the egress proxy of a sandbox when the sandbox starts, and changes its rules."""
 
     def __init__(self, life: Lifecycle) -> None:
         """Raise ConfigurationError if the provider cannot listen in a sandbox."""
@@ -66,7 +69,7 @@ class NetworkControl:
         }
 
     def with_proxy(self, command: Command) -> Command:
-        """Return a command with the variables of the proxy, beneath those that the user set."""
+        """Return the command with the proxy's environment variables; variables that the user set win."""
         spec = self._life.spec
         ours = {
             name: value
@@ -82,7 +85,7 @@ class NetworkControl:
             await self._listen(sandbox_id, self._life.spec.egress)
 
     async def change(self, egress: Egress | None) -> None:
-        """Decide by `egress` from now on; None refuses everything. Close open connections."""
+        """Apply the rules of `egress` from now on, None to refuse everything; close open connections."""
         sandbox_id = await self._life.started()
         async with self._turn:
             if self._proxy is not None:

@@ -1,4 +1,4 @@
-"""Copies between a sandbox and a server, counted and limited in time."""
+"""Copies data between a sandbox and a server, with limits on bytes and idle time."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,11 +12,11 @@ from sandboxkit.egress._incoming import Incoming
 from sandboxkit.egress._refused import EgressRefusedError
 
 _HEAD = 64 << 10
-"""The largest head (bytes) of an answer."""
+"""The largest head (bytes) of a response."""
 
 
 class Meter:
-    """Counts bytes in both directions, and takes them from a limit that several meters share."""
+    """Counts bytes in both directions against a limit: its own `left`, or that of the meter `shared`."""
 
     def __init__(self, left: int, shared: "Self | None" = None) -> None:
         self.left, self.up, self.down, self._shared = left, 0, 0, shared
@@ -39,7 +39,7 @@ class Meter:
 
 
 class _Idle:
-    """A scope that is cancelled when nothing has passed for some time."""
+    """A scope that is cancelled when no data has passed for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self.scope = seconds, anyio.CancelScope()
@@ -49,7 +49,7 @@ class _Idle:
         self.scope.deadline = anyio.current_time() + self._seconds
 
     def check(self) -> None:
-        """Raise EgressRefusedError if the time was over."""
+        """Raise EgressRefusedError if the scope was cancelled."""
         if self.scope.cancelled_caught:
             raise EgressRefusedError(408, f"nothing passed for {self._seconds:g} s")
 
@@ -89,19 +89,19 @@ async def exchange(
     remote: ByteStream,
     meter: Meter,
     idle_seconds: float,
-    answered: Callable[[], None],
+    on_response: Callable[[], None],
 ) -> None:
-    """Pass a request's body on and the answer back; end with the answer.
+    """Forward a request's body to the server and the response to the sandbox; return after the response.
 
-    `answered` is called before the first byte of the answer. Raises EgressRefusedError past a limit, and
-    for a body or an answer that is not valid.
+    `length` is the body's size in bytes, None for chunks. `on_response` is called before the first byte
+    of the response. Raises EgressRefusedError past a limit, and for an invalid body or response.
     """
     idle = _Idle(idle_seconds)
 
     async def up(data: bytes) -> None:
         idle.moved()
         meter.sent(len(data))
-        # A server may answer and close before it has read the whole body.
+        # A server may respond and close before it has read the whole body.
         with suppress(anyio.BrokenResourceError):
             await remote.send(data)
 
@@ -116,21 +116,21 @@ async def exchange(
             await up(data)
 
     async def inward() -> None:
-        answer = Incoming(remote)
+        response = Incoming(remote)
         while True:
-            head = await _answer_head(answer, method)
+            head = await _response_head(response, method)
             if head.status == 101:
                 raise EgressRefusedError(502, "the server changes the protocol")
             idle.moved()
             meter.received(len(head.data))
-            answered()
+            on_response()
             await stream.send(head.data)
             if head.status >= 200:
                 break
         left = head.length
         while left != 0:
             try:
-                data = await answer.receive(64 << 10 if left is None else min(left, 64 << 10))
+                data = await response.receive(64 << 10 if left is None else min(left, 64 << 10))
             except anyio.EndOfStream:
                 return
             left = None if left is None else left - len(data)
@@ -143,17 +143,19 @@ async def exchange(
     idle.check()
 
 
-async def _answer_head(answer: Incoming, method: str) -> _http.ResponseHead:
+async def _response_head(response: Incoming, method: str) -> _http.ResponseHead:
     try:
-        return _http.response(await answer.head(_HEAD), method)
+        return _http.response(await response.head(_HEAD), method)
     except anyio.EndOfStream as error:
-        raise EgressRefusedError(502, "the server ended without an answer") from error
+        raise EgressRefusedError(
+            502, "the server closed the connection without a response"
+        ) from error
     except EgressRefusedError as error:
-        raise EgressRefusedError(502, f"the server's answer: {error.reason}") from error
+        raise EgressRefusedError(502, f"the server's response: {error.reason}") from error
 
 
 async def _chunks(incoming: Incoming, up: Callable[[bytes], Awaitable[None]]) -> None:
-    """Pass a body in chunks on, with its chunks written anew and without trailers."""
+    """Forward a chunked body: write its chunks anew, and refuse trailers."""
     while left := _http.chunk_size(await incoming.line()):
         while left:
             data = await incoming.receive(min(left, 64 << 10))
@@ -172,7 +174,10 @@ async def _both(
     *,
     first_ends: bool,
 ) -> None:
-    """Run two copies; raise the first error itself. `first_ends`: the second ends with the first."""
+    """Run both functions concurrently; raise the first error, without a group around it.
+
+    `first_ends`: cancel the second when the first ends.
+    """
     errors: list[Exception] = []
 
     async def run(copy: Callable[[], Awaitable[None]], *, ends: bool) -> None:

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 messages, read strictly: what two parsers could read in two ways is refused."""
+"""A strict parser of HTTP/1.1 heads: it refuses messages that another parser could read differently."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _CHUNK = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _PATH = re.compile(r"/[!-\"$-~]*", re.ASCII)
-"""A path with its query: visible characters, and no fragment."""
+"""A path with its query: visible characters, no fragment."""
 HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -42,13 +42,13 @@ class RequestHead:
     headers: Headers
 
     def values(self, name: str) -> list[str]:
-        """Return the values of a header, given in lower case."""
+        """Return the values of the header `name`, which is given in lower case."""
         return [value for each, value in self.headers if each.lower() == name]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """The server that a request asks for, and with plain HTTP the path with its query."""
+    """The server that a request is for; with plain HTTP also the path and its query."""
 
     name: str
     port: int
@@ -56,11 +56,11 @@ class HttpTarget:
 
 
 NO_TARGET = HttpTarget("", 0)
-"""The target of a request that is not valid."""
+"""The target of an invalid request."""
 
 
 def request(head: bytes) -> RequestHead:
-    """Parse a request's head. Raises EgressRefusedError."""
+    """Parse a request's head. Raises EgressRefusedError if it is invalid."""
     first, *lines = head.decode("latin-1").split("\r\n")
     found = _REQUEST.fullmatch(first)
     if found is None:
@@ -79,16 +79,16 @@ def _headers(lines: list[str]) -> Headers:
 
 
 def target(head: RequestHead) -> HttpTarget:
-    """Return the server that a request asks for. Raises EgressRefusedError."""
+    """Return the server that a request is for. Raises EgressRefusedError if it is unclear or invalid."""
     if head.method == "CONNECT":
-        asked, path = _authority(head.target, None), ""
+        server, path = _authority(head.target, None), ""
     else:
         scheme, found, rest = head.target.partition("://")
         if not found or scheme.lower() != "http":
             raise EgressRefusedError(400, "the target is not http://NAME/...; use CONNECT for TLS")
         at = re.search(r"[/?]|$", rest)
         assert at is not None
-        asked, path = _authority(rest[: at.start()], 80), rest[at.start() :]
+        server, path = _authority(rest[: at.start()], 80), rest[at.start() :]
         path = path if path.startswith("/") else f"/{path}"
         if not _PATH.fullmatch(path):
             raise EgressRefusedError(400, "the target's path has characters that no URL has")
@@ -96,12 +96,12 @@ def target(head: RequestHead) -> HttpTarget:
     if len(hosts) > 1 or (not hosts and head.version == "HTTP/1.1" and head.method != "CONNECT"):
         raise EgressRefusedError(400, f"the request has {len(hosts)} Host headers")
     # Some clients send CONNECT with a Host that lacks the port.
-    default = asked[1] if head.method == "CONNECT" else 80
-    if hosts and _authority(hosts[0], default) != asked:
+    default = server[1] if head.method == "CONNECT" else 80
+    if hosts and _authority(hosts[0], default) != server:
         raise EgressRefusedError(
-            400, f"Host is {hosts[0][:60]!r}, the target {asked[0]}:{asked[1]}"
+            400, f"Host is {hosts[0][:60]!r}, the target {server[0]}:{server[1]}"
         )
-    return HttpTarget(*asked, path)
+    return HttpTarget(*server, path)
 
 
 def _authority(text: str, default: int | None) -> tuple[str, int]:
@@ -119,7 +119,7 @@ def _authority(text: str, default: int | None) -> tuple[str, int]:
 def body_length(head: RequestHead) -> int | None:
     """Return the size (bytes) of a request's body, or None if it comes in chunks.
 
-    Raises EgressRefusedError if the headers leave any doubt.
+    Raises EgressRefusedError if the headers are ambiguous.
     """
     lengths, codings = head.values("content-length"), head.values("transfer-encoding")
     if codings:
@@ -134,16 +134,19 @@ def body_length(head: RequestHead) -> int | None:
 
 
 def chunk_size(line: bytes) -> int:
-    """Return the size (bytes) in the first line of a chunk. Raises EgressRefusedError."""
+    """Return the size (bytes) that the first line of a chunk gives. Raises EgressRefusedError."""
     if not _CHUNK.fullmatch(line):
         raise EgressRefusedError(400, f"{line[:60]!r} is not the size of a chunk")
     return int(line, 16)
 
 
 def forwarded(
-    head: RequestHead, asked: HttpTarget, host: str, length: int | None, added: Headers
+    head: RequestHead, to: HttpTarget, host: str, length: int | None, added: Headers
 ) -> bytes:
-    """Return the head that goes to the server `host`, with its framing written anew."""
+    """Return the head to send to the server: the path of `to`, the Host header `host`, and `added` headers.
+
+    Its framing is written anew for a body of `length` bytes, or in chunks if `length` is None.
+    """
     named = {
         each.strip().lower() for value in head.values("connection") for each in value.split(",")
     }
@@ -157,12 +160,12 @@ def forwarded(
     elif length or head.method in ("POST", "PUT", "PATCH"):
         headers.append(("Content-Length", str(length)))
     headers.append(("Connection", "close"))
-    return _written(f"{head.method} {asked.path} HTTP/1.1", headers)
+    return _written(f"{head.method} {to.path} HTTP/1.1", headers)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The head of a response, as it is passed on, and what follows it."""
+    """The head of a response, as it is forwarded to the sandbox, and the size of its body."""
 
     status: int
     data: bytes
@@ -171,11 +174,14 @@ class ResponseHead:
 
 
 def response(head: bytes, method: str) -> ResponseHead:
-    """Parse a response's head; the result closes the connection. Raises EgressRefusedError."""
+    """Parse the head of the response to a request with `method`; `data` gets "Connection: close".
+
+    Raises EgressRefusedError if it is invalid.
+    """
     first, *lines = head.decode("latin-1").split("\r\n")
     found = _STATUS.fullmatch(first)
     if found is None:
-        raise EgressRefusedError(502, "the server's answer is not HTTP/1.1")
+        raise EgressRefusedError(502, "the server's response is not HTTP/1.1")
     status = int(found[1])
     headers = [(name, value) for name, value in _headers(lines) if name.lower() not in HOP_BY_HOP]
     lengths = {value for name, value in headers if name.lower() == "content-length"}
@@ -185,7 +191,7 @@ def response(head: bytes, method: str) -> ResponseHead:
         length = 0
     elif not chunked and lengths:
         if len(lengths) > 1 or not _LENGTH.fullmatch(min(lengths)):
-            raise EgressRefusedError(502, "the server's answer has an unclear Content-Length")
+            raise EgressRefusedError(502, "the server's response has an unclear Content-Length")
         length = int(min(lengths))
     if status >= 200:
         headers.append(("Connection", "close"))
@@ -193,7 +199,7 @@ def response(head: bytes, method: str) -> ResponseHead:
 
 
 def refusal(status: int, reason: str) -> bytes:
-    """Return the whole answer to a refused request."""
+    """Return the whole HTTP response to a refused request."""
     text = f"sandboxkit: {reason}\n".encode("ascii", "replace")
     words = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
     words |= {403: "Forbidden", 502: "Bad Gateway", 503: "Service Unavailable"}

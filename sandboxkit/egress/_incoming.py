@@ -1,4 +1,4 @@
-"""Bytes of a connection, read by head, by line and by number."""
+"""A reader of a connection's bytes: by message head, by line, or by number of bytes."""
 
 import re
 
@@ -13,7 +13,7 @@ _LINE = 1024
 
 
 class Incoming:
-    """The bytes that one side of a connection sends. Every call raises `anyio.EndOfStream` at their end."""
+    """A reader of the bytes of one stream. Every method raises `anyio.EndOfStream` at its end."""
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream, self._rest = stream, b""
@@ -33,7 +33,7 @@ class Incoming:
         return data
 
     async def head(self, limit: int) -> bytes:
-        """Return everything up to an empty line, without it.
+        """Return the bytes before the next empty line, and skip that line.
 
         Raises EgressRefusedError for a line that does not end in CR LF, and past `limit` bytes.
         """
@@ -60,7 +60,7 @@ class Incoming:
 
 
 async def drain(stream: ByteReceiveStream, seconds: float, limit: int) -> None:
-    """Discard what the other side still sends, until it ends, `seconds` pass or `limit` bytes came."""
+    """Discard further data until the stream ends, `seconds` pass or `limit` bytes have arrived."""
     with anyio.move_on_after(seconds):
         while limit > 0:
             try:

@@ -1,4 +1,4 @@
-"""Host names in rules, URLs and TLS: one spelling, and no address in disguise."""
+"""Host names in rules, URLs and TLS: a normal form that excludes IP addresses."""
 
 import re
 
@@ -11,10 +11,10 @@ _MOST = 253
 
 
 def host(text: str) -> str | None:
-    """Return a host name in lower case, or None if `text` is none.
+    """Return a host name in lower case, or None if `text` is not a host name.
 
-    An IP address is no name, whatever its form: a name whose last label is a number or hexadecimal would be
-    read as an address by inet_aton(3).
+    No form of an IP address is accepted: inet_aton(3) reads a name whose last label is a decimal or
+    hexadecimal number as an address.
     """
     name = text.lower() if text.isascii() else ""
     if len(name) > _MOST or not _NAME.fullmatch(name):
@@ -23,6 +23,6 @@ def host(text: str) -> str | None:
 
 
 def port(text: str) -> int | None:
-    """Return a port from 1 to 65535 in plain decimal digits, or None if `text` is none."""
+    """Parse a port from 1 to 65535 in plain decimal digits; return None if `text` is not one."""
     number = int(text) if _PORT.fullmatch(text) else 0
     return number if 1 <= number <= 65535 else None

@@ -1,4 +1,4 @@
-"""Rules of `Egress(native=True)`, which a vendor's own list of allowed servers applies."""
+"""The rules of `Egress(native=True)`, which the vendor enforces with its own list of allowed servers."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _EXAMPLES = (
 
 
 class NativeRules(NamedTuple):
-    """The rules of a vendor's list, by their kind."""
+    """The rules for a vendor's list of allowed servers."""
 
     names: tuple[str, ...]
     """Host names in lower case; "*.x" stands for the names below x."""
@@ -23,7 +23,10 @@ class NativeRules(NamedTuple):
 
 
 def native_rules(allow: Sequence[str]) -> NativeRules:
-    """Sort rules by their kind. Raises ConfigurationError for one that no vendor's list can express."""
+    """Split rules into names and networks.
+
+    Raises ConfigurationError for a rule that no vendor's list can express, and if there is no rule.
+    """
     names: list[str] = []
     networks: list[str] = []
     for rule in allow:
@@ -45,7 +48,7 @@ def native_rules(allow: Sequence[str]) -> NativeRules:
 
 
 def check_alone(given: Sequence[str]) -> None:
-    """Raise ConfigurationError for fields of an Egress that only the proxy of this process can honour."""
+    """Raise ConfigurationError if `given` names Egress fields that only this process's proxy can honour."""
     if given:
         raise ConfigurationError(
             f"Egress({given[0]}=...) does not go with native=True: the vendor decides and connects, so this "

@@ -1,4 +1,4 @@
-"""Paths of URLs that no server can read as another path."""
+"""A check that no server can read a URL's path as a different path."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The proxy of one sandbox: it decides on each connection, makes it and records it."""
+"""The egress proxy of one sandbox: it checks each connection against the rules, makes and records it."""
 
 import contextlib
 import ssl
@@ -20,8 +20,8 @@ from sandboxkit.egress._resolve import Resolver, dial
 from sandboxkit.egress._rules import Credential, Egress
 from sandboxkit.errors import SandboxError
 
-_ANSWER_SECONDS = 5.0
-"""How long (s) a program may take to read a refusal or the end of an answer."""
+_RESPONSE_SECONDS = 5.0
+"""How long (s) a program may take to read a refusal or the end of a response."""
 _DRAINED_BYTES = 1 << 20
 _PATH = 1000
 """How many characters of a path are recorded."""
@@ -31,7 +31,7 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 @dataclass(slots=True)
 class _RecordDraft:
-    """What is known so far of one connection, for its record."""
+    """The facts known so far about one connection, for its record."""
 
     began: float = field(default_factory=time.time)
     method: str = ""
@@ -39,12 +39,12 @@ class _RecordDraft:
     address: str = ""
     reason: str = ""
     allowed: bool = False
-    answered: bool = False
-    """Whether the program has received bytes, so that a refusal can only cut the connection."""
+    responded: bool = False
+    """Whether bytes were sent to the program, so that a refusal can only cut the connection."""
 
 
 class EgressProxy:
-    """Carries a sandbox's connections under one `Egress` after another; used on the background loop."""
+    """The proxy of one sandbox, whose `Egress` can be changed; used on the background loop only."""
 
     def __init__(self, sandbox_id: str, egress: Egress) -> None:
         """Open the log of `egress`. Raises OSError."""
@@ -52,9 +52,9 @@ class EgressProxy:
         self._phase = _Phase(sandbox_id, egress, self._audit)
 
     async def change(self, egress: Egress | None) -> None:
-        """Decide by `egress` from now on and close every open connection; None refuses everything.
+        """Apply `egress` from now on, None to refuse everything, and close every open connection.
 
-        Raises OSError if the new log cannot be opened; nothing has changed then.
+        Raises OSError, without any change, if the new log cannot be opened.
         """
         phase, audit = self._phase, self._audit
         if egress is not None:
@@ -65,7 +65,7 @@ class EgressProxy:
             audit.close()
 
     async def carry(self, stream: ByteStream) -> None:
-        """Serve one connection of the sandbox, and close it."""
+        """Serve one connection from the sandbox, and close it."""
         await self._phase.carry(stream)
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class EgressProxy:
 
 
 class _Phase:
-    """The time under one `Egress`, or under none, with its connections and its count of bytes."""
+    """The period in which one `Egress` applies, or None; it holds its connections and byte count."""
 
     def __init__(self, sandbox_id: str, egress: Egress | None, audit: AuditLog) -> None:
         self._sandbox_id, self._audit, self._none = sandbox_id, audit, egress is None
@@ -94,15 +94,15 @@ class _Phase:
             await self._none_open.wait()
 
     async def carry(self, stream: ByteStream) -> None:
-        asked, meter = _RecordDraft(), Meter(0, self._left)
+        draft, meter = _RecordDraft(), Meter(0, self._left)
         scope = anyio.CancelScope()
         crowded = len(self._open) >= self._egress.max_connections
         self._open.add(scope)
         try:
             with scope:
-                await self._serve(stream, asked, meter, crowded=crowded)
+                await self._serve(stream, draft, meter, crowded=crowded)
         finally:
-            self._record(asked, meter)
+            self._record(draft, meter)
             try:
                 await stream.aclose()
             finally:
@@ -111,60 +111,60 @@ class _Phase:
                     self._none_open.set()
 
     async def _serve(
-        self, stream: ByteStream, asked: _RecordDraft, meter: Meter, *, crowded: bool
+        self, stream: ByteStream, draft: _RecordDraft, meter: Meter, *, crowded: bool
     ) -> None:
         try:
             if crowded:
                 most = self._egress.max_connections
                 raise EgressRefusedError(503, f"{most} connections are open already")
-            await self._handle(stream, asked, meter)
+            await self._handle(stream, draft, meter)
         except EgressRefusedError as error:
-            asked.reason = error.reason
-            if not asked.answered:
+            draft.reason = error.reason
+            if not draft.responded:
                 await _refuse(stream, error)
         except anyio.EndOfStream:
-            asked.reason = "the connection ended before the request was whole"
+            draft.reason = "the connection ended before the request was whole"
         except _BROKEN as error:
-            asked.reason = f"the connection broke: {error or type(error).__name__}"
+            draft.reason = f"the connection broke: {error or type(error).__name__}"
         except SandboxError as error:
-            asked.reason = f"the sandbox ended: {error}"
+            draft.reason = f"the sandbox ended: {error}"
             raise
         except anyio.get_cancelled_exc_class():
-            asked.reason = "the network was changed, or the sandbox stopped"
+            draft.reason = "the network was changed, or the sandbox stopped"
             raise
 
-    async def _handle(self, stream: ByteStream, asked: _RecordDraft, meter: Meter) -> None:
+    async def _handle(self, stream: ByteStream, draft: _RecordDraft, meter: Meter) -> None:
         egress, incoming = self._egress, Incoming(stream)
         with _within(egress.header_seconds, "the head of the request"):
             head = _http.request(await incoming.head(egress.max_header_bytes))
-        asked.method = head.method
-        asked.target = target = _http.target(head)
+        draft.method = head.method
+        draft.target = target = _http.target(head)
         if self._none:
             raise EgressRefusedError(403, "the sandbox's network is 'none' now")
         if self._left.left <= 0:
-            raise EgressRefusedError(403, f"{egress.max_bytes} bytes have passed, all that may")
+            raise EgressRefusedError(403, f"the limit max_bytes={egress.max_bytes} is reached")
         credential = egress.credential(target.name)
         if credential is not None:
-            await self._with_headers(credential, head, stream, incoming, asked, meter)
+            await self._with_headers(credential, head, stream, incoming, draft, meter)
             return
         if not egress.allows(target.name, target.port):
             raise EgressRefusedError(403, f"no rule allows {target.name}:{target.port}")
         length = _http.body_length(head)
         if head.method == "CONNECT" and length != 0:
             raise EgressRefusedError(400, "CONNECT has a body")
-        async with self._dialled(target.name, target.port, asked) as remote:
+        async with self._dialled(target.name, target.port, draft) as remote:
             if head.method != "CONNECT":
                 host = target.name if target.port == 80 else f"{target.name}:{target.port}"
                 data = _http.forwarded(head, target, host, length, [])
-                await self._exchange(data, head, length, stream, incoming, remote, asked, meter)
+                await self._exchange(data, head, length, stream, incoming, remote, draft, meter)
                 return
-            asked.answered = True
+            draft.responded = True
             await stream.send(_ESTABLISHED)
             with _within(egress.header_seconds, "the first message of TLS"):
                 hello, name = await _tls.client_hello(incoming)
             if name != target.name:
                 raise EgressRefusedError(403, f"TLS is for {name}, CONNECT for {target.name}")
-            asked.allowed = True
+            draft.allowed = True
             meter.sent(len(hello))
             await remote.send(hello)
             await join(stream, incoming, remote, meter, egress.idle_seconds)
@@ -175,11 +175,11 @@ class _Phase:
         head: RequestHead,
         stream: ByteStream,
         incoming: Incoming,
-        asked: _RecordDraft,
+        draft: _RecordDraft,
         meter: Meter,
     ) -> None:
-        """Send a request to the host of a credential, with its headers."""
-        (host, port), target = credential.target, asked.target
+        """Send a request to the host of a credential, and add the credential's headers."""
+        (host, port), target = credential.target, draft.target
         path = target.path.partition("?")[0]
         if head.method not in credential.methods or target.port != 80:
             raise EgressRefusedError(
@@ -190,7 +190,7 @@ class _Phase:
         length = _http.body_length(head)
         named = host if port == 443 else f"{host}:{port}"
         data = _http.forwarded(head, target, named, length, list(credential.headers.items()))
-        async with self._dialled(host, port, asked) as plain:
+        async with self._dialled(host, port, draft) as plain:
             self._tls = self._tls or ssl.create_default_context()
             try:
                 with anyio.fail_after(self._egress.header_seconds):
@@ -200,7 +200,7 @@ class _Phase:
             except _BROKEN as error:
                 cause = error.__cause__ or error
                 raise EgressRefusedError(502, f"no TLS with {host}: {cause}") from error
-            await self._exchange(data, head, length, stream, incoming, remote, asked, meter)
+            await self._exchange(data, head, length, stream, incoming, remote, draft, meter)
 
     async def _exchange(
         self,
@@ -210,64 +210,64 @@ class _Phase:
         stream: ByteStream,
         incoming: Incoming,
         remote: ByteStream,
-        asked: _RecordDraft,
+        draft: _RecordDraft,
         meter: Meter,
     ) -> None:
-        """Send one request and pass its answer on; then end the connection."""
+        """Send one request and forward its response; then end the connection."""
 
-        def answered() -> None:
-            asked.answered = True
+        def on_response() -> None:
+            draft.responded = True
 
-        asked.allowed = True
+        draft.allowed = True
         meter.sent(len(data))
         await remote.send(data)
         idle = self._egress.idle_seconds
-        await exchange(head.method, length, stream, incoming, remote, meter, idle, answered)
+        await exchange(head.method, length, stream, incoming, remote, meter, idle, on_response)
         await stream.send_eof()
-        await drain(stream, _ANSWER_SECONDS, _DRAINED_BYTES)
+        await drain(stream, _RESPONSE_SECONDS, _DRAINED_BYTES)
 
     @contextlib.asynccontextmanager
     async def _dialled(
-        self, name: str, port: int, asked: _RecordDraft
+        self, name: str, port: int, draft: _RecordDraft
     ) -> AsyncIterator[ByteStream]:
-        """Resolve a name once and connect to an address that was checked."""
+        """Resolve a name once, check its addresses, and connect to one of them."""
         addresses = await self._resolver.addresses(self._egress, name, port)
-        remote, asked.address = await dial(name, addresses, port)
+        remote, draft.address = await dial(name, addresses, port)
         try:
             yield remote
         finally:
             await anyio.aclose_forcefully(remote)
 
-    def _record(self, asked: _RecordDraft, meter: Meter) -> None:
+    def _record(self, draft: _RecordDraft, meter: Meter) -> None:
         now = time.time()
         record = EgressRecord(
-            time=asked.began,
+            time=draft.began,
             sandbox=self._sandbox_id,
-            method=asked.method,
-            name=asked.target.name,
-            port=asked.target.port,
-            path=asked.target.path.partition("?")[0][:_PATH],
-            address=asked.address,
-            allowed=asked.allowed,
-            reason=asked.reason,
+            method=draft.method,
+            name=draft.target.name,
+            port=draft.target.port,
+            path=draft.target.path.partition("?")[0][:_PATH],
+            address=draft.address,
+            allowed=draft.allowed,
+            reason=draft.reason,
             sent=meter.up,
             received=meter.down,
-            seconds=round(max(0.0, now - asked.began), 6),
+            seconds=round(max(0.0, now - draft.began), 6),
         )
         self._audit.add(record)
 
 
 async def _refuse(stream: ByteStream, error: EgressRefusedError) -> None:
-    """Answer a refused request, and give the program time to read the answer."""
-    with anyio.move_on_after(_ANSWER_SECONDS), contextlib.suppress(*_BROKEN):
-        await stream.send(_http.refusal(error.status, error.told))
+    """Send the response to a refused request, and give the program time to read it."""
+    with anyio.move_on_after(_RESPONSE_SECONDS), contextlib.suppress(*_BROKEN):
+        await stream.send(_http.refusal(error.status, error.shown))
         await stream.send_eof()
-        await drain(stream, _ANSWER_SECONDS, _DRAINED_BYTES)
+        await drain(stream, _RESPONSE_SECONDS, _DRAINED_BYTES)
 
 
 @contextlib.contextmanager
 def _within(seconds: float, what: str) -> Iterator[None]:
-    """Raise EgressRefusedError if the body takes longer than `seconds`."""
+    """Raise EgressRefusedError if the `with` block takes longer than `seconds`; `what` names the step."""
     try:
         with anyio.fail_after(seconds):
             yield

@@ -1,11 +1,11 @@
-"""The refusal of a connection, within the proxy."""
+"""The exception by which the proxy refuses a request."""
 
 
 class EgressRefusedError(Exception):
-    """A request is refused: the status (HTTP) of the answer, and the reason for the record."""
+    """A request was refused. `status` is the HTTP status of the response, `reason` the text in the record."""
 
-    def __init__(self, status: int, reason: str, told: str | None = None) -> None:
-        """`told` is what the sandbox is told, if the reason has what it must not know."""
+    def __init__(self, status: int, reason: str, shown: str | None = None) -> None:
+        """`shown` is the text that the sandbox receives if `reason` contains facts to hide from it."""
         super().__init__(reason)
         self.status, self.reason = status, reason
-        self.told = reason if told is None else told
+        self.shown = reason if shown is None else shown

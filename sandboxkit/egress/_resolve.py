@@ -1,4 +1,4 @@
-"""Names to addresses, once: the addresses that are checked are those that are dialled."""
+"""Resolves each name once, so that the addresses that are checked are also those that are dialled."""
 
 import ipaddress
 import socket
@@ -31,20 +31,23 @@ _NOT_PUBLIC = tuple(
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Return whether an address belongs to one host of the internet, and embeds no other address."""
+    """Return whether an address is a public unicast address that embeds no other address."""
     if any(address in network for network in _NOT_PUBLIC):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 class Resolver:
-    """Looks names up for one sandbox."""
+    """Resolves host names for one sandbox."""
 
     def __init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(_LOOKUPS)
 
     async def addresses(self, egress: Egress, name: str, port: int) -> list[str]:
-        """Return the addresses of a name. Raises EgressRefusedError if any of them is not allowed."""
+        """Return the addresses of a name.
+
+        Raises EgressRefusedError if there is none, or if `egress` does not allow one of them.
+        """
         found = [egress.hosts[name]] if name in egress.hosts else await self._lookup(name, port)
         for text in found:
             address = ipaddress.ip_address(text)
@@ -52,7 +55,7 @@ class Resolver:
                 raise EgressRefusedError(
                     403,
                     f"{name} has the address {text}, which is not public and not in private=",
-                    told=f"{name} has an address that is not allowed",
+                    shown=f"{name} has an address that is not allowed",
                 )
         return found
 
@@ -73,9 +76,9 @@ class Resolver:
 
 
 async def dial(name: str, addresses: list[str], port: int) -> tuple[SocketStream, str]:
-    """Connect to the first address that answers; return the connection and the address.
+    """Connect to the first address that accepts; return the connection and the address.
 
-    Raises EgressRefusedError if none answers.
+    Raises EgressRefusedError if none accepts within 10 s each.
     """
     problem: OSError | None = None
     for address in addresses:
@@ -89,6 +92,6 @@ async def dial(name: str, addresses: list[str], port: int) -> tuple[SocketStream
             return stream, address
     raise EgressRefusedError(
         502,
-        f"{name}:{port} does not answer at {', '.join(addresses)}: {problem}",
-        told=f"{name}:{port} does not answer",
+        f"{name}:{port} cannot be reached at {', '.join(addresses)}: {problem}",
+        shown=f"{name}:{port} cannot be reached",
     ) from problem

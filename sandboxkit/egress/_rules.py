@@ -1,4 +1,4 @@
-"""Rules of egress: the names, ports, addresses and limits that a user allows."""
+"""Egress rules: the names, ports, addresses and limits that a user allows."""
 
 import ipaddress
 import os
@@ -17,10 +17,10 @@ from sandboxkit.errors import ConfigurationError
 WEB_PORTS = (80, 443)
 """The ports that a rule without a port allows."""
 INTERNAL = ".internal"
-"""The end of the names by which a sandbox reaches the host of a credential."""
+"""The suffix of the names by which a sandbox reaches the host of a credential."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _OURS = ("host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade")
-"""Headers that the proxy writes itself."""
+"""Headers that only the proxy sets, so that a credential may not."""
 
 Log = str | os.PathLike[str] | Callable[[EgressRecord], object] | None
 AnyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,9 +28,10 @@ AnyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Headers that this side adds to a sandbox's requests to one host, and that the sandbox never has.
+    """Secret headers that this process adds to a sandbox's requests to one host.
 
-    Commands call `http://HOST.internal/...` through the proxy; this side speaks TLS to `host`.
+    Commands in the sandbox call `http://HOST.internal/...` through the proxy, and never see the headers.
+    This process then calls `host` over TLS.
     """
 
     host: str
@@ -38,9 +39,9 @@ class Credential:
     headers: Mapping[str, str] = field(repr=False)
     """Headers to add, such as {"Authorization": "Bearer ..."}; they replace the sandbox's own."""
     methods: Sequence[str] = ("GET", "HEAD", "POST")
-    """The methods that requests may have."""
+    """The allowed request methods."""
     paths: Sequence[str] = ("/*",)
-    """The paths that requests may have; a `*` at the end stands for anything."""
+    """The allowed request paths; a `*` at the end matches any rest."""
 
     def __post_init__(self) -> None:
         """Check the fields and freeze them. Raises ConfigurationError."""
@@ -59,7 +60,7 @@ class Credential:
 
     @property
     def target(self) -> tuple[str, int]:
-        """The name and port to connect to."""
+        """The name and port of the host to connect to."""
         return _target("Credential.host", self.host, 443)
 
     def allows_path(self, path: str) -> bool:
@@ -72,40 +73,41 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """A network of allowed names for a sandbox, as a value of its option `network`.
+    """The servers that a sandbox may reach, as a value of its option `network`.
 
     The sandbox itself has no network. A proxy for HTTP and TLS (CONNECT) listens on its loopback, and each
-    command gets `http_proxy` and the like. This process decides, resolves and connects; when it ends, the
-    sandbox reaches nothing. `docs/guides/egress.md` says what is refused.
+    command gets `http_proxy` and similar variables. This process checks the rules, resolves names and
+    connects; when it ends, the sandbox reaches nothing. `docs/guides/egress.md` lists what is refused.
+    Raises ConfigurationError for an invalid field.
     """
 
     allow: Sequence[str] = ()
     """Names with an optional port: "pypi.org", "*.github.com", "mirror.corp:8080", or "*" for every name.
     "*.x" covers all names below x and not x. Without a port, 80 and 443 are allowed."""
     private: Sequence[str] = ()
-    """Addresses and networks to allow although they are not public, such as "10.1.0.0/16"."""
+    """Non-public addresses and networks to allow, such as "10.1.0.0/16"."""
     credentials: Sequence[Credential] = ()
     """Hosts that the sandbox reaches as `http://HOST.internal`, with headers that it never sees."""
     log: Log = None
     """A file to which each decision is appended as a line of JSON, or a function that is called with each
     `EgressRecord` on sandboxkit's own thread, which it must not block. None: no record."""
     hosts: Mapping[str, str] = field(default_factory=dict)
-    """Names that are not looked up, each with its address, as in /etc/hosts."""
+    """Fixed IP addresses by host name, as in /etc/hosts; these names are not resolved."""
     max_connections: int = 128
     """How many connections may be open at a time; further ones are refused."""
     max_bytes: int = 16 << 30
-    """How many bytes may pass in all, in both directions together; then everything is refused."""
+    """The total number of bytes that may pass, both directions together; then everything is refused."""
     max_header_bytes: int = 16 << 10
     """The largest head of a request (bytes)."""
     header_seconds: float = 20.0
-    """How long (s) a request's head, or the first message of TLS, may take."""
+    """Time limit (s) for a request's head, and for the first message of TLS."""
     idle_seconds: float = 300.0
-    """How long (s) a connection may carry nothing."""
+    """How long (s) a connection may be idle before it is closed."""
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    """What trusts the hosts of credentials. None: the certificate authorities of this machine."""
+    """The context that verifies the hosts of credentials. None: this machine's certificate authorities."""
     native: bool = False
-    """Use the vendor's own list of allowed servers in place of the proxy, where it has one. `allow` then
-    takes names without a port and IPv4 networks, and every other field keeps its default."""
+    """Use the vendor's own list of allowed servers instead of the proxy, if the provider has one. `allow`
+    then takes names without a port and IPv4 networks; every other field must keep its default."""
 
     def __post_init__(self) -> None:
         """Check the fields and freeze them. Raises ConfigurationError."""
@@ -148,7 +150,7 @@ class Egress:
         return native_rules(self.allow) if self.native else None
 
     def _given(self) -> list[str]:
-        """Return the names of the fields with another value than their default."""
+        """Return the names of the fields whose value is not the default."""
         found: list[str] = []
         for each in fields(self):
             make = each.default_factory
@@ -171,7 +173,7 @@ class Egress:
         return any(address in _network(text) for text in self.private)
 
     def credential(self, name: str) -> Credential | None:
-        """Return the credential that a name in lower case, `HOST.internal`, stands for."""
+        """Return the credential for `HOST.internal`, a name in lower case; None if there is none."""
         found = (each for each in self.credentials if name == each.target[0] + INTERNAL)
         return next(found, None)
 

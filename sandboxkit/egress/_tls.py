@@ -16,7 +16,7 @@ async def client_hello(incoming: Incoming) -> tuple[bytes, str]:
     """
     header = await incoming.exactly(5)
     if header[0] != _HANDSHAKE or header[1] != 3:
-        raise EgressRefusedError(403, "what follows CONNECT is not TLS")
+        raise EgressRefusedError(403, "the data after CONNECT is not TLS")
     size = int.from_bytes(header[3:5], "big")
     if not 0 < size <= _RECORD:
         raise EgressRefusedError(403, f"a record of TLS has {size} bytes")
@@ -25,11 +25,11 @@ async def client_hello(incoming: Incoming) -> tuple[bytes, str]:
 
 
 class _TruncatedError(Exception):
-    """A field is longer than what is left."""
+    """A field is longer than the rest of the message."""
 
 
 class _Fields:
-    """The fields of a message, each with its length before it."""
+    """A reader of a TLS message, whose fields are preceded by their lengths."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -47,7 +47,7 @@ class _Fields:
         return int.from_bytes(self.take(size), "big")
 
     def field(self, size: int) -> bytes:
-        """Take a field whose length is a number of `size` bytes."""
+        """Return the next field, whose length is encoded in `size` bytes before it."""
         return self.take(self.number(size))
 
 
@@ -69,7 +69,7 @@ def server_name(record: bytes) -> str:
             if kind == _SERVER_NAME:
                 found.append(content)
         if hello:
-            raise EgressRefusedError(403, "the ClientHello of TLS has bytes behind its extensions")
+            raise EgressRefusedError(403, "the ClientHello of TLS has bytes after its extensions")
         if len(found) != 1:
             raise EgressRefusedError(403, f"TLS names {len(found)} servers; exactly one is needed")
         return _one_name(found[0])

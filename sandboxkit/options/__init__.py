@@ -1,4 +1,4 @@
-"""The options of a sandbox as one table, from which flags, fields, help texts and documents are made.
+"""The options of a sandbox as one table, the source of flags, fields, help texts and documents.
 
     from sandboxkit import Session
     from sandboxkit.options import SpecOptions

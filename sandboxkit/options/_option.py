@@ -1,4 +1,4 @@
-"""One option of a sandbox, and the reading of all options from their declarations."""
+"""One option of a sandbox, and a parser of the options' declarations."""
 
 import ast
 import inspect
@@ -13,23 +13,23 @@ from sandboxkit.types import SandboxSpec
 
 
 class Option(NamedTuple):
-    """An option of a sandbox. Its entry in the table gives the first three fields; `read` adds the
-    others, which are declared there in the form that type checkers and editors understand."""
+    """An option of a sandbox. Its entry in the table sets the first three fields; `read` adds the others
+    from the annotation, the name and the docstring of that entry."""
 
     # Any, here and below: options have many types.
     check: Callable[[str, Any], Any]
     """Takes the option's name and a caller's value; returns a private copy of the value, as
     SandboxSpec holds it, or raises ConfigurationError."""
     flag: str = ""
-    """The spelling on the command line, such as "-e, --env K=V"; empty: not there."""
+    """The spelling on the command line, such as "-e, --env K=V"; "" if there is no flag."""
     examples: tuple[Any, ...] = ()
-    """Valid values, for each of which docs/options.md says which providers honour it."""
+    """Valid values. docs/options.md shows for each value which providers honour it."""
     name: str = ""
     type: Any = None
-    """What callers may give; SandboxSpec has the type of a checked value."""
+    """The type of a caller's value; SandboxSpec has the type of a checked value."""
     default: Any = None
     meaning: str = ""
-    """Empty if the source of the declaration is not available."""
+    """The explanation of the option; "" if the source of its declaration is not available."""
 
     @property
     def kind(self) -> str:
@@ -38,9 +38,9 @@ class Option(NamedTuple):
 
 
 def read(declared: type) -> tuple[Option, ...]:
-    """Return the options that a TypedDict declares, with the defaults of SandboxSpec.
+    """Return the options that the TypedDict `declared` declares, with the defaults of SandboxSpec.
 
-    Raises AttributeError for an option that SandboxSpec lacks, or that has no Option.
+    Raises AttributeError for a name that is no field of SandboxSpec, or whose annotation has no Option.
     """
     defaults = SandboxSpec()
     meanings = dict(_meanings(str(sys.modules[declared.__module__].__file__)))

@@ -130,8 +130,8 @@ class _PlainOptions(TypedDict, total=False):
     """Seconds from its creation until it ends itself. Default: 3600.0; None: no limit, not allowed
     with `detach`."""
     public_ports: Annotated[Sequence[int], Option(_ports, "", ([8000],))]
-    """Ports that get an address at the vendor, for `public_url`. What listens there is reached from outside:
-    `PublicUrl.access` says by whom. Default: ()."""
+    """Ports that get an address at the vendor, for `public_url`. They are reachable from outside;
+    `PublicUrl.access` tells by whom. Default: ()."""
     start_timeout: Annotated[float | None, Option(_positive, "--start-timeout TIME", (60,))]
     """Seconds that its start may take, waiting for room included. Past them the calls that need it
     raise NoRoomError or ProviderUnavailableError. None, the default: it waits, and the log says so."""

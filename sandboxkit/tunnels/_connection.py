@@ -20,10 +20,10 @@ CHUNK_BYTES = 64 << 10
 
 
 class PortConnection:
-    """A connection with a program in a sandbox. Made by `Sandbox.connect`, or given to a handler.
+    """A connection to a program in a sandbox. Made by `Sandbox.connect`, or passed to a handler.
 
     Every call returns at once with an Operation. One caller may receive while another sends. The calls
-    raise ConnectionError if the program resets the connection or this side has closed it, and
+    raise ConnectionError if the program resets the connection or this object was closed, and
     SandboxError if the sandbox ended or cannot be reached.
     """
 
@@ -38,21 +38,21 @@ class PortConnection:
         return Operation(self._receive(most))
 
     def send(self, data: _arguments.Content) -> Operation[None]:
-        """Send data; the Operation is done once there is room for all of it on the way."""
+        """Send data; the Operation is done once all of it is buffered on its way."""
         content = _arguments.content("data", data)
         self._refuse_fork()
         return Operation(self._send(content))
 
     def send_eof(self) -> Operation[None]:
-        """End this direction: the program reads end of file. It may still send."""
+        """End the sending direction: the program reads end of file. It may still send."""
         self._refuse_fork()
         return Operation(self._stream.send_eof())
 
     def close(self) -> Operation[None]:
         """Close the connection. Idempotent; does nothing in a forked child.
 
-        It ends this direction, discards what the program still sends, and resets the connection if the
-        program has not closed it within 2 s.
+        It ends the sending direction, discards further data from the program, and resets the connection
+        if the program has not closed it within 2 s.
         """
         if os.getpid() != self._pid:
             return Operation._completed()

@@ -1,4 +1,4 @@
-"""What lasts until it is closed or its sandbox stops: a context that a background task is in."""
+"""Background tasks that hold a context manager open until it is closed or its sandbox stops."""
 
 import asyncio
 import os
@@ -17,14 +17,15 @@ T = TypeVar("T")
 
 
 class ContextTask(Generic[T]):
-    """A background task that is in a context until `leave`, or until the sandbox or session ends."""
+    """A background task that holds a context open until `leave`, or until the sandbox or session ends."""
 
     def __init__(
         self,
         life: Lifecycle,
         enter: Callable[[Provider, str, "ContextTask[T]"], AbstractAsyncContextManager[T]],
     ) -> None:
-        """`enter` makes the context, given the sandbox by provider and id, and this object."""
+        """`enter` returns the context manager; its arguments are the provider, the sandbox's id and this
+        object."""
         self._life, self._enter = life, enter
         self._values: list[T] = []
         self._entered, self._left = anyio.Event(), anyio.Event()
@@ -33,7 +34,8 @@ class ContextTask(Generic[T]):
     async def open(self, sandbox_id: str | None = None) -> T:
         """Enter the context and return its value, or raise its error.
 
-        Start the sandbox if needed, unless `sandbox_id` is given while it is starting.
+        `sandbox_id` is the id of a sandbox whose start is in progress. None: start the sandbox if needed.
+        Raises SandboxTerminatedError if the sandbox stops meanwhile.
         """
         self._work = work = await self._life.attach(self._run, sandbox_id)
         try:
@@ -48,17 +50,17 @@ class ContextTask(Generic[T]):
         return self._values[0]
 
     def leave(self) -> asyncio.Task[None]:
-        """Begin to leave the context and return a task that ends when it is left."""
+        """Begin to leave the context; return a task that ends once that is done."""
         self._left.set()
         return self.ended()
 
     def ended(self) -> asyncio.Task[None]:
-        """Return a task that ends when the context is left."""
+        """Return a task that ends once the context was left."""
         assert self._work is not None
         return self._work.ended()
 
     def cancel(self) -> None:
-        """Leave the context without ending its connections properly."""
+        """Cancel the task: leave the context without closing its connections properly."""
         if self._work is not None:
             self._work.cancel()
 
@@ -78,7 +80,7 @@ def opened(
     life: Lifecycle,
     enter: Callable[[Provider, str, ContextTask[T]], AbstractAsyncContextManager[T]],
 ) -> Operation[T]:
-    """Open a context of a sandbox in the background. `enter` is given the sandbox and the hold."""
+    """Open a context for a sandbox in the background and return its value; see `ContextTask`."""
     life.refuse_ended()
     hold: ContextTask[T] = ContextTask(life, enter)
     return Operation(hold.open(), lost=hold.cancel, of=life)
@@ -91,7 +93,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 class LoopbackPort:
-    """The base of `Exposed` and `Served`: it lasts until it is closed."""
+    """The base class of `Exposed` and `Served`: a loopback port that stays open until `close()`."""
 
     def __init__(self, hold: "ContextTask[Self]", port: int) -> None:
         self.port = port
@@ -100,11 +102,11 @@ class LoopbackPort:
 
     @property
     def url(self) -> str:
-        """The address as a URL, for a port where HTTP is spoken."""
+        """The port's address as an http:// URL, for programs that serve HTTP."""
         return f"http://127.0.0.1:{self.port}"
 
     def wait(self) -> Operation[None]:
-        """Wait until the port is closed, or its sandbox is found to have ended."""
+        """Wait until the port is closed, or its sandbox turns out to have ended."""
         return start_detached(self._hold.ended)
 
     def close(self) -> Operation[None]:

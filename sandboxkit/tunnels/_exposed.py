@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a port of a sandbox."""
+"""A port of this machine that forwards to a port of a sandbox."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ _log = logging.getLogger("sandboxkit")
 
 
 class Exposed(LoopbackPort):
-    """A port of this machine's loopback, `port`, that leads to a port of a sandbox.
+    """A port of this machine's loopback, `port`, that forwards to a port of a sandbox.
 
-    Made by `Sandbox.expose`. It lasts until `close()`, the sandbox's `stop()` or the session's end. A
-    connection that the sandbox refuses is reset.
+    Made by `Sandbox.expose`. It stays open until `close()`, the sandbox's `stop()` or the session's end.
+    A connection that the sandbox refuses is reset.
     """
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ async def _carry(
     sandbox_id: str,
     port: int,
 ) -> None:
-    # Every other error ends the whole port: the sandbox has ended, or has no way to its ports.
+    # Every other error ends the whole port: the sandbox has ended, or its ports cannot be reached.
     try:
         try:
             stream = await provider.connect(sandbox_id, port)

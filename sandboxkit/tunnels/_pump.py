@@ -1,4 +1,4 @@
-"""Copies between a sandbox's connection and one of this machine."""
+"""Copies data between a connection to a sandbox and a connection of this machine."""
 
 import asyncio
 import socket
@@ -14,12 +14,12 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def guard(writer: asyncio.StreamWriter) -> None:
-    """Close a connection in forked children, which would otherwise keep it open."""
+    """Make forked children close a connection, because they would otherwise keep it open."""
     close_in_forks(writer.get_extra_info("socket"))
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Close a connection with a reset, so that the peer does not take it for a proper end."""
+    """Close a connection with a reset, so that the peer does not mistake it for a normal end."""
     raw: socket.socket = writer.get_extra_info("socket")
     if raw.fileno() >= 0:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -31,8 +31,8 @@ async def join(
 ) -> None:
     """Copy both ways until both directions have ended, and close both connections.
 
-    If one connection breaks, the other is reset. Raises the sandbox's error for the one, and OSError
-    for the other.
+    If one connection breaks, the other is reset. Raises BrokenResourceError or SandboxError if the
+    sandbox's connection breaks, and OSError if this machine's does.
     """
     proper = False
     try:
@@ -54,7 +54,7 @@ async def _outward(stream: ByteStream, reader: asyncio.StreamReader) -> None:
             await stream.send(data)
         await stream.send_eof()
     except anyio.BrokenResourceError:
-        pass  # the program takes no more, but what it sent before may still be on its way
+        pass  # the program reads no more, but data that it sent before may still arrive
 
 
 async def _inward(stream: ByteStream, writer: asyncio.StreamWriter) -> None:

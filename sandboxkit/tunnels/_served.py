@@ -1,4 +1,4 @@
-"""A port inside a sandbox that leads to this side."""
+"""A port inside a sandbox that forwards to this process."""
 
 import asyncio
 import logging
@@ -22,14 +22,15 @@ Handler = Callable[[PortConnection], Awaitable[None]]
 """An async function that is called with each connection; the connection closes when it returns."""
 
 _ACCEPTS = 4
-"""How many connections are taken at once: a distant sandbox needs a round trip for each."""
+"""How many tasks accept connections at once: each accept from a distant sandbox takes a round trip."""
 _log = logging.getLogger("sandboxkit")
 
 
 class Served(LoopbackPort):
-    """A port of a sandbox's loopback, `port`, that leads to this side. Made by `Sandbox.serve`.
+    """A port of a sandbox's loopback, `port`, that forwards to this process. Made by `Sandbox.serve`.
 
-    It lasts until `close()`, the sandbox's `stop()` or the session's end. `url` is its address inside.
+    It stays open until `close()`, the sandbox's `stop()` or the session's end. `url` is its address
+    inside the sandbox.
     """
 
     def __repr__(self) -> str:
@@ -37,21 +38,21 @@ class Served(LoopbackPort):
 
 
 class Carrier(Protocol):
-    """What takes a sandbox's connections."""
+    """The interface of an object that serves connections from a sandbox."""
 
     async def carry(self, stream: ByteStream) -> None:
-        """Serve a connection of the sandbox, and close it."""
+        """Serve one connection from the sandbox, and close it."""
         ...
 
 
 class Address(NamedTuple):
-    """Where this side connects to."""
+    """A server to which this process forwards connections."""
 
     host: str
     port: int
 
     async def carry(self, stream: ByteStream) -> None:
-        """Connect, and carry a connection of the sandbox."""
+        """Connect to the server, and copy data between it and the sandbox's connection."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except BaseException:
@@ -94,7 +95,7 @@ class HandlerRunner:
 
 
 def _nothing() -> None:
-    """Do nothing: nobody waits for the end of a handler's connection."""
+    """Do nothing: no task waits for the end of a handler's connection."""
 
 
 def _carrier(to: str | Handler) -> Address | HandlerRunner:
@@ -108,7 +109,7 @@ def _carrier(to: str | Handler) -> Address | HandlerRunner:
 
 
 def serve(life: Lifecycle, port: int, to: str | Handler) -> Operation[Served]:
-    """Listen inside a sandbox for this side; see `Sandbox.serve`."""
+    """Listen inside a sandbox and forward to this process; see `Sandbox.serve`."""
     port, carrier = _arguments.port("port", port, least=0), _carrier(to)
     return opened(life, lambda provider, box, hold: listening(provider, box, port, carrier, hold))
 
@@ -117,7 +118,7 @@ def serve(life: Lifecycle, port: int, to: str | Handler) -> Operation[Served]:
 async def listening(
     provider: Provider, sandbox_id: str, port: int, to: Carrier, hold: ContextTask[Served]
 ) -> AsyncIterator[Served]:
-    """Listen on a port of a sandbox and give `to` its connections, until the context is left."""
+    """Listen on a port of a sandbox and pass its connections to `to`, until the context is left."""
     listener = await provider.listen(sandbox_id, port)
     try:
         async with anyio.create_task_group() as group:

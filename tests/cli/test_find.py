@@ -58,7 +58,7 @@ def test_the_beginning_of_an_id_will_do_where_no_other_has_it(cli: Cli, detached
 def test_a_provider_that_does_not_answer_is_named(cli: Cli, detached: str, tag: str) -> None:
     listed = cli("ls", "-q", "--tag", tag, env=NOBODY)
     assert (listed.returncode, listed.stdout) == (1, f"{detached}\n")
-    assert listed.stderr.startswith("sandboxkit: docker could not be asked: ")
+    assert listed.stderr.startswith("sandboxkit: docker could not be queried: ")
     assert cli("exec", detached, "true", env=NOBODY).returncode == 0
     beginning = detached[:-1]
     unsure = cli("exec", beginning, "true", env=NOBODY)

@@ -18,7 +18,7 @@ def forwarded(process: "subprocess.Popen[str]") -> int:
     """The port of this machine that the command prints."""
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.match(r"http://127\.0\.0\.1:(\d+) leads to port \d+ of local-", line)
+    found = re.match(r"http://127\.0\.0\.1:(\d+) forwards to port \d+ of local-", line)
     assert found is not None, line
     return int(found[1])
 

@@ -98,7 +98,7 @@ def test_cp_leaves_links_out_and_says_so(cli: Cli, detached: str, tmp_path: Path
     result = cli("cp", f"{detached}:/workspace/d", str(tmp_path / "d"))
     assert result.returncode == 0
     assert [path.name for path in (tmp_path / "d").iterdir()] == ["file"]
-    assert "left out 1 link" in result.stderr
+    assert "skipped 1 link" in result.stderr
     assert "\x1b" not in result.stderr
 
 

@@ -37,7 +37,7 @@ VERBS = (
         (["--provider", "nope", "ls"], 2, "unknown provider 'nope'"),
         (["ls", "--tag", "a b"], 2, "bad tag key"),
         (["run"], 2, "no command given"),
-        (["exec", "some-id", "--timeout", "5", "ls"], 2, "comes too late"),
+        (["exec", "some-id", "--timeout", "5", "ls"], 2, "must come earlier"),
         (["run", "--memory-mb", "-1", "true"], 2, "memory_mb=-1"),
         (["run", "--env", "NOT_SET_HERE", "true"], 2, "NOT_SET_HERE"),
         (["run", "-d", "--timeout", "5"], 2, "--lifetime"),
