@@ -36,8 +36,8 @@ def checked(network: Network | Egress, spec: SandboxSpec, *, by_id: bool) -> Egr
         )
     if spec.native_rules is not None or (isinstance(network, Egress) and network.native):
         raise ConfigurationError(
-            "a vendor's own list, Egress(native=True), is set when the sandbox is made and cannot be changed: "
-            "leave native=True out, or make another sandbox"
+            "a vendor's own list, Egress(native=True), is set when the sandbox is made and cannot be "
+            "changed: leave native=True out, or make another sandbox"
         )
     return network if isinstance(network, Egress) else None
 

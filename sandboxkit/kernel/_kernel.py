@@ -57,7 +57,7 @@ class Kernel(ManagedProcess[KernelProcess]):
 
         The cell is interrupted, as by Ctrl-C, `timeout` seconds after its own start. If it is still
         running `grace` seconds later, the kernel is killed and the result has `ended` set.
-        Cancelling does the same at once. `input()` raises, because nobody can answer.
+        Cancelling does the same at once. `input()` raises, because the cell has no terminal.
         """
         text = _arguments.code("code", code)
         timeout = _arguments.timeout(timeout)

@@ -14,7 +14,7 @@ _STREAMS = ("stdout", "stderr")
 
 # Any, here and below: JSON that the sandbox wrote; each value is checked before use.
 def message(line: bytes, token: str) -> dict[str, Any] | None:
-    """Parse a line that begins with the holder's token; None for any other line."""
+    """Parse a line that begins with the holder's `token`; return None for any other line."""
     prefix, _, text = line.partition(b" ")
     if prefix != token.encode():
         return None
@@ -45,13 +45,13 @@ class Outputs:
         self._size, self._truncated = 0, False
 
     def add(self, items: object) -> None:
-        """Add the items of one message."""
+        """Add the outputs of one message; ignore malformed ones."""
         for item in items if isinstance(items, list) else []:
             if isinstance(item, list) and len(item) == 2:
                 self._add(item[0], item[1])
 
     def take(self) -> tuple[tuple[CellOutput, ...], bool]:
-        """Remove and return all outputs, and whether others were dropped."""
+        """Remove and return all outputs, and whether any were dropped."""
         self._join()
         taken = tuple(self._found), self._truncated
         self._found, self._size, self._truncated = [], 0, False

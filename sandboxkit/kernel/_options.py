@@ -44,7 +44,8 @@ class Options:
 def checked(given: KernelOptions) -> Options:
     """Validate the options. Raises ConfigurationError for an unknown or invalid one."""
     if unknown := set(given) - set(KernelOptions.__annotations__):
-        _arguments.refuse(min(unknown), given[min(unknown)], ", ".join(Options.__annotations__))  # type: ignore[literal-required]
+        name = min(unknown)
+        _arguments.refuse(name, given[name], ", ".join(Options.__annotations__))  # type: ignore[literal-required]
     python = _arguments.text("python", given.get("python", "python3"))
     wanted = given.get("ipykernel")
     cwd, user = given.get("cwd"), given.get("user")

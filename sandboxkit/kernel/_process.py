@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
 _AGAIN_SECONDS = 1.0
-"""Seconds until an interrupt is repeated: a handler may have swallowed the first."""
+"""Seconds until an interrupt is repeated, because a handler may have swallowed the first."""
 _KEPT = 1 << 16
 _HOLDER = ("ends", "kept", "notebook", "piped", "holder")
 _INTERRUPTS = ("KeyboardInterrupt", "CancelledError")  # CancelledError if the cell awaits
@@ -67,15 +67,15 @@ class KernelProcess(Processes):
         # Any: JSON that the sandbox wrote.
         self._done: dict[str, Any] | None = None
         self._over: dict[str, Any] | None = None
-        self._asked_to_stop = False
+        self._interrupted = False
         self._failed = ""
         self.backend: str | None = None
         self.running = False
         self.how: tuple[Ending, str] | None = None
-        """How the kernel ended, once that is known, and a description for messages."""
+        """How the kernel ended, and a description for messages; None until it is known."""
 
     async def open(self) -> None:
-        """Start the kernel. Raises CommandStartError if the sandbox lacks what it needs."""
+        """Start the kernel. Raises CommandStartError if the sandbox lacks a suitable Python or ipykernel."""
         options = self._options
         self._process = self._sandbox.exec(
             [options.python, "-c", _BOOT.replace("@FROM@", "0")],
@@ -118,14 +118,17 @@ class KernelProcess(Processes):
             )
 
     async def run(self, code: str, seconds: float | None, grace: float) -> CellResult:
-        """Run a cell after all earlier ones. Raises KernelError if the kernel has ended."""
+        """Run a cell after all earlier ones, with a timeout of `seconds`; see `Kernel.run`.
+
+        Raises KernelError if the kernel has ended, and `failure` if the infrastructure failed.
+        """
         async with self._turn:
             if self.ended:
                 with anyio.CancelScope(shield=True):
                     await self.close()  # determines how the kernel ended by itself
             self._refuse_ended()
             self._number += 1
-            self._done, self._asked_to_stop = None, False
+            self._done, self._interrupted = None, False
             self.running = True
             try:
                 return await self._run(code, seconds, grace)
@@ -167,7 +170,7 @@ class KernelProcess(Processes):
         if late:
             outcome = CellOutcome.TIMED_OUT
             failed = failed or CellError("TimeoutError", f"the cell ran past its {seconds:g} s")
-        elif failed and self._asked_to_stop and failed.name in _INTERRUPTS:
+        elif failed and self._interrupted and failed.name in _INTERRUPTS:
             outcome = CellOutcome.INTERRUPTED
         return CellResult(
             outcome, outputs, failed, count if isinstance(count, int) else None, duration, dropped
@@ -194,7 +197,7 @@ class KernelProcess(Processes):
     async def interrupt(self, patience: float) -> bool:
         """Interrupt the running cell; return whether it ended within `patience` seconds."""
         number = self._number
-        self._asked_to_stop = True
+        self._interrupted = True
         with anyio.move_on_after(patience):
             while self.running and self._number == number:
                 if not self._is_finished():
@@ -227,7 +230,7 @@ class KernelProcess(Processes):
             await self.change()
 
     def _refuse_ended(self) -> None:
-        """Raise an error if the kernel has failed or ended."""
+        """Raise the infrastructure's error, or KernelError if the kernel has ended."""
         if self.failure is not None:
             raise self.failure
         if self.ended:
@@ -268,7 +271,7 @@ class KernelProcess(Processes):
             self.how = _broken(result)
 
     async def _result(self) -> ProcessResult | None:
-        """Return how the holder process ended; None if the infrastructure failed."""
+        """Wait for the holder process and return its result; None if the infrastructure failed."""
         assert self._process is not None
         try:
             return await self._process
@@ -318,7 +321,7 @@ class KernelProcess(Processes):
 
 
 def _ended(message: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
-    """Return how the kernel ended, from its holder's report."""
+    """Return how the kernel ended and a description of it, from the holder's report `message`."""
     status = message.get("status")
     if not isinstance(status, int) or status >= 0:
         return Ending.EXITED, f"the kernel ended with status {status}"
@@ -329,7 +332,10 @@ def _ended(message: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]
 
 
 def _broken(result: ProcessResult) -> tuple[Ending, str]:
-    """Return how the holder process ended; only a program in the sandbox can have ended it."""
+    """Return how the holder process ended, and a description of it.
+
+    Call it only if the holder ended without a report, which only a program in the sandbox can cause.
+    """
     if result.ending is Ending.OUT_OF_MEMORY:
         return Ending.OUT_OF_MEMORY, "the kernel's supervisor ran out of the sandbox's memory"
     ending = result.ending or (Ending.SIGNAL if result.returncode > 128 else Ending.EXITED)

@@ -69,8 +69,8 @@ class CellResult(Displayable):
 
     outcome: CellOutcome
     outputs: tuple[CellOutput, ...]
-    """Outputs in order of arrival, beginning with what threads and child processes printed since
-    the previous result."""
+    """Outputs in order of arrival, beginning with the output of threads and child processes since the
+    previous result."""
     error: CellError | None
     """The error; None if the outcome is OK."""
     execution_count: int | None
@@ -80,7 +80,7 @@ class CellResult(Displayable):
     truncated: bool = False
     """Whether the outputs exceeded the limit, so that their middle was dropped."""
     ending: Ending | None = None
-    """How the kernel ended, which lost its state; None while it lives."""
+    """How the kernel ended, with the loss of its state; None while it lives."""
 
     @property
     def ok(self) -> bool:
@@ -110,21 +110,22 @@ class CellResult(Displayable):
 
     @property
     def html(self) -> str | None:
-        """The last expression's value, or else the last display, as HTML. It may hold scripts."""
+        """The last expression's value, or else the last displayed value, as HTML, or None. It may contain
+        scripts."""
         found = self._last("text/html")
         return found if isinstance(found, str) else None
 
     @property
     def png(self) -> bytes | None:
-        """The last expression's value, or else the last display, such as a figure, as a PNG."""
+        """The last expression's value, or else the last displayed value, as a PNG image, or None."""
         found = self._last("image/png")
         return found if isinstance(found, bytes) else None
 
     @property
     def json(self) -> Any:  # Any: JSON
-        """The last expression's value, or else the last display, as JSON data.
+        """The last expression's value, or else the last displayed value, as JSON data, or None.
 
-        Available for dicts and lists that JSON can hold, and for objects with a `_repr_json_`.
+        Available for dicts and lists that JSON can represent, and for objects with a `_repr_json_`.
         """
         return self._last("application/json")
 
@@ -134,7 +135,8 @@ class CellResult(Displayable):
         return found[-1].data[kind] if found else None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """Show pictures, and HTML in a frame without scripts, because it comes from a sandbox."""
+        """Return the notebook's view: HTML outputs appear in frames without scripts, because they are
+        untrusted."""
         rows = {"seconds": f"{self.duration:.3g}"}
         if self.ending is not None:
             rows["kernel"] = f"ended ({self.ending.value.replace('_', ' ')}): its state is gone"

@@ -1,4 +1,4 @@
-"""Recordings: `Session(record=...)` writes every call to a file, and `Session(replay=...)` answers from it."""
+"""Recordings: `Session(record=...)` writes every call to a file; `Session(replay=...)` plays it back."""
 
 import os
 
@@ -19,10 +19,10 @@ def wrapped(
     replay: str | os.PathLike[str] | None,
     pool: object,
 ) -> Provider:
-    """Return the provider of a session with `record=` or `replay=`.
+    """Return the provider for a session with `record=` or `replay=`.
 
     Raises ConfigurationError for options that exclude each other, a recording that exists already,
-    and a file that is no recording of the provider that is asked for.
+    and a file that is not a recording of the requested provider.
     """
     if record is not None and replay is not None:
         raise ConfigurationError("record= and replay= exclude each other: leave one out")
@@ -32,14 +32,14 @@ def wrapped(
             "leave pool out"
         )
     if replay is not None:
-        answers = ReplayProvider(replay)
-        asked = provider.name if isinstance(provider, Provider) else provider
-        if asked is not None and asked != answers.name:
+        replayed = ReplayProvider(replay)
+        wanted = provider.name if isinstance(provider, Provider) else provider
+        if wanted is not None and wanted != replayed.name:
             raise ConfigurationError(
-                f"replay={str(replay)!r} is a recording of provider {answers.name!r}, not of {asked!r}: "
+                f"replay={str(replay)!r} is a recording of provider {replayed.name!r}, not of {wanted!r}: "
                 "leave provider out"
             )
-        return answers
+        return replayed
     assert record is not None
     if isinstance(provider, Provider):
         _exit.register_backend(provider)

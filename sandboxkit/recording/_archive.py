@@ -1,4 +1,4 @@
-"""The members of an uploaded archive, by which a replay recognises it: names, modes and digests, no times."""
+"""The manifest of an uploaded archive: names, modes and digests, no times. A replay compares manifests."""
 
 import hashlib
 import tarfile
@@ -11,11 +11,11 @@ from sandboxkit.recording._content import Json, Secrets
 
 _IN_MEMORY = 16 << 20
 _MASKED = 64 << 20
-"""Bytes of a file up to which secrets in it are replaced before its digest is taken."""
+"""Secrets are masked before the digest only in files of up to this size (bytes)."""
 
 
 class Manifest:
-    """A copy of an archive that passes by, and the list of its members. Use it in a `with` block."""
+    """Copies an archive while it is streamed, and lists its members. Use it in a `with` block."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -33,13 +33,14 @@ class Manifest:
         self._copy.close()
 
     async def passed(self, tar: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-        """Iterate over the archive's chunks, and copy them."""
+        """Yield the archive's chunks unchanged, and copy them."""
         async for chunk in tar:
             self._copy.write(chunk)
             yield chunk
 
     def members(self) -> Json:
-        """Return name, type, mode, and the target or digest of each member; a torn one is left out."""
+        """Return the name, type, mode, and link target or SHA-256 of each member; an incomplete one is
+        omitted."""
         found: list[Json] = []
         self._copy.seek(0)
         try:

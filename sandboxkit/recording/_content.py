@@ -17,19 +17,19 @@ from sandboxkit.types import SandboxSpec
 Json = Any
 
 INLINE = 64 << 10
-"""Bytes of one content that stand in the file itself; a longer one is a file beside it."""
+"""The longest content (bytes) that the recording holds itself; a longer one gets a file of its own."""
 _NOT_RECORDED = frozenset({"files", "egress", "secrets", "tags"})
 _DEFAULTS = SandboxSpec()
 
 
 class Secrets:
-    """The values of secrets, which are replaced by as many asterisks wherever they occur."""
+    """A set of secret values; its methods replace each occurrence by asterisks of the same length."""
 
     def __init__(self) -> None:
         self._values: set[bytes] = set()
 
     def add(self, values: Iterable[str]) -> None:
-        """Learn more secrets."""
+        """Add secret values."""
         self._values.update(value.encode("utf-8", "surrogateescape") for value in values if value)
 
     def mask(self, data: bytes) -> bytes:
@@ -44,7 +44,7 @@ class Secrets:
         return data if masked is None else bytes(masked)
 
     def mask_pieces(self, pieces: list[bytes]) -> list[bytes]:
-        """Mask pieces of one stream, also where a secret lies in several of them."""
+        """Mask secrets in the pieces of one stream, including secrets that span several pieces."""
         return cut(self.mask(b"".join(pieces)), pieces)
 
     def mask_text(self, text: str) -> str:
@@ -55,7 +55,7 @@ class Secrets:
 
 
 def cut(data: bytes, pieces: list[bytes]) -> list[bytes]:
-    """Cut data into pieces that are as long as these."""
+    """Split `data` into pieces with the lengths of `pieces`."""
     result, at = [], 0
     for piece in pieces:
         result.append(data[at : at + len(piece)])
@@ -64,13 +64,13 @@ def cut(data: bytes, pieces: list[bytes]) -> list[bytes]:
 
 
 class Encoder:
-    """Makes JSON of values. `keep` stores a content that is too long for the file, by its digest."""
+    """Encodes values as JSON, without secrets. `keep(sha256, data)` stores contents over 64 KiB."""
 
     def __init__(self, secrets: Secrets, keep: Callable[[str, bytes], None] | None = None) -> None:
         self.secrets, self._keep = secrets, keep
 
     def content(self, masked: bytes) -> Json:
-        """Encode bytes that are masked already: as text, as base64, or as a digest if they are long."""
+        """Encode masked bytes: as text if they are UTF-8, else as base64; over 64 KiB as a digest."""
         if len(masked) > INLINE:
             digest = hashlib.sha256(masked).hexdigest()
             if self._keep is not None:
@@ -82,7 +82,7 @@ class Encoder:
             return {"base64": base64.b64encode(masked).decode()}
 
     def value(self, value: object) -> Json:
-        """Encode an argument or a result."""
+        """Encode an argument or a result. Raises TypeError for a type that has no encoding."""
         if isinstance(value, SandboxSpec):
             return self.spec(value)
         if isinstance(value, bytes):
@@ -90,7 +90,7 @@ class Encoder:
         if isinstance(value, enum.Enum):
             return value.value
         if isinstance(value, str):
-            # JSON has no bytes: what is no text in a name is written as a backslash and its number.
+            # JSON has no bytes: bytes that are not UTF-8 become backslash escapes.
             return self.secrets.mask_text(value).encode(errors="backslashreplace").decode()
         if isinstance(value, datetime.datetime):
             return value.isoformat()
@@ -103,10 +103,10 @@ class Encoder:
             return [self.value(each) for each in value]
         if value is None or isinstance(value, bool | int | float):
             return value
-        raise TypeError(f"a {type(value).__name__} has no form in a recording")
+        raise TypeError(f"a recording cannot store a {type(value).__name__}")
 
     def spec(self, spec: SandboxSpec) -> Json:
-        """Encode the options that differ from the defaults; secrets by their names only."""
+        """Encode the options that differ from the defaults; of secrets, only the names."""
         names = [field.name for field in dataclasses.fields(spec)]
         given = {
             name: self.value(getattr(spec, name))
@@ -120,7 +120,7 @@ class Encoder:
         return given
 
     def error(self, error: Exception) -> Json:
-        """Encode an error by the nearest public class, its message and its attributes."""
+        """Encode an error as its nearest public class, its message and its plain attributes."""
         public = [
             kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__
         ]
@@ -134,7 +134,7 @@ def _plain(value: object) -> bool:
 
 
 def data_of(content: Json, load: Callable[[str], bytes]) -> bytes:
-    """Return the bytes that `Encoder.content` encoded; `load` returns those of a digest."""
+    """Decode bytes that `Encoder.content` encoded; `load(sha256)` returns a content that was stored."""
     if isinstance(content, str):
         return content.encode()
     if "base64" in content:
@@ -143,7 +143,7 @@ def data_of(content: Json, load: Callable[[str], bytes]) -> bytes:
 
 
 def error_of(value: Json) -> Exception:
-    """Return the error that `Encoder.error` encoded, as one of `sandboxkit.errors`."""
+    """Decode an error that `Encoder.error` encoded, as a class of `sandboxkit.errors`."""
     known = dict(value)
     name, message = known.pop("class"), known.pop("message")
     kind = getattr(errors, name, None) if name in errors.__all__ else None
@@ -156,7 +156,7 @@ def error_of(value: Json) -> Exception:
 
 
 def value_of(kind: Any, value: Json, load: Callable[[str], bytes]) -> Any:
-    """Return the value of a type that `Encoder.value` encoded."""
+    """Decode a value of the type `kind` that `Encoder.value` encoded; see `data_of` for `load`."""
     if value is None:
         return None
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

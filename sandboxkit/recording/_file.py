@@ -1,4 +1,4 @@
-"""The file of a recording: one line of JSON for each call, and long contents in a folder beside it."""
+"""The file of a recording: one line of JSON per call; long contents are in a separate folder."""
 
 import json
 import logging
@@ -12,24 +12,24 @@ from sandboxkit.recording._content import Json
 
 VERSION = 1
 LIMIT = 1 << 30
-"""Bytes of a recording, the folder included."""
+"""Size limit (bytes) of a recording, including its folder."""
 _log = logging.getLogger("sandboxkit")
 
 
 class Writer:
     """Appends lines to a new file, which only its user can read.
 
-    The file is made at the first line. Each line is written at once and whole, so a process that is
-    killed leaves at most one torn line, the last. When the limit is reached, or the disk is full, the
-    recording ends and says so in the log; the calls themselves go on.
+    The first line creates the file. Each line is written immediately, so a killed process leaves at most
+    one incomplete line, the last. When the limit is reached or the disk is full, the recording ends with
+    a log message, and the calls continue. Raises ConfigurationError if the file cannot be new.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Json) -> None:
         self.path = Path(_arguments.local_path("record", path))
         if self.path.exists() or self.folder.exists():
             raise ConfigurationError(
-                f"record={str(self.path)!r} exists already: remove it with {self.folder.name!r} beside it, or "
-                "give another name"
+                f"record={str(self.path)!r} exists already: remove it and the folder "
+                f"{self.folder.name!r}, or give another name"
             )
         if not self.path.parent.is_dir():
             raise ConfigurationError(
@@ -40,7 +40,7 @@ class Writer:
 
     @property
     def folder(self) -> Path:
-        """The folder of long contents, each called by its SHA-256."""
+        """The folder of long contents; each file is named by its SHA-256."""
         return folder_of(self.path)
 
     def line(self, value: Json) -> None:
@@ -48,11 +48,11 @@ class Writer:
         self._guarded(lambda: self._append(value))
 
     def keep(self, digest: str, data: bytes) -> None:
-        """Store a long content; one that is there already is not written again."""
+        """Store a long content under its digest, unless it is stored already."""
         self._guarded(lambda: self._store(digest, data))
 
     def close(self) -> None:
-        """End the recording; one without any call has its first line only."""
+        """End the recording. Without any call, the file has only the header."""
         self._guarded(self._open)
         self._ended = True
         if self._file >= 0:
@@ -107,9 +107,9 @@ def folder_of(path: Path) -> Path:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Json]:
-    """Iterate over the lines of a recording, the header first; a torn last line is left out.
+    """Iterate over the lines of a recording, header first; an incomplete last line is skipped.
 
-    Raises ConfigurationError for a file that is no recording.
+    Raises ConfigurationError for a file that is not a recording.
     """
     file = Path(_arguments.local_path("replay", path))
     try:
@@ -128,7 +128,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Json]:
         if lines:
             return
     raise ConfigurationError(
-        f"replay={str(file)!r} is no recording of this version: make one with Session(record=...)"
+        f"replay={str(file)!r} is not a recording of this version: make one with Session(record=...)"
     )
 
 

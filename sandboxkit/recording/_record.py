@@ -1,4 +1,4 @@
-"""RecordingProvider: passes every call to another provider, and writes it down with its result."""
+"""RecordingProvider: passes every call to another provider, and records the call and its result."""
 
 import asyncio
 import builtins
@@ -32,11 +32,11 @@ from sandboxkit.types import (
 
 _T = TypeVar("_T")
 _MOST = 64 << 20
-"""Bytes of one call's input and output that are kept; a call with more cannot be replayed."""
+"""Limit (bytes) of one call's recorded input and output; a call with more cannot be replayed."""
 
 
 class _Call:
-    """A call in flight. Its events carry the recording's clock, which orders them over all calls."""
+    """A call in flight. Its events carry the recording's logical time, which orders them across calls."""
 
     def __init__(
         self, owner: "RecordingProvider", name: str, sandbox_id: str | None, arguments: Json
@@ -49,16 +49,16 @@ class _Call:
         self._size = 0
 
     def event(self, kind: str, data: bytes | list[int]) -> None:
-        """Note a piece of input or output."""
+        """Record a piece of input or output."""
         self._size += len(data)
         if self._size > _MOST:
-            self.line["lost"] = f"it had more than {_MOST >> 20} MiB of input and output"
+            self.line["lost"] = f"the call had more than {_MOST >> 20} MiB of input and output"
             self._events.clear()
         else:
             self._events.append((self._owner.tick(), kind, data))
 
     async def input(self, stdin: AsyncIterable[StdinItem]) -> AsyncIterator[StdinItem]:
-        """Iterate over a command's input, and note it."""
+        """Yield the items of a command's input, and record them."""
         async for item in stdin:
             if isinstance(item, PtySize):
                 self.event("size", [item.rows, item.cols])
@@ -68,7 +68,7 @@ class _Call:
         self.event("eof", b"")
 
     def pieces(self) -> list[Json]:
-        """Return the events, encoded; secrets are replaced over each stream as a whole."""
+        """Return the encoded events; secrets are masked in each stream as a whole."""
         encoder = self._owner.encoder
         masked: dict[str, list[bytes]] = {}
         for kind in {kind for _, kind, _ in self._events}:
@@ -82,7 +82,7 @@ class _Call:
         ]
 
     def write(self, outcome: Json) -> None:
-        """Write the call down with its outcome."""
+        """Write the call and its outcome to the recording."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self._at))
         self.line |= {"ended": self._owner.tick(), "at": f"{moment}.{int(self._at % 1 * 1000):03}Z"}
         self.line["seconds"] = round(time.monotonic() - self._started, 6)
@@ -92,7 +92,7 @@ class _Call:
 
 
 class _Shadow(FirstCommand):
-    """The first command of a start as the recorded provider sees it, with an input that is noted."""
+    """The first command of a start as the inner provider receives it: its input is recorded."""
 
     def __init__(self, outer: FirstCommand, command: Command) -> None:
         super().__init__(command)
@@ -109,25 +109,25 @@ class _Shadow(FirstCommand):
 
 # Any: a call's arguments.
 def command_arguments(command: Command) -> dict[str, Any]:
-    """Return what a recording has of a command; its input is apart."""
+    """Return a command's fields as the recording stores them; the input is recorded as events instead."""
     known = {each.name: getattr(command, each.name) for each in dataclasses.fields(command)}
     given = {name: each for name, each in known.items() if each not in (None, {})}
     return {**given, "stdin": command.stdin is not None}
 
 
 class RecordingProvider(Relay):
-    """A provider that passes every call on to `inner` and keeps it in the file `path`.
+    """A provider that passes every call to `inner` and records it in the file `path`.
 
-    The file has a line for each call: when it began and ended, its arguments, its input and output
-    in order, and its result or error. Contents above 64 KiB are in the folder `path` + ".files". The
-    values of `secrets` are replaced by asterisks. What crosses ports is not recorded. With `owned`,
-    `aclose` also closes `inner`. Raises ConfigurationError if the file exists.
+    The file has a line per call: when it began and ended, its arguments, its input and output in order,
+    and its result or error. Contents above 64 KiB are in the folder `path` + ".files". The values of
+    `secrets` are replaced by asterisks. Data on ports is not recorded. With `owned`, `aclose` also
+    closes `inner`. Raises ConfigurationError if the file exists.
     """
 
     def __init__(
         self, inner: Provider, path: str | os.PathLike[str], *, owned: bool = False
     ) -> None:
-        # The contract's class variables are facts about the provider that is recorded.
+        # The contract's class variables take the values of the recorded provider.
         facts = {"name": inner.name, "on_this_machine": inner.on_this_machine}
         facts["native_egress"] = inner.native_egress
         vars(self).update(facts)
@@ -137,15 +137,15 @@ class RecordingProvider(Relay):
         self._commands: dict[int, tuple[_Call, Command]] = {}
 
     def tick(self) -> int:
-        """Return the next time of the recording's clock."""
+        """Advance the recording's logical clock and return its time."""
         self._clock += 1
         return self._clock
 
     def begin(self, name: str, sandbox_id: str | None, arguments: Mapping[str, Any]) -> _Call:
-        """Note that a call begins."""
+        """Return the record of a call that begins now."""
         return _Call(self, name, sandbox_id, self.encoder.value(compared(arguments)))
 
-    async def _noted(self, call: _Call, running: Awaitable[_T], *, quiet: bool = False) -> _T:
+    async def _recorded(self, call: _Call, running: Awaitable[_T], *, quiet: bool = False) -> _T:
         try:
             result = await running
         except asyncio.CancelledError:
@@ -161,21 +161,21 @@ class RecordingProvider(Relay):
     async def call(
         self, returns: Any, name: str, sandbox_id: str | None, /, **arguments: Any
     ) -> Any:
-        """Make the call at the recorded provider, and write it down."""
+        """Call the method `name` of the inner provider, and record the call; see `Relay.call`."""
         call = self.begin(name, sandbox_id, arguments)
         given = () if sandbox_id is None else (sandbox_id,)
         running = getattr(self._inner, name)(*given, **arguments)
         if name == "public_url":  # its headers hold a token
-            running = self._learned(running)
-        return await self._noted(call, running, quiet=returns is None)
+            running = self._masked(running)
+        return await self._recorded(call, running, quiet=returns is None)
 
-    async def _learned(self, running: Awaitable[Any]) -> Any:
+    async def _masked(self, running: Awaitable[Any]) -> Any:
         url = await running
         self.encoder.secrets.add(url.headers.values())
         return url
 
     def check(self, spec: SandboxSpec) -> None:
-        """See `Provider.check`; a refusal is written down."""
+        """See `Provider.check`; only a refusal is recorded."""
         self.encoder.secrets.add(spec.secrets.values())
         try:
             self._inner.check(spec)
@@ -189,7 +189,7 @@ class RecordingProvider(Relay):
         return await self._inner.metered(sandbox_id, last=last)
 
     def waiting(self) -> builtins.list[str]:
-        """See `Provider.waiting`; it is not written down."""
+        """See `Provider.waiting`; the call is not recorded."""
         return self._inner.waiting()
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
@@ -200,7 +200,7 @@ class RecordingProvider(Relay):
         """See `Provider.create`."""
         self.encoder.secrets.add(spec.secrets.values())
         call = self.begin("create", None, {"spec": spec})
-        return await self._noted(call, self._inner.create(spec))
+        return await self._recorded(call, self._inner.create(spec))
 
     async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
         """See `Provider.create_for`."""
@@ -211,7 +211,7 @@ class RecordingProvider(Relay):
         self._commands[id(command)] = begun
         try:
             running = self._inner.create_for(spec, _Shadow(first, begun[1]))
-            return await self._noted(call, running)
+            return await self._recorded(call, running)
         except BaseException:
             self._commands.pop(id(command), None)
             raise
@@ -234,32 +234,34 @@ class RecordingProvider(Relay):
         else:
             call, passed = begun
             call.line["sandbox"] = sandbox_id
-        running = self._inner.exec(sandbox_id, passed, self._heard(call, output))
-        return await self._noted(call, running)
+        running = self._inner.exec(sandbox_id, passed, self._recorded_output(call, output))
+        return await self._recorded(call, running)
 
     async def run_python(
         self, sandbox_id: str, code: str, command: Command, output: Output
     ) -> Exit:
         """See `Provider.run_python`."""
         call, passed = self._command("run_python", sandbox_id, command, {"code": code})
-        running = self._inner.run_python(sandbox_id, code, passed, self._heard(call, output))
-        return await self._noted(call, running)
+        running = self._inner.run_python(
+            sandbox_id, code, passed, self._recorded_output(call, output)
+        )
+        return await self._recorded(call, running)
 
-    def _heard(self, call: _Call, output: Output) -> Output:
-        async def heard(name: StreamName, data: bytes) -> None:
+    def _recorded_output(self, call: _Call, output: Output) -> Output:
+        async def recorded(name: StreamName, data: bytes) -> None:
             call.event(name, data)
             await output(name, data)
 
-        return heard
+        return recorded
 
     async def delete(self, sandbox_id: str) -> None:
         """See `Provider.delete`."""
-        await self._noted(
+        await self._recorded(
             self.begin("delete", sandbox_id, {}), self._inner.delete(sandbox_id), quiet=True
         )
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """See `Provider.list`; it is not written down, because a replay knows its sandboxes."""
+        """See `Provider.list`; the call is not recorded, because a replay knows its sandboxes."""
         async for info in self._inner.list(tags):
             yield info
 
@@ -270,11 +272,11 @@ class RecordingProvider(Relay):
         async def listed() -> builtins.list[SnapshotInfo]:
             return [info async for info in self._inner.list_snapshots(tags)]
 
-        for info in await self._noted(call, listed()):
+        for info in await self._recorded(call, listed()):
             yield info
 
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        """See `Provider.put_archive`; names and digests of the members are kept."""
+        """See `Provider.put_archive`; the names and digests of the members are recorded."""
         call = self.begin("put_archive", sandbox_id, {"path": path})
         with Manifest(self.encoder.secrets) as manifest:
 
@@ -284,10 +286,10 @@ class RecordingProvider(Relay):
                 finally:
                     call.line["arguments"]["members"] = manifest.members()
 
-            await self._noted(call, put(), quiet=True)
+            await self._recorded(call, put(), quiet=True)
 
     async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        """See `Provider.get_archive`; the whole archive is kept."""
+        """See `Provider.get_archive`; the whole archive is recorded."""
         call = self.begin("get_archive", sandbox_id, {"path": path})
         outcome: Json = {"cancelled": True}
         try:

@@ -20,9 +20,9 @@ from sandboxkit.types import (
 
 
 class Relay(Provider):
-    """A Provider that passes each simple call to `call`, with what it returns and its arguments.
+    """A Provider that passes each simple call to `call`, with its result type, name and arguments.
 
-    It has no `reset`: which job gets which sandbox of a pool depends on time.
+    It has no `reset`: which job gets which sandbox of a pool depends on timing.
     """
 
     # Any: arguments and results of all calls.
@@ -156,7 +156,7 @@ class Relay(Provider):
 
 # Any: arguments of all calls.
 def compared(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that two runs of a program have in common: no times, no owners."""
+    """Return the arguments by which a replay compares calls: without times and sandboxkit's own tags."""
     kept = {name: value for name, value in arguments.items() if name != "expires"}
     if "tags" in kept:
         kept["tags"] = _tags.public(kept["tags"])

@@ -1,4 +1,4 @@
-"""ReplayProvider: answers every call from a recording, without a backend."""
+"""ReplayProvider: serves every call from a recording, without a backend."""
 
 import builtins
 import os
@@ -46,11 +46,11 @@ _GONE = (SandboxNotFoundError, SandboxTerminatedError)
 
 
 class ReplayProvider(Relay):
-    """A provider that answers from the recording `path`, in the order of each sandbox's calls.
+    """A provider that serves calls from the recording `path`, in the recorded order of each sandbox.
 
     A call that was not recorded, or not at this place, raises ReplayMismatchError, which shows the
-    difference. Output comes as fast as it is read; a call that was cancelled in the recording never
-    returns. Ports are not replayed. Raises ConfigurationError for a file that is no recording.
+    difference. Output arrives as fast as it is read; a call that was cancelled in the recording never
+    returns. Ports are not replayed. Raises ConfigurationError for a file that is not a recording.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -80,13 +80,13 @@ class ReplayProvider(Relay):
             return (self._folder / digest).read_bytes()
         except OSError as error:
             raise ReplayMismatchError(
-                f"the replay of {self._path!r} needs {str(self._folder / digest)!r}: {error.strerror}; keep the "
-                "folder beside the recording"
+                f"the replay of {self._path!r} needs {str(self._folder / digest)!r}: {error.strerror}; keep "
+                "this folder together with the recording"
             ) from error
 
     # Any: a call's arguments.
     def _take(self, name: str, sandbox_id: str | None, arguments: Mapping[str, Any]) -> Json:
-        """Return the recorded call that is equal. Raises ReplayMismatchError if there is none."""
+        """Take the next recorded call that equals this one. Raises ReplayMismatchError if there is none."""
         given = self._encoder.value(compared(arguments))
         script = self._script(sandbox_id)
         call = script.take(name, given, self._renames)
@@ -108,9 +108,10 @@ class ReplayProvider(Relay):
         return self._scripts.setdefault(sandbox_id, Script([]))
 
     def _exchanged(self, name: str, sandbox_id: str, given: Json) -> Json | None:
-        """Take the call from another sandbox with equal options that is unused, and exchange the two.
+        """Swap scripts with an unused sandbox of equal options whose script has this call; return the call.
 
-        Sandboxes that start at the same time may start in another order than in the recording.
+        This is needed because sandboxes that start concurrently may start in another order than recorded.
+        Return None if there is no such sandbox.
         """
         mine = self._encoder.spec(self._alive[sandbox_id])
         made = {call["result"]: call for call in self._creations if "result" in call}
@@ -138,14 +139,14 @@ class ReplayProvider(Relay):
             names = ", ".join(sorted({call["call"] for call in due})) or "the recording's end"
             text += f": {flat(given)[:160]}; recorded next: {names}"
         return ReplayMismatchError(
-            f"{text}\nRecord anew if the program has changed.",
+            f"{text}\nMake a new recording if the program has changed.",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
 
     # Any: what the call returns.
     async def _end(self, call: Json, script: Script, sandbox_id: str | None, returns: Any) -> Any:
-        """End a call as it ended in the recording."""
+        """End a call as it ended in the recording: return its result, raise its error, or wait forever."""
         try:
             if call.get("cancelled"):
                 await anyio.sleep_forever()
@@ -163,7 +164,7 @@ class ReplayProvider(Relay):
     async def call(
         self, returns: Any, name: str, sandbox_id: str | None, /, **arguments: Any
     ) -> Any:
-        """Return what the recorded call returned."""
+        """Return the result of the recorded call, or raise its error."""
         if name in POLLED:
             return self._polled(returns, name, sandbox_id)
         call = self._take(name, sandbox_id, arguments)
@@ -173,23 +174,23 @@ class ReplayProvider(Relay):
     def _polled(self, returns: Any, name: str, sandbox_id: str | None) -> Any:
         if name == "ready":
             return sandbox_id in self._alive
-        answer = self._script(sandbox_id).polled(name)
-        if answer is None and name == "get" and sandbox_id is not None:
+        recorded = self._script(sandbox_id).polled(name)
+        if recorded is None and name == "get" and sandbox_id is not None:
             return self._info(sandbox_id)
-        if answer is None and name == "usage":
+        if recorded is None and name == "usage":
             return None
-        if answer is None:
+        if recorded is None:
             raise self._mismatch(name, sandbox_id, {}, [])
-        if "error" in answer:
-            raise error_of(answer["error"])
-        return value_of(returns, answer.get("result"), self._load)
+        if "error" in recorded:
+            raise error_of(recorded["error"])
+        return value_of(returns, recorded.get("result"), self._load)
 
     def _info(self, sandbox_id: str) -> SandboxInfo:
         spec = self._alive[sandbox_id]
         return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, spec.tags, image=spec.image)
 
     def check(self, spec: SandboxSpec) -> None:
-        """See `Provider.check`; refuse what the recorded provider refused."""
+        """See `Provider.check`; it raises the recorded error for a spec that was refused."""
         self._encoder.secrets.add(spec.secrets.values())
         form = self._encoder.spec(spec)
         for call in self._refused:
@@ -197,7 +198,7 @@ class ReplayProvider(Relay):
                 raise error_of(call["error"])
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
-        """See `Provider.check_snapshot`; a recorded refusal has no call that could be replayed."""
+        """See `Provider.check_snapshot`; it accepts every spec, because refusals are not recorded."""
 
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""
@@ -257,7 +258,7 @@ class ReplayProvider(Relay):
                         script.happened(at)
                     elif kind in ("stdout", "stderr"):
                         await script.until(at)
-                        # An output's tokens may be renamed by input that came before it.
+                        # Earlier input may have renamed tokens in the output.
                         data = self._outputs(call)[at] if interactive else pieces[at]
                         await output(kind, data)
                 end: Exit = await self._end(call, script, sandbox_id, Exit)
@@ -266,7 +267,7 @@ class ReplayProvider(Relay):
             script.over(call)
 
     def _outputs(self, call: Json) -> dict[int, bytes]:
-        """Return the pieces of a call's output by their times, with the tokens of now."""
+        """Return the pieces of a call's output by logical time, with the random tokens of this run."""
         found: dict[int, bytes] = {}
         for name in ("stdout", "stderr"):
             mine = [(at, each) for at, kind, each in call.get("events", ()) if kind == name]
@@ -281,7 +282,7 @@ class ReplayProvider(Relay):
         self._scripts.setdefault(sandbox_id, Script([])).deleted()
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """See `Provider.list`; the sandboxes are those of the replay."""
+        """See `Provider.list`; it lists the sandboxes of the replay."""
         for sandbox_id, spec in tuple(self._alive.items()):
             if tags.items() <= spec.tags.items():
                 yield self._info(sandbox_id)
@@ -309,8 +310,10 @@ class ReplayProvider(Relay):
         await self._end(call, self._script(sandbox_id), sandbox_id, None)
 
     async def connect(self, sandbox_id: str, port: int) -> ByteStream:
-        """Raise ConfigurationError: what crosses ports is not recorded."""
-        raise ConfigurationError(f"port {port}: a replay has no connections; leave them out of it")
+        """Raise ConfigurationError, because connections are not recorded."""
+        raise ConfigurationError(
+            f"port {port}: connections are not recorded, so a replay cannot connect"
+        )
 
     async def listen(self, sandbox_id: str, port: int) -> PortListener:
         """Listen on a port to which nothing ever connects."""
@@ -318,7 +321,7 @@ class ReplayProvider(Relay):
 
 
 class _SilentListener(PortListener):
-    """A port of a replayed sandbox: no program is there that could connect."""
+    """A port of a replayed sandbox, to which no program ever connects."""
 
     async def accept(self) -> ByteStream:
         """Wait until the listener is closed."""

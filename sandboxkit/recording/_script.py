@@ -9,26 +9,26 @@ import anyio
 from sandboxkit.recording._content import Json
 
 POLLED = frozenset({"get", "ready", "usage", "logs", "diagnose"})
-"""Calls that a program makes as often as time has it; a replay repeats the last answer."""
+"""Calls whose number depends on timing; a replay repeats the last recorded result."""
 _LOOSE = POLLED | {"delete"}
 _TOKEN = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{16}|[0-9a-f]{32})(?![0-9a-f])")
 _TOKEN_BYTES = re.compile(_TOKEN.pattern.encode())
 
 
 class Renames:
-    """Random tokens of the recorded program, and those that the replayed program has in their place.
+    """Maps random tokens of the recorded program to the corresponding tokens of the replayed program.
 
-    A token is a hexadecimal number of 16 or 32 digits. One may differ if it was new when the recorded
-    program passed it to a call: then the program made it.
+    A token is a hexadecimal number of 16 or 32 digits. A token may differ if the recorded program created
+    it, which is assumed if it first appeared in the program's arguments or input.
     """
 
     def __init__(self, calls: list[Json]) -> None:
         self._now: dict[str, str] = {}
-        """Recorded token to the token of now."""
+        """Maps each recorded token to the token of this run."""
         self._fresh = _made_by_program(calls)
 
     def same(self, recorded: str, now: str) -> bool:
-        """Return whether the texts are equal but for new tokens, which are then renamed for good."""
+        """Return whether the texts are equal except for tokens that may differ; then map these for good."""
         if _TOKEN.sub("", recorded) != _TOKEN.sub("", now):
             return False
         renamed = dict(self._now)
@@ -67,7 +67,7 @@ def _made_by_program(calls: list[Json]) -> set[str]:
 
 
 def flat(value: Json) -> str:
-    """Return a JSON value as one text, in which equal values have equal forms."""
+    """Return a JSON value as a canonical text: equal values give equal texts."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{flat(each)}" for key, each in sorted(value.items())) + "}"
     if isinstance(value, list):
@@ -78,9 +78,9 @@ def flat(value: Json) -> str:
 class Script:
     """The recorded calls of one sandbox, in the order in which they began.
 
-    A call of now takes the first recorded call that is equal, unless one that is left had ended
-    before that one began. An event of the recording waits until everything has happened that the
-    program had done before it.
+    A replayed call takes the first equal recorded call, unless a remaining call had ended before that
+    one began. A recorded event waits until the program has done everything that it had done before the
+    event.
     """
 
     def __init__(self, calls: list[Json]) -> None:
@@ -98,23 +98,23 @@ class Script:
         self._moved = anyio.Event()
 
     def polled(self, name: str) -> Json | None:
-        """Return the next recorded answer to a call of `POLLED`, the last one again at the end."""
-        answers = self._polled.get(name, [])
-        return answers.pop(0) if len(answers) > 1 else (answers[0] if answers else None)
+        """Return the next recorded call `name`, one of `POLLED`; at the end repeat the last one."""
+        calls = self._polled.get(name, [])
+        return calls.pop(0) if len(calls) > 1 else (calls[0] if calls else None)
 
     def open_calls(self) -> list[Json]:
-        """Return the calls that may come next: none that is left had ended before one of them began."""
+        """Return the calls that may come next: those that began before any remaining call had ended."""
         found: list[Json] = []
         for call in self.calls:
             if call["call"] in _LOOSE:
                 continue
             if any(each["ended"] < call["began"] for each in found):
-                break  # and the others begin later still
+                break  # the others began even later
             found.append(call)
         return found
 
     def take(self, name: str, arguments: Json, renames: Renames) -> Json | None:
-        """Take the recorded call that is equal; None if there is none."""
+        """Take the first recorded call that may come next and is equal; None if there is none."""
         now = flat(arguments)
         for call in self.open_calls():
             if call["call"] == name and renames.same(flat(call["arguments"]), now):
@@ -123,7 +123,7 @@ class Script:
         return None
 
     def deleted(self) -> None:
-        """Note that the sandbox is deleted."""
+        """Record that the program deleted the sandbox."""
         for call in [call for call in self.calls if call["call"] == "delete"][:1]:
             self._taken(call)
 
@@ -133,24 +133,24 @@ class Script:
         self.happened(call["began"])
 
     def happened(self, at: int) -> None:
-        """Note that the program has done what it did at `at` in the recording."""
+        """Record that the program has repeated its action of the logical time `at`."""
         self._awaited.discard(at)
         self._moved.set()
         self._moved = anyio.Event()
 
     def over(self, call: Json) -> None:
-        """Note that a call has ended, so that nothing waits for the rest of its input."""
+        """Record that a call has ended, so that nothing waits for the rest of its input."""
         for at, _, _ in call.get("events", ()):
             self._awaited.discard(at)
         self.happened(call["ended"])
 
     async def until(self, at: int) -> None:
-        """Wait until the program has done everything that it had done before `at`."""
+        """Wait until the program has repeated all its actions before the logical time `at`."""
         while self._first(at) < at:
             await self._moved.wait()
 
     def _first(self, default: int) -> int:
-        """Return the time of the first thing that the program has not done yet."""
+        """Return the logical time of the first action that the program has yet to repeat, or `default`."""
         while self._order and self._order[-1] not in self._awaited:
             self._order.pop()
         return self._order[-1] if self._order else default
@@ -162,7 +162,7 @@ def _is_input(kind: str) -> bool:
 
 # Any: a call's arguments.
 def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return a line for each argument that differs, with what was recorded and what is asked now."""
+    """Return two lines for each argument that differs: the recorded value and the current one."""
     lines: list[str] = []
     for name in sorted({*recorded, *now}):
         old, new = flat(recorded.get(name)), flat(now.get(name))

@@ -1,4 +1,4 @@
-"""ReplayedInput: the input of a replayed command, compared with what was recorded."""
+"""ReplayedInput: compares the input of a replayed command with the recorded input."""
 
 import re
 from collections.abc import AsyncIterable
@@ -14,7 +14,7 @@ _DIGITS = re.compile(rb"[0-9a-f]")
 
 
 class ReplayedInput:
-    """Reads a command's input as it comes. Use it in an `async with` block."""
+    """Reads a command's input and compares it. Use it in an `async with` block."""
 
     def __init__(
         self, items: AsyncIterable[StdinItem] | None, secrets: Secrets, renames: Renames
@@ -48,7 +48,7 @@ class ReplayedInput:
         if not self._renames.same(recorded.decode("latin-1"), masked.decode("latin-1")):
             raise ReplayMismatchError(
                 f"a command's input differs from the recording: recorded {recorded[:160]!r}, now "
-                f"{masked[:160]!r}; record anew if the program has changed"
+                f"{masked[:160]!r}; make a new recording if the program has changed"
             )
 
     async def expect_end(self) -> None:
@@ -62,7 +62,7 @@ class ReplayedInput:
             )
 
     def _alike(self, recorded: bytes) -> bool:
-        # What is there may end within a token, so tokens are compared by their shape only.
+        # The buffer may end within a token, so tokens are compared by their shape only.
         now = self._secrets.mask(self._buffer)
         return _DIGITS.sub(b"0", now) == _DIGITS.sub(b"0", recorded[: len(now)])
 

@@ -1,4 +1,4 @@
-"""The lifecycle of kernels and terminals: started once, on first use, and closed for good."""
+"""The lifecycle of kernels and terminals: a start on first use, and one final close."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ class Processes(ABC):
     """The processes of a terminal or kernel in a sandbox; used on the background loop only."""
 
     _needs: ClassVar[str]
-    """The remedy in the error message when the sandbox lacks the program."""
+    """The remedy that an error message gives if the sandbox lacks the program."""
 
     def __init__(
         self, sandbox: "Sandbox", program: str, user: str | None, env: Mapping[str, str] | None
@@ -37,20 +37,23 @@ class Processes(ABC):
         self._changed = anyio.Event()
         self._closing, self._closed = anyio.Lock(), False
         self._stopped = False
-        """Whether the caller ended the processes; later errors are then no failure."""
+        """Whether the caller ended the processes; later errors are then not failures."""
         self.ended = False
         self.failure: SandboxError | None = None
         """The infrastructure error that ended the processes."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Start the processes. Raises CommandStartError if the sandbox lacks what they need."""
+        """Start the processes. Raises CommandStartError if the sandbox lacks a program that they need."""
 
     @abstractmethod
     async def _close(self, at_once: bool) -> None: ...
 
     async def close(self, *, at_once: bool = False) -> None:
-        """End the processes and all that they started, and remove their own files. Idempotent."""
+        """End the processes and all that they started, and remove their own files. Idempotent.
+
+        `at_once` kills them without a chance to end by themselves.
+        """
         self.ended = True
         self._notify()
         async with self._closing:
@@ -81,7 +84,7 @@ class Processes(ABC):
         try:
             await self._sandbox.exec(argv, env=self._env, user=self._user, timeout=CALL_SECONDS)
         except (CommandStartError, CommandTimeoutError):
-            pass  # caused inside the sandbox, which still answers
+            pass  # caused inside the sandbox, which still responds
         except SandboxError as error:
             if not self._stopped:
                 self.failure = self.failure or error
@@ -124,7 +127,7 @@ class ManagedProcess(ABC, Generic[HeldT]):
     def _was_closed(self) -> SandboxError: ...
 
     def start(self) -> Operation[Self]:
-        """Start now rather than on first use."""
+        """Start now rather than on first use, and return this object. Raises CommandStartError."""
 
         async def run() -> Self:
             await self._opened()
@@ -135,7 +138,7 @@ class ManagedProcess(ABC, Generic[HeldT]):
     def close(self) -> Operation[None]:
         """Close for good, and end every process that was started. Idempotent; undoes a start in flight.
 
-        Cancelling the Operation ends the wait only.
+        Cancelling the Operation only stops waiting.
         """
         return start_detached(self._close, ended=self._sandbox._life.stopped)
 

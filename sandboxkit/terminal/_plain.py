@@ -1,4 +1,4 @@
-"""Conversion of terminal output to the plain text that a person would read."""
+"""Conversion of terminal output to the text that a terminal would show."""
 
 import re
 

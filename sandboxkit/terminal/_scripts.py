@@ -29,8 +29,8 @@ wait "$reports"
 kill "$!"
 rm -rf -- "$1"
 """
-"""Arguments: the folder, the prefix of marks, then BEGIN, END and PROMPT. Its output is the reports.
-It removes the folder and exits at the end of its input, or if the FIFO is gone."""
+"""Arguments: the folder, the prefix of marks, then BEGIN, END and PROMPT. It prints the reports. It
+removes the folder and exits at the end of its input, or if the FIFO is gone."""
 
 BEGIN = r"""
 __sandboxkit=$(<@PLACE@/command)
@@ -78,7 +78,7 @@ printf "$2%s\a" "$$" >/dev/tty
 printf 'ended %s 0 %s\n' "$status" "$$" >"$1/status"
 while :; do sleep 1000; done
 """
-"""Starts the shell and outlives it; killing this process also kills what the shell left running."""
+"""Starts the shell and outlives it; killing this process also kills the shell's remaining processes."""
 
 STORE = r"""
 cat >"$1/command" || exit 99

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
 
 _MARK_SECONDS = 2.0
-"""Seconds without output after which a report is accepted before its mark has arrived."""
+"""After this time (s) without output, a status report is accepted although its mark has not arrived."""
 _KEPT = 1 << 16
 _LONGEST_REPORT = 4096
 _REPORT = re.compile(
@@ -71,7 +71,7 @@ class Shell(Processes):
         """Whether the shell ended before the command that was typed last began."""
 
     async def open(self) -> None:
-        """Start the shell. Raises CommandStartError if the sandbox lacks what it needs."""
+        """Start the shell. Raises CommandStartError if the sandbox lacks a program that it needs."""
         self._reports = self._exec(
             _scripts.REPORTS,
             self._mark,
@@ -103,7 +103,10 @@ class Shell(Processes):
             raise CommandStartError(f"the shell of a terminal ended at once: {output}", errno=None)
 
     async def store(self, command: str) -> str | None:
-        """Store a command in the sandbox for `run`; return bash's message if its syntax is wrong."""
+        """Store a command in the sandbox for `run`; return bash's message if its syntax is wrong, else None.
+
+        Raises TerminalError if it cannot be stored.
+        """
         stored = await self._exec(_scripts.STORE, stdin=command, timeout=CALL_SECONDS)
         if stored.returncode == 99:
             self.ended = True
@@ -122,13 +125,14 @@ class Shell(Processes):
         await self._write(_scripts.typed(self._place, self.status))
 
     async def type(self, data: bytes) -> None:
-        """Type into the terminal; the running command reads it, or the shell if idle."""
+        """Type into the terminal; the running command reads the data, or the shell if it is idle."""
         if self.idle:
             self.idle, self.began = False, True
         await self._write(data)
 
     async def interrupt(self) -> None:
-        """Type Ctrl-C, but only after the last command has begun: Ctrl-C discards typed input."""
+        """Type Ctrl-C, but wait (2 s at most) until the last command has begun, because Ctrl-C discards
+        typed input."""
         with anyio.move_on_after(_MARK_SECONDS):
             while not self.began and not self.ended:
                 await self.change()
@@ -145,7 +149,10 @@ class Shell(Processes):
                 await self._bash.stdin.resize(size)
 
     async def confirm(self) -> None:
-        """If the shell or a command was killed, check whether the sandbox itself is ending."""
+        """If the shell or its command was killed, check whether the sandbox itself is ending.
+
+        If so, set `failure`.
+        """
         if not self.ended and (self.status not in _TAKEN_ALONG or not self.idle):
             return
         if not self._confirmed and self.failure is None:

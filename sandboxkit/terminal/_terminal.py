@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SIZE = PtySize(rows=50, cols=160)
 ENV = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat"}
-"""Defaults without colours and without pagers, which wait for keys; `env` overrides them."""
+"""Default variables that disable colours, and pagers, which wait for keys; `env` overrides them."""
 _PAUSE = 0.02
 """Seconds between two searches of output that arrives in small pieces."""
 
@@ -74,10 +74,10 @@ class Terminal(ManagedProcess[Shell]):
     def run(self, command: str, *, timeout: float | None = None) -> Operation[TerminalResult]:
         """Run a command, of any length and number of lines, in the shell itself.
 
-        If the command still runs after `timeout` seconds, it goes on: the result is `running`,
-        with the output so far. A command that bash cannot parse, such as one with an unclosed
-        quote, is not run: the result has status 2 and bash's message. The output may begin with
-        output of background jobs since the last result.
+        A command that still runs after `timeout` seconds keeps running: the result is `running`, with
+        the output so far. A command that bash cannot parse, such as one with an unclosed quote, is not
+        run: the result has status 2 and bash's message. The output may begin with output of background
+        jobs since the last result. Raises TerminalError while another command runs.
         """
         text = _command(command)
         timeout = _arguments.patience(timeout)
@@ -118,8 +118,8 @@ class Terminal(ManagedProcess[Shell]):
     def interrupt(self, *, timeout: float = 2.0) -> Operation[TerminalResult]:
         """Type Ctrl-C; return the result once the command ends, or after `timeout` seconds.
 
-        A program may handle or ignore Ctrl-C. Python's prompt goes on, for example, and the
-        result is then `running`. See `kill`.
+        A program may handle or ignore Ctrl-C: Python's prompt, for example, keeps running, and so the
+        result is `running`. See `kill`.
         """
         return self._ending(Shell.interrupt, timeout)
 
@@ -197,7 +197,7 @@ class Terminal(ManagedProcess[Shell]):
         )
 
     async def _started(self, *, ended: bool = False) -> Shell:
-        """Return the started shell; one that has ended only if `ended`, else raise TerminalError."""
+        """Return the started shell. Raises TerminalError if it has ended, unless `ended` allows that."""
         shell = await self._opened()
         _raise_failure(shell)
         if shell.ended and not ended:

@@ -10,8 +10,8 @@ _REMEMBERED = 16
 class UnreadOutput:
     """Output in order of arrival; over `limit` bytes it loses its middle.
 
-    A mark is `prefix`, a few bytes and BEL. It is not output: it shows that all output before it
-    has arrived.
+    A mark is `prefix`, up to 64 bytes and BEL. It is removed from the output, and proves that all output
+    before it has arrived.
     """
 
     def __init__(self, limit: int, prefix: bytes) -> None:
@@ -40,12 +40,12 @@ class UnreadOutput:
         self._held = data[len(data) - held :]
 
     def finish(self) -> None:
-        """Add a held beginning of a mark as output, because no more input follows."""
+        """Add a possible beginning of a mark as output, because no more data follows."""
         self._add(self._held)
         self._held = b""
 
     def marked(self, mark: bytes) -> bool:
-        """Return whether this mark has arrived; forget it and all earlier marks.
+        """Return whether the mark has arrived; if so, forget it and all earlier marks.
 
         Each mark counts once, because a shell started by `exec` keeps the pid of the shell that it
         replaces and numbers its marks from 1 again.

@@ -308,7 +308,7 @@ ATTACKS = [
     Attack(
         "bytes behind the extensions",
         WEB,
-        "behind its extensions",
+        "after its extensions",
         tls=made_hello(names_extension(b"web.test"), tail=b"x"),
     ),
     Attack("a hello that is cut", WEB, "not whole", tls=b"\x16\3\1\0\6\1\0\0\2\3\3"),

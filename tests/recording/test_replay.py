@@ -241,7 +241,7 @@ def test_bad_requests_name_the_value_and_the_remedy(file: Path, tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="make the folder"):
         Session(FakeProvider(), record=tmp_path / "none" / "run.jsonl")
     (tmp_path / "other").write_text('{"a": 1}\n')
-    with pytest.raises(ConfigurationError, match="is no recording"):
+    with pytest.raises(ConfigurationError, match="is not a recording"):
         Session(replay=tmp_path / "other")
 
 

@@ -14,10 +14,10 @@ ROUNDS = 200
 
 
 def end_all(mark: str, root: int = 0) -> bool:
-    """Kill what descends from `root` or has the kernel's mark in its environment, and their files.
+    """Kill the descendants of `root` and all processes with the kernel's mark in their environment;
+    remove the kernel's folders. Returns whether no such process is left.
 
-    Who clears its environment and leaves its parents is only found as a descendant. Returns whether
-    none is left.
+    A process that clears its environment is found only while it is a descendant.
     """
     found: list[int] = []
     for _ in range(ROUNDS):

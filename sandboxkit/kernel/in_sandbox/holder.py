@@ -1,7 +1,7 @@
-"""Holds a kernel: starts it, reads what it prints, hands it cells, and ends all that it started.
+"""The supervisor of a kernel: starts it, reads its output, passes cells to it, and ends its processes.
 
-Runs in the sandbox, beside the kernel and not in it. It answers on its standard output, in lines
-that begin with a token of which the kernel never hears. `given` comes from its client.
+It runs in the sandbox as a process of its own. It writes messages to its standard output, in lines
+that begin with a token that the kernel does not know. Its client sends `given`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SET_DUMPABLE, SET_CHILD_SUBREAPER = 4, 36
 
 
 class Holder:
-    """One kernel, from its start to its end."""
+    """Supervises one kernel, from its start to its end."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.token, self.mark, self.limit = options["token"], options["mark"], options["limit"]
@@ -57,10 +57,10 @@ class Holder:
         wanted = options["ipykernel"]
         there = wanted is not False and importlib.util.find_spec("ipykernel") is not None
         if wanted and not there:
-            self.say("failed", why="ipykernel is not installed there")
+            self.send("failed", why="ipykernel is not installed there")
             os._exit(0)
         self.why = ""
-        self.asked = bytearray()
+        self.requests = bytearray()
         self.streams: dict[int, str] = {}
         self.poll = select.poll()
         self.back: Any = Notebook(self) if there else PipeProcess(self)
@@ -96,15 +96,15 @@ class Holder:
             self.back.receive()
             self.flush()
             if self.status is not None:
-                return self.over()
+                return self.report_end()
             events = self.poll.poll(PAUSE * 1000 if self.kept.ready or not self.ready else 500)
             for descriptor, _ in events:
                 if descriptor == self.woken:
                     self.reap()
                 elif descriptor == 0 and not self.read_requests():
                     end_all(self.mark, os.getpid())
-                    self.say("ended")
-                    while True:  # until it is killed with all that may still be below it
+                    self.send("ended")
+                    while True:  # until it is killed together with its remaining descendants
                         signal.pause()
             self.back.write()
 
@@ -124,7 +124,7 @@ class Holder:
                     )
 
     def read_streams(self) -> None:
-        """Read printed output, for a bounded time."""
+        """Read printed output, a bounded amount from each stream."""
         for descriptor, name in list(self.streams.items()):
             most = MOST_AT_ONCE
             while most > 0:
@@ -140,14 +140,14 @@ class Holder:
                 self.kept.printed(name, data)
 
     def read_requests(self) -> bool:
-        """Read requests; return False at their end."""
+        """Read and handle requests; return False at the end of the input."""
         data = os.read(0, PIECE)
         if not data:
             return False
-        self.asked += data
+        self.requests += data
         lines: list[bytearray] = []
         if b"\n" in data:
-            *lines, self.asked = self.asked.split(b"\n")
+            *lines, self.requests = self.requests.split(b"\n")
         for line in lines:
             request = json.loads(line)
             if request["do"] == "run":
@@ -165,19 +165,19 @@ class Holder:
                 break
         self.back.wake()
 
-    def began(self, backend: str) -> None:
+    def report_ready(self, backend: str) -> None:
         """Report that the kernel is ready; discard earlier output."""
         self.read_streams()
         self.kept = OutputBuffer(self.limit)
         self.ready = True
-        self.say("ready", backend=backend, version="{}.{}.{}".format(*sys.version_info[:3]))
+        self.send("ready", backend=backend, version="{}.{}.{}".format(*sys.version_info[:3]))
 
-    def done(self, error: dict[str, Any] | None, count: Any) -> None:
-        """Report the end of a cell."""
+    def report_done(self, error: dict[str, Any] | None, count: Any) -> None:
+        """Report the end of a cell, with its error, if any, and its execution count."""
         if self.number is None:
             return
         self.read_streams()
-        self.say(
+        self.send(
             "done",
             number=self.number,
             items=self.kept.finish(),
@@ -187,45 +187,45 @@ class Holder:
         )
         self.kept, self.number = OutputBuffer(self.limit), None
 
-    def over(self) -> None:
-        """Report the end of the kernel."""
+    def report_end(self) -> None:
+        """Report the end of the kernel, and end its processes."""
         self.read_streams()
         self.back.receive()
         clean = end_all(self.mark, os.getpid())
         items, dropped = self.kept.finish(), self.kept.dropped
         if self.ready:
-            said = {"status": self.status, "why": self.why, "clean": clean}
-            self.say("over", items=items, truncated=dropped, **said)
+            end = {"status": self.status, "why": self.why, "clean": clean}
+            self.send("over", items=items, truncated=dropped, **end)
         else:
             words = "".join(text for kind, text in items if kind in STREAMS).strip()[-2000:]
-            self.say("failed", why=f"it ended at once: {words}")
+            self.send("failed", why=f"it ended at once: {words}")
 
     def cut_off(self) -> None:
-        """Handle the end of the message pipe: the kernel ends, or its code closed the pipe."""
-        self.why = "nothing could be heard of it any more"
+        """Handle the end of the message pipe (the kernel ends, or its code closed it): kill the kernel."""
+        self.why = "its message pipe was closed"
         with contextlib.suppress(OSError):
             os.kill(self.back.pid, signal.SIGKILL)
 
     def flush(self) -> None:
         """Send collected output, a few times a second."""
         if self.ready and self.kept.ready and time.monotonic() > self.sent + PAUSE:
-            self.say("out", items=self.kept.take())
+            self.send("out", items=self.kept.take())
             self.sent = time.monotonic()
 
-    def say(self, say: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """Send a message to the client."""
-        text = json.dumps({"say": say, **fields})
+        text = json.dumps({"say": kind, **fields})
         rest = memoryview(f"\n{self.token} {text}\n".encode())
         while rest:
             rest = rest[os.write(1, rest) :]
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text, or its head and tail where it is longer."""
+    """Return the text, or only its head and tail if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-most // 2 :]}"
 
 
 def main() -> None:
     """Run the holder; its own failures go to stderr."""
     Holder(given["options"]).serve()
-    os._exit(0)  # no library has anything to wait for any more
+    os._exit(0)  # skips the exit handlers of libraries

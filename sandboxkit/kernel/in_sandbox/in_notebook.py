@@ -1,4 +1,4 @@
-"""Patches for ipykernel: its streams are pipes, in order with its display messages."""
+"""Patches for ipykernel: printed output goes to pipes, and stays in order with display messages."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ SHOWN = ("display_data", "execute_result", "update_display_data")
 
 
 class DisplayCredits:
-    """A count of unacknowledged display messages; the holder acknowledges each."""
+    """Counts display messages that the holder has not acknowledged; it writes a byte for each."""
 
     def __init__(self, acknowledged: int) -> None:
         self.acknowledged, self.process = acknowledged, os.getpid()
@@ -43,7 +43,7 @@ def plain(value: "Any") -> "Any":
 
 
 def set_up(shell: "Any", acknowledged: int) -> None:
-    """Apply the patches; idempotent."""
+    """Apply the patches to the IPython shell. Idempotent. The holder acknowledges on `acknowledged`."""
     if getattr(sys.stdout, "buffer", None).__class__.__name__ == PipeWriter.__name__:
         return
     os.set_inheritable(acknowledged, False)

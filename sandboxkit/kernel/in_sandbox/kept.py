@@ -1,4 +1,4 @@
-"""A bounded buffer of a cell's output: sends the head at once and the tail at the end."""
+"""A bounded buffer of a cell's output: the head can be sent at once, the tail at the end of the cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OutputBuffer:
         self.decoders = {name: make("replace") for name in STREAMS}
 
     def printed(self, stream: str, data: bytes) -> None:
-        """Add text from a stream."""
+        """Add bytes printed on `stream`."""
         if self.tail or len(data) > self.room:
             head, data = (b"", data) if self.tail else (data[: self.room], data[self.room :])
             if head:
@@ -35,7 +35,10 @@ class OutputBuffer:
             self._head(stream, data)
 
     def shown(self, kind: str, data: dict[str, Any], cut: bool) -> None:
-        """Add a displayed value; reduce it to its text if it exceeds half the limit."""
+        """Add a displayed value, a MIME bundle; keep only its plain text if it exceeds half the limit.
+
+        `cut`: the kernel has already shortened it.
+        """
         self.dropped = self.dropped or cut
         text = json.dumps(data).encode()
         if len(text) + COST > self.half:
@@ -50,7 +53,7 @@ class OutputBuffer:
             self.ready.append((kind, text))
 
     def take(self) -> list[list[Any]]:
-        """Return items to send now: pairs of a kind, and text or a MIME bundle."""
+        """Remove and return the items to send now: pairs of a kind and a text or MIME bundle."""
         items: list[list[Any]] = []
         for kind, data in self.ready:
             if kind not in STREAMS:
@@ -61,7 +64,7 @@ class OutputBuffer:
         return items
 
     def finish(self) -> list[list[Any]]:
-        """Return the remaining items."""
+        """Return all remaining items, at the end of the cell."""
         self.ready.extend(self.tail)
         items = self.take()
         for name, decoder in self.decoders.items():

@@ -34,7 +34,7 @@ LOST_SECONDS = 5.0
 
 
 class Notebook:
-    """A client that starts ipykernel."""
+    """Starts ipykernel and runs cells in it; the counterpart of `PipeProcess`."""
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
@@ -55,7 +55,7 @@ class Notebook:
             os.set_blocking(end, False)
         self.pid = holder.spawn(argv, pass_fds=(theirs,), env={"IPYTHONDIR": folder})
         os.close(theirs)
-        # Not at the top: the kernel starts meanwhile, and imports the same.
+        # Imported here, while the kernel starts and imports the same modules.
         self.zmq: Any = importlib.import_module("zmq")
         session: Any = importlib.import_module("jupyter_client.session")
         self.session = session.Session(key=key.encode())
@@ -70,17 +70,17 @@ class Notebook:
             self.iopub.getsockopt(self.zmq.FD),
         ]
         self.message = ""
-        self.answer: Any = None
+        self.reply: Any = None
         self.raised: dict[str, Any] = {}
         self.idle, self.late = False, 0.0
         self.set_up = SETUP.format(program=given["in_notebook"], descriptor=theirs)
-        self.ask(self.set_up, silent=True)
+        self.execute(self.set_up, silent=True)
 
     def run(self, code: str) -> None:
         """Send a cell."""
-        self.ask(code, silent=False)
+        self.execute(code, silent=False)
 
-    def ask(self, code: str, *, silent: bool) -> None:
+    def execute(self, code: str, *, silent: bool) -> None:
         content = {
             "code": code,
             "silent": silent,
@@ -90,66 +90,67 @@ class Notebook:
             "stop_on_error": False,
         }
         sent = self.session.send(self.shell, "execute_request", content)
-        self.message, self.answer, self.idle = sent["header"]["msg_id"], None, False
+        self.message, self.reply, self.idle = sent["header"]["msg_id"], None, False
         self.raised = {}
 
     def write(self) -> None:
         """Do nothing: this client buffers no input."""
 
     def wake(self) -> None:
-        """Send a message after a signal: an awaiting cell handles SIGINT only when its loop wakes."""
+        """Send a message after a signal, because an awaiting cell handles SIGINT only when its event
+        loop wakes."""
         self.session.send(self.shell, "kernel_info_request")
 
     def receive(self) -> None:
         """Handle all available messages."""
-        for socket, take in ((self.iopub, self.published), (self.shell, self.answered)):
+        for socket, handle in ((self.iopub, self.handle_iopub), (self.shell, self.handle_shell)):
             while True:
                 try:
                     _, message = self.session.recv(socket, self.zmq.NOBLOCK)
                 except (ValueError, TypeError, KeyError):
-                    continue  # the code has sent it
+                    continue  # malformed: the cell's code sent it
                 if message is None:
                     break
-                take(message["msg_type"], message["content"], message["parent_header"])
-        answer, now = self.answer, time.monotonic()
-        if answer is None or not (self.idle or now > self.late):
-            return  # its last message is still to come
-        self.answer = None
+                handle(message["msg_type"], message["content"], message["parent_header"])
+        reply, now = self.reply, time.monotonic()
+        if reply is None or not (self.idle or now > self.late):
+            return  # the cell's last message has yet to arrive
+        self.reply = None
         if self.holder.ready:
-            failed = answer.get("status", "ok") != "ok"
-            error = _error(self.raised or answer) if failed else None
-            self.holder.done(error, answer.get("execution_count"))
+            failed = reply.get("status", "ok") != "ok"
+            error = _error(self.raised or reply) if failed else None
+            self.holder.report_done(error, reply.get("execution_count"))
         elif self.idle:
-            self.holder.began("ipykernel")
+            self.holder.report_ready("ipykernel")
         else:
-            self.ask(self.set_up, silent=True)  # it was published before anybody looked
+            self.execute(self.set_up, silent=True)  # "idle" came before the subscription: repeat
 
-    def published(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+    def handle_iopub(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
         """Handle a message of the IOPub channel."""
         if kind == "stream" and content.get("name") in ("stdout", "stderr"):
             text = str(content["text"]).encode("utf-8", "backslashreplace")
             self.holder.kept.printed(content["name"], text)
         elif kind in SHOWN:
-            # What was printed before it was read before it, and what follows waits until then.
-            said = "result" if kind == "execute_result" else "display"
-            self.holder.kept.shown(said, dict(content["data"]), False)
+            # Output printed before it has been read already; later output waits for this acknowledgement.
+            shown = "result" if kind == "execute_result" else "display"
+            self.holder.kept.shown(shown, dict(content["data"]), False)
             with contextlib.suppress(OSError):
                 os.write(self.acknowledge, b".")
         elif kind == "error" and parent.get("msg_id") == self.message:
-            self.raised = content  # where showing a value fails, the answer has no name for it
+            self.raised = content  # if displaying a value fails, the reply does not name the error
         elif kind == "status" and content.get("execution_state") == "idle":
             self.idle = self.idle or parent.get("msg_id") == self.message
 
-    def answered(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
+    def handle_shell(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
         """Handle a message of the shell channel."""
         if kind == "execute_reply" and parent.get("msg_id") == self.message:
             patience = LOST_SECONDS if self.holder.ready else AGAIN_SECONDS
-            self.answer, self.late = content, time.monotonic() + patience
+            self.reply, self.late = content, time.monotonic() + patience
 
 
-def _error(said: dict[str, Any]) -> dict[str, str]:
+def _error(content: dict[str, Any]) -> dict[str, str]:
     return {
-        "name": str(said.get("ename", said.get("status"))),
-        "message": str(said.get("evalue", "")),
-        "traceback": "\n".join(map(str, said.get("traceback", []))),
+        "name": str(content.get("ename", content.get("status"))),
+        "message": str(content.get("evalue", "")),
+        "traceback": "\n".join(map(str, content.get("traceback", []))),
     }

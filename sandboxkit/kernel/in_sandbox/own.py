@@ -1,7 +1,7 @@
 """A small kernel: one Python process that runs all cells, for sandboxes without ipykernel.
 
-It reads requests from one pipe and writes messages to another. What the code prints goes to
-descriptors 1 and 2, which the kernel's holder reads. It uses the standard library only.
+It reads requests from one pipe and writes messages to another. The code prints to descriptors 1 and
+2, which the kernel's holder reads. It uses the standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COROUTINE = 0x80
 
 
 class CellRunner:
-    """Runs cells in one namespace, which lasts from cell to cell."""
+    """Runs cells in one namespace, which persists between cells."""
 
     def __init__(self, requests: int, messages: int) -> None:
         module = types.ModuleType("__main__")
@@ -93,13 +93,13 @@ class CellRunner:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
                 self.execute(code, f"<cell {self.count}>")
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is the cell's
+            except BaseException as raised:  # noqa: BLE001 - any error is the cell's
                 error = raised
             self.settle()
             error = error or self.failed
             if error is not None:
                 described = self.described(error)
-        except BaseException as raised:  # noqa: BLE001 - interrupted while that was done
+        except BaseException as raised:  # noqa: BLE001 - an interrupt during these steps
             error = error or raised
         while signal.getsignal(signal.SIGINT) is not unheeded:
             with contextlib.suppress(KeyboardInterrupt):
@@ -109,7 +109,7 @@ class CellRunner:
         return described
 
     def execute(self, code: str, name: str) -> None:
-        """Run the code, and show the value of its last line if that is an expression."""
+        """Run the code, and show the value of its last statement if that is an expression."""
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | self.flags, True)
         assert isinstance(tree, ast.Module)
@@ -161,7 +161,7 @@ class CellRunner:
             self.flush_c(None)
 
     def display(self, *values: Any, **ignored: object) -> None:
-        """Show values as the last expression of a cell is shown."""
+        """Show values; code in cells calls it, as IPython's `display`."""
         for value in values:
             self.show("display", value)
 
@@ -185,7 +185,7 @@ class CellRunner:
         self.send(kind, data=data, cut=cut)
 
     def represent(self, value: Any, data: dict[str, Any]) -> None:
-        """Add every representation except the plain text."""
+        """Add every representation of a value except the plain text to `data`, by media type."""
         for name, method in KINDS:
             with self.reported():
                 found = getattr(value, method, None)
@@ -215,11 +215,11 @@ class CellRunner:
         """Record an error in a representation as the cell's error, and continue."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - of the code's methods
+        except Exception as error:  # noqa: BLE001 - the user's methods may raise anything
             self.failed = self.failed or error
 
     def described(self, error: BaseException) -> dict[str, str]:
-        """Describe the error; its traceback begins at the cell's own lines."""
+        """Return name, message and traceback of an error; the traceback begins at the cell's lines."""
         steps = error.__traceback__
         while steps is not None and not steps.tb_frame.f_code.co_filename.startswith("<cell "):
             steps = steps.tb_next
@@ -235,9 +235,9 @@ class CellRunner:
             "traceback": lines if len(lines) <= half else lines[: half // 2] + lines[-half // 2 :],
         }
 
-    def send(self, say: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """Send a message to the holder, after all earlier output."""
-        text = json.dumps({"say": say, **fields}, default=str)
+        text = json.dumps({"say": kind, **fields}, default=str)
         with self.sending:
             self.messages.write(f"\n{self.token} {text}\n".encode())
 

@@ -1,4 +1,4 @@
-"""Output streams of a kernel; the holder reads several pipes in the order of writing."""
+"""The output streams of a kernel: writes to several pipes wait for each other, which keeps their order."""
 
 import fcntl
 import io
@@ -24,7 +24,7 @@ READ_SECONDS = 1.0
 
 
 def wait_until_read(others: "Sequence[Unread]") -> None:
-    """Wait until the holder has emptied these pipes, at most `READ_SECONDS`."""
+    """Wait until the holder has read everything from these pipes, at most `READ_SECONDS`."""
     deadline = time.monotonic() + READ_SECONDS
     for other in others:
         while other.unread() > 0 and time.monotonic() < deadline:
@@ -49,7 +49,7 @@ class PipeWriter(io.RawIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.kept = os.dup(descriptor)  # the pipe itself, whatever the code does with its number
+        self.kept = os.dup(descriptor)  # still the pipe if the code redirects `descriptor`
         self.others: list[Unread] = []
 
     def fileno(self) -> int:

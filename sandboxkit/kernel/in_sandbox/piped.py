@@ -23,20 +23,20 @@ class PipeProcess:
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
         theirs, self.requests = os.pipe()
-        self.messages, answers = os.pipe()
+        self.messages, output = os.pipe()
         for end in (self.requests, self.messages):
             os.set_blocking(end, False)
         boot = given["boot"].replace("@FROM@", str(theirs))
         self.pid = holder.spawn(
-            [sys.executable or "python3", "-c", boot], pass_fds=(theirs, answers), env={}
+            [sys.executable or "python3", "-c", boot], pass_fds=(theirs, output), env={}
         )
-        for end in (theirs, answers):
+        for end in (theirs, output):
             os.close(end)
         self.descriptors = [self.messages]
         self.most = 8 * holder.limit + (1 << 20)
         self.token = ""
         self.read = bytearray()
-        call = f"main({theirs}, {answers})"
+        call = f"main({theirs}, {output})"
         source = json.dumps({"program": [*given["own"], call]}).encode()
         self.unwritten = [memoryview(b"%08d" % len(source) + source)]
         self.write()
@@ -57,7 +57,7 @@ class PipeProcess:
             except BlockingIOError:
                 return self.holder.poll.register(self.requests, select.POLLOUT)
             except OSError:
-                size = len(rest)  # it has ended, or the code has closed its end
+                size = len(rest)  # the kernel has ended, or its code closed the pipe
             self.unwritten[0] = rest[size:]
             if size == len(rest):
                 del self.unwritten[0]
@@ -84,24 +84,24 @@ class PipeProcess:
             if b"\n" in data:
                 *lines, self.read = self.read.split(b"\n")
                 for line in lines:
-                    self.heard(bytes(line))
+                    self.handle(bytes(line))
             elif len(self.read) > self.most:
                 self.read.clear()
 
-    def heard(self, line: bytes) -> None:
+    def handle(self, line: bytes) -> None:
         """Handle one message; ignore it if its token or JSON is wrong."""
         token, found, text = line.partition(b" ")
         if not found or token != self.token.encode():
             return
         try:
             message = json.loads(text)
-            say = message["say"]
-            if say == "ready":
-                self.holder.began("own")
-            elif say == "done":
+            kind = message["say"]
+            if kind == "ready":
+                self.holder.report_ready("own")
+            elif kind == "done":
                 error = message["error"]
-                self.holder.done(None if error is None else dict(error), message["count"])
-            elif say in ("display", "result"):
-                self.holder.kept.shown(say, dict(message["data"]), bool(message["cut"]))
+                self.holder.report_done(None if error is None else dict(error), message["count"])
+            elif kind in ("display", "result"):
+                self.holder.kept.shown(kind, dict(message["data"]), bool(message["cut"]))
         except (ValueError, KeyError, TypeError, RecursionError):
-            pass  # the code has written it
+            pass  # malformed: the cell's code wrote it
