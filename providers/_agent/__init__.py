@@ -1,1 +1,1 @@
-"""What local, docker and kubernetes share: the client side of the agent inside a sandbox."""
+"""The client side of the agent that runs inside a sandbox; most providers use it."""

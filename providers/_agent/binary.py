@@ -18,9 +18,8 @@ _ARCHITECTURES = {
 def path(arch: str | None = None) -> Path:
     """Return the path of the static Linux agent for `arch`; the default is this machine's.
 
-    `arch` may be the name that uname, Docker or Go uses.
-
-    Raises ConfigurationError for another architecture, or where the package was not built.
+    `arch` may be the name that uname, Docker or Go uses. Raises ConfigurationError for any other
+    architecture, and if the package was not built.
     """
     return _built("agent-linux-{}", arch)
 
@@ -31,9 +30,9 @@ def packed(arch: str | None = None) -> Path:
 
 
 def loader(arch: str | None = None) -> Path:
-    """Return the path of a program of less than 1 KiB that joins the agent's parts and executes it.
+    """Return the path of a loader of less than 1 KiB, which joins the agent's parts and executes it.
 
-    The parts are the files /.sandboxkit/p0, p1 and so on.
+    The parts are the files /.sandboxkit/p0, p1 and so on. Raises as `path` does.
     """
     return _built("loader-linux-{}", arch)
 

@@ -1,4 +1,4 @@
-"""A connection to one sandbox's agent: commands, file calls and their streams over it."""
+"""A connection to one sandbox's agent, which carries commands, file calls and their streams."""
 
 import asyncio
 import errno
@@ -36,14 +36,14 @@ __all__ = [
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
 _LONG_KILL_PATIENCE = 30.0
-"""Seconds in which an agent that answers, or one behind a network, must kill a command's process tree.
-The tree may have many processes; one that takes longer counts as a failure."""
+"""Seconds in which a responsive agent, or one behind a network, must kill a command's process tree. The
+tree may have many processes; a kill that takes longer counts as a failure."""
 _LOOK = 1.0
 _BEGIN_PATIENCE = 60.0
 """Seconds in which a newly started agent must send WELCOME."""
 
 _FIRST_CALLS = bytes(range(1, 14))
-"""The operations of an agent that does not list them."""
+"""The operations of an old agent, which does not list them."""
 
 MOST_ALONG = 8 << 10
 """The largest data in bytes that are sent along with the frame that begins their request."""
@@ -54,7 +54,7 @@ _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 class ConnectionEndedError(Exception):
     """The agent's stream ended; `reason` is the agent's last message, "" if there was none.
 
-    `refused` says that the agent answered HELLO with BYE, so it carried out no request.
+    `refused`: the agent replied to HELLO with BYE, so it carried out no request.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
@@ -63,7 +63,7 @@ class ConnectionEndedError(Exception):
 
 
 class SilentError(Exception):
-    """The agent was silent for so long that a request failed; the agent may come back."""
+    """The agent was silent for so long that a request failed; the agent may recover."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or f"no data from the agent for {SILENT_AFTER:g} s")
@@ -85,7 +85,7 @@ class AgentStream:
         self.finished = False
         self.abandoned = False
         self.silent = False
-        """Whether the request failed because the agent fell silent; it must then be killed."""
+        """Whether the request failed because the agent fell silent; the request must then be killed."""
         self._client = client
         self._frames: deque[Frame] = deque()
         self._arrived = asyncio.Event()
@@ -125,7 +125,7 @@ class AgentStream:
             raise SilentError
 
     async def receive(self) -> Frame:
-        """Wait for the next frame. Raises ConnectionEndedError, SilentError, or CallError for a refusal."""
+        """Wait for the next frame. Raises ConnectionEndedError, SilentError, or CallError for FAIL."""
         while not self._frames:
             self._check()
             self._arrived.clear()
@@ -145,7 +145,10 @@ class AgentStream:
             await self.control(Kind.CREDIT, credit)
 
     async def send(self, data: bytes) -> None:
-        """Send data as far as the agent grants credit; data is dropped once the request is over."""
+        """Send data, and wait for the agent's credit if needed. Data is dropped once the request has ended.
+
+        Raises ConnectionEndedError and SilentError.
+        """
         view = memoryview(data)
         while view and not self.finished:
             while self._room == 0:
@@ -167,11 +170,11 @@ class AgentStream:
         return content + frames.encode(Kind.EOF, self.number)
 
     async def finish(self) -> None:
-        """Tell the agent that no more data follows."""
+        """Send EOF: no more data follows."""
         await self._client.send_data(frames.encode(Kind.EOF, self.number), self.number)
 
     async def control(self, kind: Kind, payload: bytes = b"") -> None:
-        """Send a control frame, which needs no credit and overtakes data."""
+        """Send a control frame, which needs no credit and overtakes data. Raises ConnectionEndedError."""
         if self._client.ended is not None:
             raise ConnectionEndedError(self._client.ended)
         self._client.post(frames.encode(kind, self.number, payload), self.number)
@@ -179,8 +182,8 @@ class AgentStream:
     async def abandon(self) -> None:
         """Kill the request and wait until it has ended; a command's whole process tree is then dead.
 
-        Raises SilentError when the agent does not confirm it in time. For a request that failed
-        through silence the kill is only queued, until the agent comes back.
+        Raises SilentError if the agent does not confirm the end in time. For a request that failed
+        through silence, the kill is only queued for when the agent recovers.
         """
         if self.finished or self._client.ended is not None:
             return
@@ -192,7 +195,7 @@ class AgentStream:
         with anyio.CancelScope(shield=True):
             waited = 0.0
             while waited < self._client.kill_patience():
-                self._client.ask()
+                self._client.ping_soon()
                 waited += _LOOK
                 with anyio.move_on_after(_LOOK):
                     while not self.finished and self._client.ended is None:
@@ -205,14 +208,14 @@ class AgentStream:
 
 
 class AgentClient:
-    """The client end of an agent's link. `start` makes one; it lives until the link ends."""
+    """The client end of an agent's link. `start` makes one; it ends with the link."""
 
     def __init__(self, link: Link, windows: Windows, starved: Callable[[], bool]) -> None:
         self.windows, self.starved = windows, starved
         self.ended: str | None = None
         """None while connected; then the agent's last message, or ""."""
         self.why_ended: SandboxError | None = None
-        """The backend's error that explains why the link could not be resumed, if there is one."""
+        """The backend's error because of which the link could not be resumed; None if there is none."""
         self.boot = b""
         """Identifies this run of the agent: a restarted agent has another value."""
         self.workdir = ""
@@ -249,16 +252,15 @@ class AgentClient:
     ) -> Self:
         """Connect over `stream`, which is closed if the handshake fails.
 
-        `hello` is the payload of the first frame, or the greeting that the agent was started with.
-        `first` is the payload of a command's EXEC behind it, which does not wait for WELCOME. The
+        `hello` is the payload of the first frame, or the greeting with which the agent was started.
+        `first` is the payload of an EXEC that is sent after HELLO without waiting for WELCOME; the
         attribute `first` is its stream. An agent that refuses HELLO does not carry it out.
 
         `reopen` opens another stream to the same agent. With it, a broken stream is replaced for up
         to `grace` seconds, transparently for requests. With `fall_silent` a stream on which nothing
-        arrives is replaced, too. `windows` must be those that `hello` names.
-        `starved` says whether a silent agent is held up on its machine, and so gets more time.
-        Raises ConnectionEndedError when the agent refuses or is not there, SilentError when it
-        says nothing for `patience` seconds.
+        arrives is replaced, too. `windows` must be those that `hello` names. `starved` returns whether
+        a silent agent is held up on its machine, and so gets more time. Raises ConnectionEndedError if
+        the agent refuses or is absent, SilentError if it sends no WELCOME within `patience` seconds.
         """
         greeting = hello if isinstance(hello, Greeting) else None
         link = Link(stream, grace=grace, reopen=reopen, fall_silent=fall_silent, greeting=greeting)
@@ -293,7 +295,10 @@ class AgentClient:
         return self._link.moved
 
     async def connected(self, seconds: float) -> bool:
-        """Wait up to `seconds` while a broken connection is replaced; return whether it has ended."""
+        """Wait up to `seconds` while a broken connection is replaced; return whether the wait is over.
+
+        It is over if the connection was replaced, or has ended for good; see `ended`.
+        """
         if not self._link.is_between:
             return True
         with anyio.move_on_after(seconds) as waited:
@@ -301,16 +306,16 @@ class AgentClient:
         return not waited.cancelled_caught
 
     def settle(self) -> None:
-        """Tell the agent that the start is complete; from now on the owner's link has its grace."""
-        self.ask()
+        """Send a ping, from which the agent knows that the start is complete: its owner's grace begins."""
+        self.ping_soon()
 
-    def ask(self) -> None:
-        """Send the agent a ping soon."""
+    def ping_soon(self) -> None:
+        """Make the writing task send a ping."""
         self._pulse.due = True
         self._wake()
 
     async def leave(self) -> bool:
-        """Tell the agent that this client disconnects for good. Returns False if it cannot be sent."""
+        """Send CLOSE: this client disconnects for good. Return False if the link is broken."""
         try:
             await self._link.leave()
         except BROKEN:
@@ -318,7 +323,7 @@ class AgentClient:
         return True
 
     async def aclose(self) -> None:
-        """End both tasks and close the stream. Idempotent."""
+        """End both background tasks and close the stream. Idempotent."""
         self._end("the connection was closed")
         self._pulse.stop()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -334,25 +339,25 @@ class AgentClient:
                 await self._link.aclose()
 
     def post(self, frame: bytes, stream: int) -> None:
-        """Send a frame that begins or controls a request, before all data; never wait."""
-        if not self._sent_now(frame):
+        """Send, or queue before all data, a frame that begins or controls a request; never wait."""
+        if not self._try_send(frame):
             self._outgoing.put(frame, stream)
             self._pending.set()
 
     async def send_data(self, frame: bytes, stream: int) -> None:
-        """Queue a frame behind its request's data; wait while much of that waits.
+        """Send a frame, or queue it behind its request's data; wait while the queue is full.
 
         Raises ConnectionEndedError.
         """
         await self._outgoing.room(stream)
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
-        if not self._sent_now(frame):
+        if not self._try_send(frame):
             self._outgoing.put_data(frame, stream)
             self._pending.set()
 
-    def _sent_now(self, frame: bytes) -> bool:
-        """Send a frame if nothing waits and it can be sent at once; return whether it was sent."""
+    def _try_send(self, frame: bytes) -> bool:
+        """Send a frame now if the queue is empty and sending would not block; return whether it was sent."""
         if not self._idle or self._outgoing:
             return False
         try:
@@ -388,14 +393,14 @@ class AgentClient:
         return stream
 
     def call(self, operation: int, arguments: bytes = b"") -> AgentStream:
-        """Begin a call, as `open` does. Raises CallError with ENOSYS if the agent does not know it."""
+        """Begin a call, as `open` does. Raises CallError with ENOSYS if the agent does not support it."""
         self.require(operation)
         return self.open(Kind.CALL, bytes([operation]) + arguments)
 
     def require(self, operation: int) -> None:
         """Raise CallError with ENOSYS for an operation that the agent does not list.
 
-        An agent that lists nothing would end the connection, and with it every request.
+        Such a call must not be sent: an old agent would end the connection, and with it every request.
         """
         if operation not in self.calls:
             raise CallError(errno.ENOSYS, f"unknown call {operation}")
@@ -404,11 +409,11 @@ class AgentClient:
         """Return how long (s) to wait for a kill, given the agent's present state."""
         if self.starved():
             return STARVED_AFTER
-        answers = time.monotonic() - self._link.last_received < _KILL_PATIENCE
-        return _LONG_KILL_PATIENCE if answers or self._link.falls_silent else _KILL_PATIENCE
+        responsive = time.monotonic() - self._link.last_received < _KILL_PATIENCE
+        return _LONG_KILL_PATIENCE if responsive or self._link.falls_silent else _KILL_PATIENCE
 
     def _waits(self) -> bool:
-        """Whether any request that has not failed waits for the agent."""
+        """Return whether a request that has not failed waits for the agent."""
         return any(not stream.silent for stream in self._streams.values())
 
     def _wake(self) -> None:

@@ -32,7 +32,7 @@ _INFO = struct.Struct(">BQIq")
 
 
 class Windows(NamedTuple):
-    """Initial flow-control windows (bytes) of one stream, by direction; an agent takes 64 KiB to
+    """The initial flow-control windows (bytes) of one stream, by direction; agents accept 64 KiB to
     8 MiB."""
 
     from_agent: int = 1 << 20
@@ -71,7 +71,7 @@ _FROM_AGENT = {
 
 
 class ProtocolError(Exception):
-    """The agent's stream is not made of valid frames."""
+    """The agent sent data that violates the protocol."""
 
 
 class Frame(NamedTuple):
@@ -145,7 +145,7 @@ class Fields:
         return [self.text() for _ in range(self.u32())]
 
     def info(self) -> tuple[int, int, int, int]:
-        """Read the rest of a file's description, after its path: type, size, mode, mtime in ns."""
+        """Read the part of a file's description after its path: type, size, mode, mtime in ns."""
         kind, size, mode, mtime = _INFO.unpack(self._take(_INFO.size))
         return kind, size, mode, mtime
 
@@ -157,7 +157,7 @@ class FrameDecoder:
         self._parts: list[bytes] = []
         """The chunks of an incomplete frame."""
         self._size, self._due = 0, _HEADER.size
-        """Bytes in those chunks, and the number needed before decoding can continue."""
+        """The number of bytes in those chunks, and the number needed before decoding can continue."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes. Raises ProtocolError on a malformed one."""

@@ -1,4 +1,4 @@
-"""Heartbeat of an agent: when to ping it, and when to give up on a silent one."""
+"""The heartbeat of an agent: it pings the agent, and gives up on a silent one."""
 
 import asyncio
 import os
@@ -15,21 +15,21 @@ _PING_AFTER = 2.0
 SILENT_AFTER = 7.0
 """Seconds without any data from the agent after which its requests fail."""
 _REPLACED = 2
-"""Number of silent connections that are replaced before the requests on them fail."""
+"""How many silent connections in a row are replaced before the requests on them fail."""
 STARVED_AFTER = 120.0
-"""Like SILENT_AFTER, for an agent that is starved of processor time or memory. Other processes of its
-sandbox can starve it, so this is bounded, too."""
+"""SILENT_AFTER for an agent that is starved of CPU time or memory. Other processes of its sandbox can
+starve it, so this time is bounded, too."""
 _BUSY_SHARE = 0.1
-"""The share of time between two samples above which an agent counts as busy, not idle."""
+"""An agent that ran or waited for a CPU for more than this share of a sampling interval counts as busy."""
 _KEEP_OPEN = 15.0
-"""Seconds between pings on an idle link with a grace; they tell the agent that this client lives."""
+"""Seconds between pings on an idle link with a grace; they show the agent that this client is alive."""
 
 
 class Heartbeat:
     """Watches a link for silence while requests wait for its agent.
 
-    Only time in which the event loop ran counts: a blocked loop receives nothing. Where streams can
-    fall silent by themselves, a silent stream is replaced and an idle one pinged. Elsewhere a broken
+    Only time in which the event loop ran counts, because a blocked loop receives nothing. If streams
+    can break without an error, a silent stream is replaced and an idle one pinged. Otherwise a broken
     stream ends visibly, so silence means that the agent hangs.
     """
 
@@ -47,16 +47,16 @@ class Heartbeat:
         self._starved = starved
         self._timer: asyncio.TimerHandle | None = None
         self._last_received = link.last_received
-        self._quiet = self._asked = 0.0
+        self._quiet = self._since_ping = 0.0
         self._idle = True
         """Whether no request was waiting at the last tick."""
         self._replaced = 0
         """Number of silent connections replaced in a row without failing the requests."""
 
     def watch(self) -> None:
-        """Begin to watch; it ends by itself when no request waits any more."""
+        """Begin to watch; watching ends by itself when no request waits any more."""
         if self._idle:
-            self._quiet = self._asked = 0.0  # silence before the first request does not count
+            self._quiet = self._since_ping = 0.0  # silence before the first request does not count
             self._idle = False
         if self._timer is None:
             self._arm()
@@ -79,33 +79,33 @@ class Heartbeat:
             return
         # A blocked loop ticks late and could not receive meanwhile: count one tick, not wall time.
         self._quiet += _TICK
-        self._asked += _TICK
+        self._since_ping += _TICK
         if self._link.last_received != self._last_received:
             self._last_received, self._quiet, self._replaced = self._link.last_received, 0.0, 0
         if self._link.is_between and not self._link.falls_silent:
             self._quiet = 0.0  # the stream ended; the link's grace bounds its replacement
         patience = SILENT_AFTER if waits else 3 * _KEEP_OPEN
-        # Called twice before it matters, because it compares with its last sample.
+        # Called two ticks early as well, because it compares with its last sample.
         starved = self._quiet >= patience - 2 * _TICK and self._starved()
         if self._quiet >= patience and (self._quiet >= STARVED_AFTER or not starved):
             self._quiet = 0.0  # later requests get the full time
             if self._link.falls_silent:
                 self._link.give_up()
-            # The same requests can continue on another connection, if the grace leaves time for it.
+            # The requests can continue on another connection if the grace leaves enough time.
             enough = self._link.grace > (_REPLACED + 1) * SILENT_AFTER
             if self._link.falls_silent and enough and self._replaced < _REPLACED:
                 self._replaced += 1
             else:
                 self._replaced = 0
                 self._silent()
-        elif self._asked >= (_PING_AFTER if waits else _KEEP_OPEN) and self._quiet > 0:
-            self._asked, self.due = 0.0, True
+        elif self._since_ping >= (_PING_AFTER if waits else _KEEP_OPEN) and self._quiet > 0:
+            self._since_ping, self.due = 0.0, True
             self._wake()
         self._arm()
 
 
 def is_held_up(pid: int) -> bool:
-    """Whether a thread of the process is runnable or in uninterruptible sleep (state R or D).
+    """Return whether a thread of the process is runnable or in uninterruptible sleep (state R or D).
 
     A thread in state D waits for memory or a disk. Threads of a stopped, frozen or idle process are
     in neither state.
@@ -117,12 +117,12 @@ def is_held_up(pid: int) -> bool:
             if state == b"R" or (state == b"D" and not _is_frozen(pid)):
                 return True
     except OSError:
-        pass  # it has ended, and its stream will show that, or its state cannot be read
+        pass  # the process has ended, as its stream will show, or its state cannot be read
     return False
 
 
 def _is_frozen(pid: int) -> bool:
-    """Whether a cgroup v1 freezer has frozen the process. A v2 freezer leaves no thread in state D."""
+    """Return whether a cgroup v1 freezer froze the process. A v2 freezer leaves no thread in state D."""
     with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -145,7 +145,7 @@ class _ProcessSample:
 class BusyDetector:
     """Detects whether a silent process is busy: held up now, or for much of the time since the last sample.
 
-    A process that ran briefly and is idle again would have answered, so its connection is at fault.
+    A process that ran briefly and is idle again had time to respond, so its connection is at fault.
     """
 
     def __init__(self) -> None:
@@ -177,5 +177,5 @@ def _look_at(pid: int) -> _ProcessSample:
             with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
                 busy += sum(map(int, file.read().split()[:2]))
     except (OSError, IndexError, ValueError):
-        pass  # it has ended, or this kernel has no schedstat
+        pass  # the process has ended, or this kernel has no schedstat
     return _ProcessSample(pid, time.monotonic(), busy / 1e9, faults)

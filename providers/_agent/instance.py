@@ -1,4 +1,4 @@
-"""A provider's state for one sandbox, in one object that is dropped as a whole."""
+"""All of a provider's state for one sandbox, in one object."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ __all__ = ["Instance", "ProcessorTimes"]
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTimes:
-    """Processor seconds of a sandbox since its start; `starved` is None where it is unknown."""
+    """The CPU and starved seconds of a sandbox since its start; `starved` is None if it is unknown."""
 
     processor: float
     starved: float | None
@@ -19,21 +19,21 @@ class ProcessorTimes:
 
 @dataclass(eq=False)
 class Instance:
-    """One sandbox, as one provider object knows it.
+    """One provider object's state for one sandbox.
 
-    A subclass adds what its backend needs, and overrides `aclose` for what has to be released.
+    A subclass adds its backend's fields, and overrides `aclose` to release their resources.
     """
 
     id: str
     is_ours: bool = False
-    """Whether this provider created it, and so remembers it until its deletion, even once it ended."""
+    """Whether this provider created the sandbox, and so keeps this object until the sandbox is deleted."""
     deletions: int = 0
     """Number of `delete` calls in progress."""
     client: AgentClient | None = None
     lifeline: AgentClient | None = None
-    """The owner's connection. `client` is the same one, or a faster one beside it."""
+    """The owner's connection, whose end ends the sandbox. `client` is the same, or a faster connection."""
     boot: bytes | None = None
-    """Identifies this run of its agent: a restarted agent has another value."""
+    """Identifies this run of the sandbox's agent: a restarted agent has another value."""
     connecting: "asyncio.Task[AgentClient] | None" = None
     progress: BusyDetector = field(default_factory=BusyDetector)
     replaced: tuple[int, int] = 0, 0
@@ -57,7 +57,7 @@ class Instance:
         self.client = None
 
     async def disconnect(self) -> None:
-        """Close the connections to its agent. This ends an owned, attached sandbox. Idempotent."""
+        """Close the agent connections; this ends an owned sandbox unless it is detached. Idempotent."""
         connecting, self.connecting = self.connecting, None
         if connecting is not None and connecting is not asyncio.current_task():
             connecting.cancel()
@@ -68,5 +68,5 @@ class Instance:
                 await client.aclose()
 
     async def aclose(self) -> None:
-        """Release its resources, without waiting for the sandbox's end. Idempotent."""
+        """Release all resources, without waiting for the sandbox's end. Idempotent."""
         await self.disconnect()

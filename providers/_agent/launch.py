@@ -1,4 +1,4 @@
-"""An agent's command line, and the configuration that its first frame carries."""
+"""An agent's command line, and the configuration in the first frame that it receives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from sandboxkit.types import SandboxSpec
 __all__ = ["DEFAULT_WORKDIR", "AgentConfig", "agent_flags", "config_of"]
 
 DEFAULT_WORKDIR = "/workspace"
-"""The default working directory. Where it cannot be made the agent uses a folder of the user's."""
+"""The default working directory. If it cannot be made, the agent uses a folder in the user's home."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The owner's configuration for a new agent. It is not on the command line, which `ps` shows."""
+    """The owner's configuration for a new agent. It is not on the command line, because `ps` shows that."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables added to the agent's own environment for every command, including secrets."""
@@ -45,16 +45,15 @@ def agent_flags(
 
     `user` overrides `spec.user` (the docker provider passes the image's). `listen_fd` is an
     inherited, bound and listening unix stream socket. `listen_path` is a unix socket that the
-    agent makes, or an abstract one when it begins with "@"; only processes that entered the
-    sandbox from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
+    agent makes, or an abstract one if it begins with "@"; only processes that entered the sandbox
+    from outside (parent pid 0, with `BINARY connect PATH` as bridge) and the host's root may connect.
     With `owner_by_socket` the agent ignores its stdin: the first client that sends a configuration
     becomes the owner. With a `lease` the agent ends the sandbox after that many seconds without a
-    client; a client whose stream broke counts during its grace. `no_network` removes all interfaces
-    but the loopback, which needs CAP_NET_ADMIN. Commands do not inherit variables whose names begin
-    with `drop_env`.
-    `command_caps` is a mask of capabilities that root's commands keep.
-    `open_files` is the file limit of a command. It is below the agent's own, so that the agent can
-    pass descriptors however many other processes of its user have in flight.
+    client; a client with a broken stream counts during its grace. `no_network` removes all interfaces
+    except the loopback, which needs CAP_NET_ADMIN. Commands do not inherit variables whose names begin
+    with `drop_env`. `command_caps` is a mask of capabilities that root's commands keep. `open_files` is
+    a command's limit of open files. It is below the agent's own limit, so that other processes of the
+    agent's user cannot stop the agent from passing descriptors.
     """
     flags = [] if spec.workdir is None else [f"--workdir={spec.workdir}"]
     if user or spec.user:

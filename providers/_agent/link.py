@@ -1,6 +1,6 @@
-"""The link layer under the frames: a byte stream to an agent that survives broken connections.
+"""The link layer below the frames: a byte stream to an agent that survives broken connections.
 
-agent/PROTOCOL.md describes its records. Each record carries its stream offset, so data lost with a
+agent/PROTOCOL.md describes its records. Each record carries its stream offset. Data that is lost with a
 connection is retransmitted over the next one, and duplicates are dropped.
 """
 
@@ -28,7 +28,7 @@ Reopen = Callable[[], Awaitable[ByteStream]]
 
 MAGIC = b"SBXL"
 OPENING = struct.Struct(">4sB16s?IQ")
-ANSWER = struct.Struct(">4sBBQ")
+OPENING_REPLY = struct.Struct(">4sBBQ")
 RECORD = struct.Struct(">BQI")
 DATA, ACK, PING, CLOSE = range(4)
 OPENED, RESUMED = range(2)
@@ -39,13 +39,13 @@ _AT_ONCE = 16 << 10
 _KEEP_BYTES = 4 << 20
 """Maximum number of unacknowledged bytes that are kept; a sender waits above it."""
 _ACK_BYTES = 5 << 19
-"""Number of received bytes after which an ACK is due. Any DATA that is sent carries an ACK earlier."""
-_ANSWER_SECONDS = 8.0
+"""Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""
+_REPLY_SECONDS = 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class LostSessionError(Exception):
-    """The agent no longer knows the session: the grace period expired, or another agent answered."""
+    """The agent no longer has the session: the grace period expired, or it is a different agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Greeting:
     payload: bytes
     """The first bytes of the session's stream."""
     data: bytes
-    """The opening and the record with `payload`."""
+    """All bytes to send: the opening and the record with `payload`."""
     first: bytes = b""
     """The payload of an EXEC that is sent along, see `AgentClient.start`; b"" for none."""
     has_first: bool = False
@@ -76,11 +76,11 @@ class Greeting:
 
 
 class Link:
-    """One session with an agent, over `stream` and over its replacements.
+    """One session with an agent, over `stream` and its replacements.
 
     A broken stream is replaced for up to `grace` seconds; without a grace the session ends with its
-    stream. One task receives, and one sends. `fall_silent` says that streams may break without an
-    error, see `Heartbeat`.
+    stream. One task receives, and one sends. `fall_silent`: streams may break without an error, see
+    `Heartbeat`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Link:
         fall_silent: bool = True,
         greeting: Greeting | None = None,
     ) -> None:
-        """`greeting` is what the agent has already been given; its grace must be `grace`."""
+        """`greeting` is the one that the agent already received, if any; its grace must be `grace`."""
         self.last_received = time.monotonic()
         """The monotonic time at which the last bytes from the agent arrived."""
         self.grace = grace if reopen is not None else 0.0
@@ -100,15 +100,16 @@ class Link:
         self._reopen = reopen
         self._id = secrets.token_bytes(16) if greeting is None else greeting.id
         self._stream: ByteStream | None = stream
-        self._answered = self._closed = self._leaving = False
+        self._confirmed = self._closed = self._leaving = False
         self._begin = b""
-        """The unsent opening. It goes out with the first data: some vendors charge a round trip a call."""
+        """The unsent opening. It is sent with the first data, because at some vendors each call costs a
+        round trip."""
         self._buffer = b""
-        """An incomplete record header, or an incomplete answer of the agent."""
+        """An incomplete record header, or an incomplete reply to the opening."""
         self._left = 0
-        """Number of bytes still missing of the current record's payload."""
+        """Number of bytes of the current record's payload that have yet to arrive."""
         self._old = 0
-        """Number of bytes at the front of `_left` that are duplicates, which a proxy may send again."""
+        """Number of those bytes, at their front, that are duplicates; a proxy may send data twice."""
         self._received = self._acknowledged = self._sent = 0
         self._kept = bytearray()
         if greeting is not None:
@@ -128,9 +129,9 @@ class Link:
         return self._sent, self._received
 
     def open(self) -> None:
-        """Send the session's opening with the next data, unless the greeting was the opening.
+        """Send the session's opening with the next data, unless the greeting contained it.
 
-        `receive` handles the agent's answer.
+        `receive` handles the agent's reply.
         """
         if not self._sent:
             self._begin = _opening(self._id, self.grace, resume=False, received=0)
@@ -138,8 +139,8 @@ class Link:
     async def receive(self) -> bytes:
         """Return the next bytes of the stream, in order and without duplicates.
 
-        Raises one of BROKEN at the session's end, LostSessionError or a SandboxError when it could
-        not be resumed, and ProtocolError for a malformed record.
+        Raises one of BROKEN at the session's end, LostSessionError or a SandboxError if the session
+        cannot be resumed, and ProtocolError for a malformed record.
         """
         while True:
             stream = self._stream
@@ -147,10 +148,10 @@ class Link:
                 raise anyio.ClosedResourceError
             try:
                 if self._buffer and (data := self._take(b"")):
-                    return data  # it arrived together with an answer
+                    return data  # it arrived together with the reply to the opening
                 chunk = await self._chunk(stream)
             except BROKEN:
-                if not self.grace or self._closed or self._leaving or not self._answered:
+                if not self.grace or self._closed or self._leaving or not self._confirmed:
                     raise
                 await self._resume(stream)
                 continue
@@ -198,7 +199,7 @@ class Link:
                 await self._room.wait()
 
     def send_now(self, data: bytes) -> bool:
-        """Send bytes without a task switch; return False, having sent nothing, where that might block.
+        """Send bytes without a task switch; return False, without sending anything, if it might block.
 
         Must not be called while another task sends. Raises one of BROKEN.
         """
@@ -212,7 +213,7 @@ class Link:
 
     @property
     def owes(self) -> bool:
-        """Whether `acknowledge` is due. The sending task calls it: the receiver must never block."""
+        """Whether `acknowledge` is due. The sending task calls it, because the receiver must never block."""
         return self.grace > 0 and self._received - self._acknowledged >= _ACK_BYTES
 
     async def acknowledge(self) -> None:
@@ -232,14 +233,14 @@ class Link:
             await self._back.wait()
 
     async def ping(self) -> None:
-        """Send a PING; the agent's answer updates `heard`."""
+        """Send a PING; the agent's reply updates `last_received`."""
         async with self._writing:
             await self._write(RECORD.pack(PING, self._received, 0))
 
     async def leave(self) -> None:
-        """Send CLOSE to end the session; `receive` still returns what the agent sends until then.
+        """Send CLOSE to end the session; `receive` still returns data that the agent sends before the end.
 
-        Raises one of BROKEN when there is no connection to send it on.
+        Raises one of BROKEN if there is no connection.
         """
         self._leaving = True
         if self.is_between:
@@ -248,7 +249,7 @@ class Link:
             await self._write(RECORD.pack(CLOSE, self._sent, 0))
 
     def give_up(self) -> None:
-        """Treat the current connection as broken, because nothing arrives on it."""
+        """Treat the current connection as broken: `receive` then replaces it."""
         if self._receiver is not None and not self._given_up:
             self._given_up = True
             self._receiver.cancel()
@@ -269,7 +270,7 @@ class Link:
                     try:
                         await stream.send(RECORD.pack(CLOSE, self._sent, 0))
                     except (*BROKEN, anyio.BusyResourceError):
-                        pass  # the agent also ends the session at EOF, once the grace is over
+                        pass  # the agent also ends the session at EOF, after the grace
             await anyio.aclose_forcefully(stream)
 
     async def _write(self, record: bytes) -> None:
@@ -285,7 +286,7 @@ class Link:
         except BROKEN:
             if not self.grace:
                 raise
-            # A later record on this connection would leave a gap; the receiver opens another one.
+            # A later record on this connection would leave a gap; the receiver opens a new connection.
             await anyio.aclose_forcefully(stream)
 
     def _take(self, chunk: bytes) -> bytes:
@@ -296,12 +297,12 @@ class Link:
             return chunk
         data, at = (self._buffer + chunk if self._buffer else chunk), 0
         parts: list[bytes] = []
-        if not self._answered:
+        if not self._confirmed:
             self._buffer = data
-            if len(data) < ANSWER.size:
+            if len(data) < OPENING_REPLY.size:
                 return b""
-            self._check(data[: ANSWER.size])
-            at = ANSWER.size
+            self._check(data[: OPENING_REPLY.size])
+            at = OPENING_REPLY.size
         while True:
             if self._old:
                 skipped = min(self._old, len(data) - at)
@@ -316,10 +317,10 @@ class Link:
                 self._received += len(part)
             if len(data) - at < RECORD.size:
                 break
-            if data.startswith(MAGIC, at):  # a proxy has repeated the answer to the opening
-                if len(data) - at < ANSWER.size:
+            if data.startswith(MAGIC, at):  # a proxy repeated the reply to the opening
+                if len(data) - at < OPENING_REPLY.size:
                     break
-                at += ANSWER.size
+                at += OPENING_REPLY.size
                 continue
             kind, offset, size = RECORD.unpack_from(data, at)
             at += RECORD.size
@@ -334,16 +335,16 @@ class Link:
         self._buffer = data[at:]
         return b"".join(parts)
 
-    def _check(self, answer: bytes) -> int:
-        """Check the agent's answer to an opening; return the offset up to which it has received."""
-        magic, version, verdict, received = ANSWER.unpack(answer)
+    def _check(self, reply: bytes) -> int:
+        """Check the agent's reply to an opening; return how many bytes the agent has received."""
+        magic, version, verdict, received = OPENING_REPLY.unpack(reply)
         if magic != MAGIC:
-            raise ProtocolError(f"{answer!r} is not an agent's answer")
+            raise ProtocolError(f"{reply!r} is not an agent's reply")
         if version != PROTOCOL_VERSION:
-            raise ProtocolError(f"the agent speaks version {version}, not {PROTOCOL_VERSION}")
+            raise ProtocolError(f"the agent uses version {version}, not {PROTOCOL_VERSION}")
         if verdict not in (OPENED, RESUMED):
-            raise LostSessionError("the agent no longer knows this session")
-        self._answered = True
+            raise LostSessionError("the agent no longer has this session")
+        self._confirmed = True
         return int(received)
 
     def _forget(self, offset: int) -> None:
@@ -358,7 +359,7 @@ class Link:
             self._room.set()
 
     async def _resume(self, broken: ByteStream) -> None:
-        """Resume the session over another connection; raise the last error when the grace is over."""
+        """Resume the session over a new connection; raise the last error when the grace is over."""
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(
                 broken
@@ -374,7 +375,7 @@ class Link:
                 lasting = isinstance(error, SandboxNotFoundError) or (
                     isinstance(error, SandboxError) and not error.retryable
                 )
-                if self.last_received > since:  # the agent answered, so its grace starts again
+                if self.last_received > since:  # the agent replied, so the grace starts again
                     since, pause = self.last_received, _FIRST_PAUSE
                 if lasting or self._closed or time.monotonic() > since + self.grace:
                     raise
@@ -385,21 +386,21 @@ class Link:
         assert self._reopen is not None
         stream: ByteStream | None = None
         try:
-            with anyio.fail_after(_ANSWER_SECONDS):
+            with anyio.fail_after(_REPLY_SECONDS):
                 stream = await self._reopen()
                 self._buffer, self._left, self._old = b"", 0, 0
                 await stream.send(
                     _opening(self._id, self.grace, resume=True, received=self._received)
                 )
-                while len(self._buffer) < ANSWER.size:
+                while len(self._buffer) < OPENING_REPLY.size:
                     self._buffer += await stream.receive(_RECEIVE_BYTES)
-                received = self._check(self._buffer[: ANSWER.size])
-                self._buffer = self._buffer[ANSWER.size :]
+                received = self._check(self._buffer[: OPENING_REPLY.size])
+                self._buffer = self._buffer[OPENING_REPLY.size :]
                 self.last_received = time.monotonic()
                 self._forget(received)
                 self._acknowledged = self._received
                 async with self._writing:
-                    # Retransmit what the agent has not received before anything new.
+                    # First retransmit the data that the agent has not received.
                     first = self._sent - len(self._kept)
                     for at in range(0, len(self._kept), _PIECE_BYTES):
                         piece = bytes(self._kept[at : at + _PIECE_BYTES])

@@ -1,4 +1,4 @@
-"""Connections of a sandbox's loopback, each carried by one call of its agent."""
+"""Connections to and from a sandbox's loopback ports; one agent call carries each connection."""
 
 import asyncio
 import errno
@@ -29,18 +29,18 @@ _LINGER_SECONDS = 2.0
 _MOST_CONNECTIONS = 4096
 """How many connections of all sandboxes of a provider object may be open at a time."""
 _SHARE = 1 / 8
-"""A sandbox opens another connection only while it has fewer than this part of those that are free."""
+"""A sandbox may open another connection while it has fewer than this fraction of the free ones."""
 _LOST = (ConnectionEndedError, SilentError)
 _Explain = Callable[[ConnectionEndedError | SilentError], Awaitable[SandboxError]]
-"""Returns the error of the SPI for a lost link."""
+"""Returns the provider error for a lost link."""
 
 
 class _OpenConnections:
-    """Counts the open connections of a provider's sandboxes, each of which may hold a window of data.
+    """Limits the open connections of a provider's sandboxes, because each may buffer a window of data.
 
-    The last ones are left to the sandboxes that have few: the more are open, the fewer one sandbox may
-    have (a dynamic threshold, as switches use for shared buffers). A sandbox without any gets one as long as
-    one is free, and up to half of the limit none gets fewer than its agent allows.
+    The more connections are open, the fewer one sandbox may have (a dynamic threshold, as switches use
+    for shared buffers). A sandbox without a connection gets one as long as one is free. Until half of the
+    limit is used, only the agent's own limit applies.
     """
 
     def __init__(self, most: int) -> None:
@@ -53,7 +53,7 @@ class _OpenConnections:
         return self._counts[sandbox_id]
 
     def add(self, sandbox_id: str) -> bool:
-        """Count one more connection of a sandbox; return False if there is no room for it."""
+        """Reserve one connection for a sandbox; return False if there is no room for it."""
         if self._counts[sandbox_id] >= _SHARE * (self.most - self.total):
             return False
         self._counts[sandbox_id] += 1
@@ -61,12 +61,12 @@ class _OpenConnections:
         return True
 
     async def wait_for_room(self, sandbox_id: str) -> None:
-        """Count one more connection of a sandbox as soon as there is room for it."""
+        """Reserve one connection for a sandbox, and wait for room if needed."""
         while not self.add(sandbox_id):
             await self._freed.wait()
 
     def remove(self, sandbox_id: str) -> None:
-        """Make the room of one connection of a sandbox free."""
+        """Release one connection of a sandbox."""
         self.total -= 1
         self._counts[sandbox_id] -= 1
         if not self._counts[sandbox_id]:
@@ -79,14 +79,14 @@ class PortStream(ByteStream):
     """One connection of a sandbox's loopback.
 
     One task may receive and one may send; any may close it. A close before both directions have ended
-    resets the connection inside. Otherwise it waits until the program has taken what was sent, and
-    resets the connection after 2 s. Raises the SPI's errors if the link to the agent is lost.
+    resets the connection inside. Otherwise the close waits until the program has received all data, and
+    resets the connection after 2 s. Raises provider errors if the link to the agent is lost.
     """
 
     def __init__(
         self, stream: AgentStream, explain: _Explain, on_close: Callable[[], None]
     ) -> None:
-        """`stream` is a call whose connection is open; `on_close` is called once, at its end."""
+        """`stream` is a call whose connection is open; `on_close` is called once, at the close."""
         self._stream, self._explain, self._on_close = stream, explain, on_close
         self._rest = b""
         """Bytes that were received but did not fit into the receiver's `max_bytes`."""
@@ -148,7 +148,7 @@ class PortStream(ByteStream):
         try:
             if self._ended and self._sent_eof and not self._stream.finished:
                 with anyio.move_on_after(_LINGER_SECONDS), suppress(CallError, *_LOST):
-                    await self._stream.receive()  # its last frame; an error ends it just as well
+                    await self._stream.receive()  # the last frame; an error ends the call as well
         finally:
             if first:
                 self._on_close()
@@ -156,7 +156,7 @@ class PortStream(ByteStream):
 
 
 class AgentPortListener(PortListener):
-    """A LISTEN call, which listens on a port of a sandbox's loopback."""
+    """A port of a sandbox's loopback on which the agent's LISTEN call listens."""
 
     def __init__(
         self,
@@ -191,13 +191,13 @@ class AgentPortListener(PortListener):
 
 
 class PortsProvider(Provider):
-    """The calls of `Provider` for ports, for a provider whose sandboxes have an agent."""
+    """The port methods of `Provider`, for a provider whose sandboxes have an agent."""
 
     @abstractmethod
     def _call(
         self, sandbox_id: str, path: str | None = None
     ) -> AbstractAsyncContextManager[AgentClient]:
-        """Yield the connection for one request, and translate its errors to those of the SPI."""
+        """Yield the connection for one request, and translate the request's errors to provider errors."""
 
     @abstractmethod
     async def _explained(
@@ -209,7 +209,7 @@ class PortsProvider(Provider):
         *,
         once: bool = False,
     ) -> SandboxError:
-        """Translate a request's error to one of the SPI."""
+        """Translate a request's error to a provider error; see `AgentProvider`."""
 
     @cached_property
     def _connections(self) -> _OpenConnections:
@@ -223,8 +223,8 @@ class PortsProvider(Provider):
         connections = self._connections
         if not connections.add(sandbox_id):
             raise PortLimitError(
-                f"{connections.count(sandbox_id)} connections to this sandbox are open, and {connections.total} of "
-                f"{connections.most} to all sandboxes of this session: close some",
+                f"{connections.count(sandbox_id)} connections to this sandbox are open, and "
+                f"{connections.total} of {connections.most} to all sandboxes of this session: close some",
                 errno=errno.EMFILE,
                 provider=self.name,
                 sandbox_id=sandbox_id,
@@ -265,7 +265,7 @@ class PortsProvider(Provider):
 
 
 async def _opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:
-    """Make a call and wait until its connection is open; return it and the port that was used."""
+    """Make a call and wait until its connection is open; return the call's stream and the port."""
     stream = client.call(operation, port.to_bytes(2, "big"))
     try:
         frame = await stream.receive()
@@ -279,4 +279,4 @@ async def _end(stream: AgentStream) -> None:
     try:
         await stream.abandon()
     except SilentError:
-        pass  # the kill is queued for the time when the agent answers again
+        pass  # the kill is queued until the agent responds again

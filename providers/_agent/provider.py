@@ -1,4 +1,4 @@
-"""The half of a provider that all agent-based backends share: commands, files, lifetime, logs."""
+"""The base of all agent-based providers: it runs commands, file calls, renewals and logs via the agent."""
 
 import asyncio
 import errno
@@ -45,9 +45,9 @@ __all__ = ["AgentProvider"]
 _CONNECT_PATIENCE = 8.0
 """Seconds to connect to a running sandbox, including the agent's WELCOME."""
 _RETURN_PATIENCE = 4.0
-"""Seconds that a call waits for a broken connection to be replaced before it is sent."""
+"""Seconds that a call waits for the replacement of a broken connection before it fails."""
 _END_PATIENCE = 2.0
-"""Seconds after the end of an agent's stream within which the backend reports its sandbox as ended."""
+"""If a sandbox has ended, the backend reports this within so many seconds after its agent's stream ended."""
 
 _Lost = type[OutcomeUnknownError] | type[ProviderUnavailableError]
 InstanceT = TypeVar("InstanceT", bound=Instance)
@@ -61,26 +61,26 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
     `await self._attach(id, stream, config_of(spec))` and returns the id. If it fails or is
     cancelled afterwards, it calls `await self._forget(id)` and removes the sandbox.
     Its `delete` ends the sandbox within `async with self._deletion(id)`.
-    All its state for a sandbox is in that sandbox's `Instance`.
+    All its state for one sandbox is in that sandbox's `Instance`.
     """
 
     def __init__(self, kind: type[InstanceT]) -> None:
         """`kind` is the subclass's `Instance` type; its only required argument is the id."""
         self._kind = kind
         self._instances: dict[str, InstanceT] = {}
-        """Sandboxes by id: its own until their deletion, and others that it has connected to until it
-        learns that they have ended."""
+        """The state of sandboxes by id. Own sandboxes stay until their deletion, other sandboxes until this
+        provider finds that they have ended."""
 
     def _known(self, sandbox_id: str) -> InstanceT:
         """Return a sandbox's instance, or a fresh one that is not stored."""
         return self._instances.get(sandbox_id) or self._kind(sandbox_id)
 
     def _instance(self, sandbox_id: str) -> InstanceT:
-        """Return a sandbox's instance, and store a fresh one if there was none; `_forget` drops it."""
+        """Return a sandbox's instance; create and store it if there is none. `_forget` drops it."""
         return self._instances.setdefault(sandbox_id, self._known(sandbox_id))
 
     async def _forget(self, sandbox_id: str) -> None:
-        """Drop a sandbox's instance and close its connections, which ends an owned, attached sandbox.
+        """Drop a sandbox's instance and close its connections, which ends an owned one unless detached.
 
         Idempotent; does not wait for the sandbox's end.
         """
@@ -89,15 +89,15 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             await instance.aclose()
 
     async def _forget_ended(self, instance: InstanceT, error: Exception) -> None:
-        """Drop the instance of another provider's sandbox, if it has ended or was never reached."""
+        """Drop the instance of a sandbox that another provider created, if it ended or was never reached."""
         ended = isinstance(error, SandboxNotFoundError | SandboxTerminatedError)
         if not instance.is_ours and not instance.deletions and (ended or instance.boot is None):
             await self._forget(instance.id)
 
     @asynccontextmanager
     async def _deletion(self, sandbox_id: str) -> AsyncIterator[InstanceT]:
-        """Context in which `delete` ends a sandbox. Its instance is dropped afterwards, also after a
-        failure: the next attempt asks the backend."""
+        """Context in which `delete` ends a sandbox. The instance is dropped afterwards, even after a
+        failure, so that the next attempt uses the backend's state."""
         instance = self._instance(sandbox_id)
         instance.deletions += 1
         try:
@@ -125,8 +125,8 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
     def _grace(self, stream: ByteStream) -> float:
         """Return the grace (s): how long a connection may be broken before its requests are killed.
 
-        0 for a stream that ends only with its client. A broken stream with a grace is replaced with
-        `_connect`; the price is that a client's death is noticed that much later.
+        It is 0 for a stream that ends only with its client. A broken stream with a grace is replaced by
+        `_connect`; in return, the agent notices a client's death that much later.
         """
         return 0.0
 
@@ -135,7 +135,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         return NEAR
 
     def _agent_pid(self, instance: InstanceT) -> int | None:
-        """Return the agent's pid on this machine; None if it is elsewhere or unknown."""
+        """Return the agent's pid on this machine; None if the agent is elsewhere or its pid unknown."""
         return None
 
     def _starved(self, instance: InstanceT) -> bool:
@@ -143,7 +143,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         return pid is not None and instance.progress.is_busy(pid)
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        """Return the error for calls in flight when the agent ended; override to say more.
+        """Return the error for calls in flight when the agent ended; override it for a better message.
 
         `reason` is the agent's last message ("lifetime", a protocol error). "" means that the agent
         was killed (out of memory, `delete`, the daemon) or ended because its owner's stream broke.
@@ -168,11 +168,11 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
     ) -> AgentClient:
         """Become the agent's owner, over the agent's own stdin and stdout.
 
-        `config` is sent, or the agent has its greeting. Returns when commands can run: the workdir
-        exists and the main command has started. The stream is the sandbox's lifeline: a sandbox that
-        is not detached ends when it is closed, or breaks and is not replaced within `_grace`.
-        `lifeline=False` is for an agent whose owner connects to its socket. A failure closes the stream.
-        Raises SandboxStartError when the agent refuses, its stream ends, or it says nothing.
+        Send `config`, unless it is a greeting, which the agent already has. Return when commands can run:
+        the workdir exists and the main command has started. The stream is the sandbox's lifeline: a
+        sandbox that is not detached ends when the stream is closed, or breaks and is not replaced within
+        `_grace`. `lifeline=False` is for an agent whose owner connects to its socket. A failure closes
+        the stream. Raises SandboxStartError if the agent refuses, its stream ends, or it stays silent.
         """
         instance = self._instance(sandbox_id)
         instance.is_ours = True
@@ -195,7 +195,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         stream: ByteStream,
         config: AgentConfig | Greeting | None = None,
     ) -> AgentClient:
-        """Return the client of a session over `stream`; one with a `config` is the agent's owner."""
+        """Open a session over `stream` and return its client, which with a `config` is the agent's owner."""
         return await AgentClient.start(
             stream,
             config if isinstance(config, Greeting) else requests.hello(config, self._windows()),
@@ -208,7 +208,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         )
 
     async def _client(self, sandbox_id: str) -> AgentClient:
-        """Return the live connection to a sandbox, and open it with `_connect` if there is none."""
+        """Return the live connection to a sandbox; open one with `_connect` if there is none."""
         client = self._known(sandbox_id).client
         if client is not None and client.ended is None:
             if not await client.connected(_RETURN_PATIENCE):
@@ -223,7 +223,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         instance = self._instance(sandbox_id)
         task = instance.connecting
         if task is None:
-            # All waiting calls share one attempt: separate ones would take no less time.
+            # All waiting calls share one attempt, because separate attempts would not be faster.
             task = instance.connecting = asyncio.create_task(self._connected(instance))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -298,10 +298,10 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         *,
         once: bool = False,
     ) -> SandboxError:
-        """Translate a request's error to one of the SPI.
+        """Translate a request's error to a provider error.
 
-        With `once`, for a request that must not be repeated, a lost answer is an
-        OutcomeUnknownError; for any other one it is a ProviderUnavailableError.
+        A lost connection gives a ProviderUnavailableError, or with `once`, for a request that must not be
+        repeated, an OutcomeUnknownError. `path` is the path of a file call.
         """
         lost: _Lost = OutcomeUnknownError if once else ProviderUnavailableError
         unknown = "; whether it ran, and how it ended, is unknown" if once else ""
@@ -328,7 +328,8 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         broke: str,
         lost: _Lost = ProviderUnavailableError,
     ) -> SandboxError:
-        """Return the error for a connection that ended: why the sandbox ended, or else a `lost`."""
+        """Return the error for a connection that ended: the reason of the sandbox's end, or, if the
+        sandbox lives, an error of the class `lost` with the message `broke`."""
         if client is not None and isinstance(client.why_ended, SandboxTerminatedError):
             return client.why_ended
         reason = error.reason or ("it was deleted" if self._known(sandbox_id).deletions else "")
@@ -349,7 +350,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         return await self._why_ended(sandbox_id, (owner and owner.ended) or "")
 
     async def _lives(self, sandbox_id: str, client: AgentClient | None, reason: str) -> bool:
-        """Whether a sandbox outlived a connection to it. It never outlives its owner's connection."""
+        """Return whether a sandbox outlived `client`; it never outlives its owner's connection."""
         owner = self._known(sandbox_id).lifeline
         if reason or (owner is not None and (owner is client or owner.ended is not None)):
             return False
@@ -360,7 +361,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 except SandboxNotFoundError:
                     return False
                 except SandboxError:
-                    return True  # the backend does not answer, so nothing proves an end
+                    return True  # the backend does not respond, so nothing proves an end
                 if info.state is SandboxState.STOPPED:
                     return False
                 await anyio.sleep(0.05)
@@ -493,7 +494,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         )
 
     def _processor_seconds(self, sandbox_id: str) -> float | None:
-        """Return the host's count for sandbox and agent; None to use the agent's own count."""
+        """Return the host's count of CPU seconds of sandbox and agent; None: use the agent's count."""
         return None
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""The errors for calls, other than file calls, that an agent refuses."""
+"""The errors for refused agent calls, except file calls."""
 
 import errno
 
@@ -14,7 +14,7 @@ __all__ = ["refused"]
 
 
 def refused(error: CallError, provider: str, sandbox_id: str) -> SandboxError:
-    """Return the error of the SPI for a refused call."""
+    """Return the provider error for a call that the agent refused."""
     if error.errno == errno.ENOSYS:
         return AgentTooOldError(
             f"the agent of sandbox {sandbox_id!r} is too old ({error}): another version of sandboxkit "
@@ -24,6 +24,6 @@ def refused(error: CallError, provider: str, sandbox_id: str) -> SandboxError:
             sandbox_id=sandbox_id,
         )
     if error.errno == errno.ETIMEDOUT:
-        # A loaded machine is slow: that is no fault of the options.
+        # The machine is overloaded; the caller's options are not at fault.
         return ProviderUnavailableError(str(error), provider=provider, sandbox_id=sandbox_id)
     return ConfigurationError(str(error), provider=provider, sandbox_id=sandbox_id)

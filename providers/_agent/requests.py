@@ -1,4 +1,4 @@
-"""The requests that an agent answers, one coroutine for each, over an `AgentClient`."""
+"""The requests to an agent, one coroutine for each, over an `AgentClient`."""
 
 import errno
 import struct
@@ -95,7 +95,7 @@ _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 def hello(
     config: AgentConfig | None, windows: Windows = frames.NEAR, *, beside_owner: bool = False
 ) -> bytes:
-    """The first frame's payload: an owner's carries the configuration.
+    """Return the payload of a session's first frame; the owner's carries its `config`.
 
     `beside_owner` marks a second connection of the owner's process, which ends with that process.
     """
@@ -138,9 +138,9 @@ async def execute(
 
     With `code`, run that Python code in a fork of the interpreter instead.
 
-    The usage fields `throttled_seconds` and `oom_kills` are set only where the sandbox's control
-    group is visible inside. An owner that can read the group from outside fills them in, and
-    decides the ending of a command that died of SIGKILL.
+    The usage fields `throttled_seconds` and `oom_kills` are set only if the agent can read the sandbox's
+    control group. An owner that can read the group from outside sets them, and decides the ending of a
+    command that died of SIGKILL.
     """
     stdin = command.stdin
     along = stdin.data if isinstance(stdin, WholeInput) and len(stdin.data) <= MOST_ALONG else None
@@ -154,9 +154,9 @@ async def execute(
 async def follow(
     stream: AgentStream, command: Command, output: Output, *, fed: bool = False
 ) -> Exit:
-    """Feed and read a command whose EXEC was sent, as `execute` does; cancelling it kills the command.
+    """Send stdin to, and read the output of, a command whose EXEC was sent; see `execute`.
 
-    `fed` says that its input was sent as well.
+    `fed` says that its stdin was sent as well.
     """
     try:
         if command.stdin is None or fed:
@@ -183,7 +183,7 @@ def _not_started(
     if error.errno == 0:
         return ConfigurationError(str(error))
     if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
-        # The interpreter is gone, so the job's outcome is lost. EOWNERDEAD: a job killed it.
+        # The interpreter has ended, so the job's outcome is lost. EOWNERDEAD: a job killed it.
         return SandboxTerminatedError(str(error), by_command=error.errno == errno.EOWNERDEAD)
     remedy = _REMEDIES.get(error.errno)
     return CommandStartError(f"{error}; {remedy}" if remedy else str(error), errno=error.errno)
@@ -228,10 +228,10 @@ async def _feed(stream: AgentStream, stdin: AsyncIterable[StdinItem]) -> None:
     await stream.finish()
 
 
-async def _answer(stream: AgentStream, past_listing: CallError | None = None) -> bytes:
+async def _result(stream: AgentStream, past_listing: CallError | None = None) -> bytes:
     """Return all data of a call, followed by the payload of its final frame.
 
-    With `past_listing`, raise that error when more data arrives than a listing may have.
+    With `past_listing`, raise that error if more data arrives than a listing may have.
     """
     parts = []
     size = 0
@@ -254,7 +254,7 @@ def _call(client: AgentClient, operation: int, arguments: bytes = b"") -> AgentS
 
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
     """Return a regular file's content; the agent refuses more than `max_bytes`."""
-    return await _answer(_call(client, _READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
+    return await _result(_call(client, _READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
 
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
@@ -309,7 +309,7 @@ def _info(fields: Fields) -> FileInfo:
 
 async def stat(client: AgentClient, path: str) -> FileInfo:
     """Describe one path."""
-    return _info(Fields(await _answer(_call(client, _STAT, frames.string(path)))))
+    return _info(Fields(await _result(_call(client, _STAT, frames.string(path)))))
 
 
 async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
@@ -319,7 +319,7 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
         f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of metadata; list a part of it "
         "with find(1)",
     )
-    fields = Fields(await _answer(_call(client, _LIST, frames.string(path)), too_many))
+    fields = Fields(await _result(_call(client, _LIST, frames.string(path)), too_many))
     entries: list[FileInfo] = []
     while fields:
         if len(entries) == _MAX_ENTRIES:
@@ -330,22 +330,22 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
 
 async def remove(client: AgentClient, path: str, recursive: bool) -> None:
     """Remove a path."""
-    await _answer(_call(client, _REMOVE, frames.string(path) + bytes([recursive])))
+    await _result(_call(client, _REMOVE, frames.string(path) + bytes([recursive])))
 
 
 async def renew(client: AgentClient, lifetime: float) -> None:
     """Move the deadline to `lifetime` seconds from now."""
-    await _answer(_call(client, _RENEW, struct.pack(">d", lifetime)))
+    await _result(_call(client, _RENEW, struct.pack(">d", lifetime)))
 
 
 async def logs(client: AgentClient) -> bytes:
     """Return the newest output of the main command."""
-    return await _answer(_call(client, _LOGS))
+    return await _result(_call(client, _LOGS))
 
 
 async def wait(client: AgentClient) -> int:
     """Wait for the main command to exit and return its exit status."""
-    return Fields(await _answer(_call(client, _WAIT))).u32()
+    return Fields(await _result(_call(client, _WAIT))).u32()
 
 
 @cache
@@ -363,24 +363,27 @@ async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> No
         + frames.string(interpreter.setup)
     )
     try:
-        await _answer(_call(client, _INTERPRETER, arguments))
+        await _result(_call(client, _INTERPRETER, arguments))
     except CallError as error:
         raise _not_started(error) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUsage:
-    """Processor time in nanoseconds that a sandbox has used since its start, over all its jobs."""
+    """The CPU time (ns) that a sandbox has used since its start, over all its jobs."""
 
     processor: int
-    """Nanoseconds without the agent's own."""
+    """Nanoseconds of all processes except the agent."""
     agent: int
+    """Nanoseconds of the agent."""
     exact: bool
+    """Whether a control group counted `processor`; see PROTOCOL.md for the sum that is used otherwise."""
     starved: int | None
+    """Nanoseconds in which a process was ready to run without a CPU; None if it is unknown."""
 
     @classmethod
     def of(cls, end: bytes) -> "ProcessorUsage":
-        """Decode the last fields of an answer."""
+        """Decode the last fields of a result."""
         processor, agent, exact, starved = _USED.unpack(end)
         return cls(processor, agent, exact, None if starved == _UNKNOWN else starved)
 
@@ -388,15 +391,15 @@ class ProcessorUsage:
 async def reset(client: AgentClient) -> tuple[list[str], ProcessorUsage]:
     """Reset the sandbox to its state at the first call.
 
-    Returns what could not be reset, which is empty on success, and the usage so far.
+    Returns a list of what could not be reset, empty on success, and the usage so far.
     """
-    fields = Fields(await _answer(_call(client, _RESET)))
+    fields = Fields(await _result(_call(client, _RESET)))
     return fields.texts(), ProcessorUsage.of(fields.rest())
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The answer to a STATS call; see PROTOCOL.md."""
+    """The result of a STATS call; see PROTOCOL.md."""
 
     processes: int
     resident: int
@@ -406,6 +409,6 @@ class Stats:
 
 async def stats(client: AgentClient) -> Stats:
     """Return the sandbox's present and past resource usage."""
-    answer = await _answer(_call(client, _STATS))
-    processes, resident = _RUNNING.unpack_from(answer)
-    return Stats(processes, resident, ProcessorUsage.of(answer[_RUNNING.size :]))
+    result = await _result(_call(client, _STATS))
+    processes, resident = _RUNNING.unpack_from(result)
+    return Stats(processes, resident, ProcessorUsage.of(result[_RUNNING.size :]))

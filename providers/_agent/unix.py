@@ -1,4 +1,4 @@
-"""A unix socket to an agent as a byte stream with little event-loop overhead."""
+"""A byte stream over a unix socket to an agent, with little event-loop overhead."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from anyio.abc import ByteStream, SocketAttribute
 __all__ = ["UnixStream"]
 
 _USUAL = 64 << 10
-"""Size in bytes of a read, until one fills it: for larger buffers the allocator maps memory."""
+"""Size (bytes) of a read, until a read fills it: larger buffers cost the allocator a memory mapping."""
 
 
 class UnixStream(ByteStream):

@@ -32,7 +32,7 @@ from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import is_ambiguous
-from sandboxkit.providers._hosted.beside import beside
+from sandboxkit.providers._hosted.dependency import run_with_dependency
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 __all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream", "UploadRefusedError"]
@@ -44,15 +44,15 @@ everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
 _START_SECONDS = 60.0
 _SNAPSHOTS = "snapshots of sandboxes"
-"""The key of the one guess for all snapshots, of which there may be thousands."""
+"""The key in `_assumed_agents` that all snapshots share, because there may be thousands of them."""
 _LARGEST_GREETING = 8 << 10
-"""Bytes that a start request carries for the agent; Modal limits a command line to 64 KiB in all."""
+"""The largest greeting (bytes) in a start request; Modal limits a command line to 64 KiB in total."""
 _LARGEST_FIRST = 256 << 10
-"""Bytes of a command that is sent along with a start; a longer one follows when the agent has answered."""
+"""The largest command (bytes) that is sent with a start; a longer one is sent once the agent has replied."""
 
 
 class UploadRefusedError(Exception):
-    """A sandbox did not take the file of `_upload`, and has no complete file."""
+    """A sandbox refused the file of `_upload`, and has no complete file."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -61,11 +61,11 @@ class UploadRefusedError(Exception):
 
 
 class ProgramStream(ByteStream):
-    """stdin and stdout of a program that one vendor call runs in a sandbox, as binary data.
+    """A byte stream to the stdin and stdout of a program that one vendor call runs in a sandbox.
 
     One task receives and one sends; any task may close it, which ends the program. It raises
-    EndOfStream when the program has ended and BrokenResourceError when the call broke, and loses no
-    data otherwise.
+    EndOfStream when the program has ended and BrokenResourceError when the call broke; it never loses
+    data silently.
     """
 
     diagnostics: bytes = b""
@@ -77,7 +77,7 @@ class ProgramStream(ByteStream):
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """A command that was sent along with its sandbox's start; `exec` of the same object takes it over."""
+    """A command that was sent with its sandbox's start; a later `exec` with the same Command continues it."""
 
     command: Command
     client: AgentClient
@@ -89,7 +89,7 @@ class HostedInstance(Instance):
     """The state that this process keeps about a vendor's sandbox."""
 
     first: SentCommand | None = None
-    """The command that was sent along with its start, until `exec` takes it over."""
+    """The command that was sent with the sandbox's start, until `exec` continues it."""
     machine_seen: str | None = None
     """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
     timer: "asyncio.Task[None] | None" = None
@@ -119,30 +119,31 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
 
     def __init__(self, kind: type[HostedInstanceT]) -> None:
         super().__init__(kind)
-        self._guesses: dict[str, str] = {}
-        """The guess for each image: which agent its sandboxes need, see `install.command`."""
+        self._assumed_agents: dict[str, str] = {}
+        """For each image the assumption about its sandboxes: the architecture of the agent that they need, or
+        `install.PRESENT`."""
 
     @abstractmethod
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        """Run a program by one call, as root if the vendor allows it, else as the vendor's user.
+        """Run a program by one vendor call, as root if the vendor allows it, else as the vendor's user.
 
         Raises SandboxNotFoundError, ProviderUnavailableError and AuthenticationError.
         """
 
     _root_is_ours: ClassVar[bool] = False
-    """Whether a sandbox shares its root file system with no other, so that "strict" may change it."""
+    """Whether each sandbox has its own root file system, so that profile="strict" may change it."""
 
     _takes_uploads: bool = False
     """Whether `_upload` works, as far as is known; a lasting refusal sets it to False."""
 
     def _can_upload(self) -> bool:
-        """Whether `_upload` may run beside the program that waits for its file."""
+        """Return whether `_upload` may run at the same time as the program that waits for its file."""
         return self._takes_uploads
 
     async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
-        """Write a new file as the user that `_run` uses, in one request that may run beside others.
+        """Write a new file as the user that `_run` uses, by one request that may run concurrently.
 
-        Raises UploadRefusedError if it is certain that no complete file was written, and what `_run` raises.
+        Raises UploadRefusedError if certainly no complete file was written, and what `_run` raises.
         """
         raise NotImplementedError
 
@@ -162,8 +163,8 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     ) -> None:
         """Install the agent in a new sandbox, start it and become its owner.
 
-        `first` is sent along if possible. `user` runs commands if neither the spec nor its profile names
-        a user. Returns once the workdir exists and the main command has started. Raises
+        `first` is sent with the start if possible. `user` is the commands' user if neither the spec nor
+        its profile sets one. Returns once the workdir exists and the main command has started. Raises
         SandboxStartError with the reason, ProviderUnavailableError after 60 s, and what `_run` raises.
         """
         is_strict = spec.profile == "strict" and self._root_is_ours
@@ -179,44 +180,44 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         verb, image = "strict" if is_strict else "start", spec.image or ""
         if spec.snapshot is not None:
             image = _SNAPSHOTS
-        guess = self._guesses.get(image, install.LIKELY)
+        assumed = self._assumed_agents.get(image, install.LIKELY)
         uploads = self._can_upload()
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
                 upload = ""
-                if uploads and guess:
-                    upload = install.upload_path(guess, sandbox_id)
-                greeting = self._greeting(spec, first) if upload or not guess else None
+                if uploads and assumed:
+                    upload = install.upload_path(assumed, sandbox_id)
+                greeting = self._greeting(spec, first) if upload or not assumed else None
                 if greeting is None:
-                    upload = ""  # it would save no round trip
+                    upload = ""  # an upload would save no round trip
                 argv = install.command(
                     _socket(sandbox_id),
                     verb,
                     flags,
-                    guess=guess,
+                    assumed=assumed,
                     common=common,
                     upload=upload,
                     first=b"" if greeting is None else greeting.data,
                 )
-                data = b"" if upload else install.data_of(guess)
+                data = b"" if upload else install.data_of(assumed)
                 work = self._start_agent(sandbox_id, argv, data, greeting or spec, first)
                 try:
                     if upload:
-                        sending = self._upload(sandbox_id, upload, install.packed(guess))
-                        had = await beside(work, sending)
+                        sending = self._upload(sandbox_id, upload, install.packed(assumed))
+                        had = await run_with_dependency(work, sending)
                     else:
                         had = await work
                 except install.WantsError as error:
-                    guess = self._guesses[image] = error.arch
+                    assumed = self._assumed_agents[image] = error.arch
                     continue
                 except UploadRefusedError as error:
                     uploads = False
                     self._takes_uploads = self._takes_uploads and not error.lasting
                     if first is not None:
-                        first.refuted()  # no agent can have started
+                        first.refuted()  # no agent can have started, so the command has not run
                     continue
                 if had:
-                    self._guesses[image] = install.PRESENT
+                    self._assumed_agents[image] = install.PRESENT
                 return
         if scope.cancelled_caught:
             raise ProviderUnavailableError(
@@ -233,7 +234,10 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         start: Greeting | SandboxSpec,
         first: FirstCommand | None,
     ) -> bool:
-        """Run the program that starts the agent, and own it; return whether the sandbox had the agent."""
+        """Run the program that starts the agent, and become the agent's owner.
+
+        `data` is the agent binary for the program's stdin. Return whether the sandbox already had it.
+        """
         try:
             stream = await self._run(sandbox_id, argv)
         except SandboxError as error:
@@ -242,13 +246,12 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             raise
         found = install.Found(stream, data)
         await self._own(sandbox_id, found, start, first)
-        return found.had
+        return found.had_agent
 
     def _greeting(self, spec: SandboxSpec, first: FirstCommand | None) -> Greeting | None:
-        """Return what the start request can carry for the agent, or None to send it on the stream.
+        """Return the greeting to put into the start request, or None to send it on the stream.
 
-        Vendors log and list the command lines that they run, so these carry neither secrets nor the
-        variables of a command.
+        Vendors log and list command lines, so the greeting holds neither secrets nor a command's variables.
         """
         if spec.secrets:
             return None
@@ -269,7 +272,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         start: Greeting | SandboxSpec,
         first: FirstCommand | None,
     ) -> None:
-        """Become the owner of an agent; send `first` unless the greeting has it."""
+        """Become the owner of an agent; send `first` unless the greeting contains it."""
         config = start if isinstance(start, Greeting) else config_of(start)
         if first is not None and not config.first:
             sent = requests.exec_payload(first.command)
@@ -319,10 +322,10 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 raise
             ended = await self._why_ended(sandbox_id, "")
             if isinstance(ended, SandboxTerminatedError) and not ended.by_command:
-                raise  # the error would add nothing to "not found"
+                raise  # `ended` says no more than "not found"
             raise ended from error
         try:
-            found = await install.lead(stream)
+            found = await install.after_preamble(stream)
         except install.NoAgentError as error:
             raise await self._why_none(sandbox_id, error) from error
         except BROKEN as error:
@@ -333,7 +336,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
 
     def _broke(self, sandbox_id: str) -> ProviderUnavailableError:
         return ProviderUnavailableError(
-            f"the connection to sandbox {sandbox_id!r} broke before its agent answered",
+            f"the connection to sandbox {sandbox_id!r} broke before its agent replied",
             provider=self.name,
             sandbox_id=sandbox_id,
         )
@@ -372,7 +375,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         try:
             by_command = await self._ended_by_itself(sandbox_id)
         except SandboxError:
-            by_command = False  # the vendor no longer knows
+            by_command = False  # the vendor has no record of it any more
         why = (
             "a program in it ended its first process"
             if by_command
@@ -386,14 +389,14 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         )
 
     async def _ended_by_itself(self, sandbox_id: str) -> bool:
-        """Whether an ended sandbox ended without a request, according to the vendor.
+        """Return whether an ended sandbox ended without a request, according to the vendor.
 
-        Its first process has then exited, which only its own commands can cause. Raises
-        SandboxError.
+        If so, its first process exited, which only its own commands can cause. Raises SandboxError.
         """
         return False
 
 
 def _socket(sandbox_id: str) -> str:
-    """Return the agent's abstract socket, unique by id: some sandboxes share a network namespace."""
+    """Return the agent's abstract socket. It contains the id, because sandboxes may share a network
+    namespace."""
     return f"@sandboxkit-{sandbox_id}"

@@ -1,4 +1,4 @@
-"""Calls whose answer is missing."""
+"""Errors for vendor calls whose outcome is unknown, because the response is missing or unclear."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -22,27 +22,27 @@ __all__ = [
 
 _T = TypeVar("_T")
 READING = (ValueError, LookupError, TypeError, AttributeError)
-"""Exceptions from reading an answer of an unexpected form."""
+"""The exceptions that parsing a response of an unexpected form raises."""
 
 
 class AmbiguousError(ProviderUnavailableError):
-    """A vendor's call may or may not have been carried out: the answer is missing or ambiguous.
+    """The vendor may have carried out the call: the response is missing or ambiguous.
 
     Internal to the providers. For idempotent calls (list, get, delete, read) users get a
-    ProviderUnavailableError instead, see `boundary`. A creation looks for the sandbox that it may
+    ProviderUnavailableError instead, see `boundary`. A creation searches for the sandbox that it may
     have made, see `creation`.
     """
 
 
 class SilenceError(AmbiguousError):
-    """The vendor did not answer within our own deadline."""
+    """The vendor did not respond within our own deadline."""
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Whether the vendor may have carried out the call, although the sandbox is not usable.
+    """Return whether the vendor may have carried out the call that raised `error`.
 
-    That holds for an AmbiguousError, for any error that it caused, and for a sandbox that has ended:
-    it may have ended after the call.
+    True for an AmbiguousError, for an error with one among its causes, and if the sandbox has ended,
+    because it may have ended after the call.
     """
     cause: BaseException | None = error
     seen: set[int] = set()  # `raise error from error` makes an error its own cause
@@ -55,9 +55,9 @@ def is_ambiguous(error: BaseException) -> bool:
 
 
 async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Make an idempotent call, and retry it once, at once, if its connection broke.
+    """Make an idempotent call; if its connection broke, retry it once immediately.
 
-    A call that timed out is not retried, so one call's deadline holds for both attempts.
+    A call that timed out is not retried, so that the total time stays near one call's deadline.
     """
     try:
         return await call()
@@ -77,11 +77,11 @@ def no_answer(
     sandbox_id: str | None,
     addresses: str,
 ) -> SandboxError:
-    """Return the error for a call of which a client raised `error`, so that there is no answer.
+    """Return the error for a call without a usable response, because the vendor's client raised `error`.
 
-    `unreachable` are the client's exceptions before it sent anything, `broken` those of a lost
-    connection; any other exception is from reading an answer. `addresses` names the variables that
-    hold the vendor's addresses.
+    `unreachable` are the client's exceptions before anything was sent, `broken` those of a lost
+    connection; any other exception comes from parsing the response. `what` is the call as a verb phrase,
+    `addresses` the variables with the vendor's addresses, both for the message.
     """
     rules = (
         ErrorRule(unreachable, ProviderUnavailableError, f"check the network and {addresses}"),

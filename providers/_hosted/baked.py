@@ -1,4 +1,4 @@
-"""This user's records of the images with an agent that `sandboxkit bake` made."""
+"""This user's records of the images that `sandboxkit bake` made; they contain the agent."""
 
 import hashlib
 import json
@@ -17,10 +17,10 @@ __all__ = ["Baked", "BakedImages"]
 
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """An image with an agent in it, made by `sandboxkit bake`."""
+    """An image with the agent built in, made by `sandboxkit bake`."""
 
     image: str
-    """The image that it was made from."""
+    """The image from which it was made."""
     reference: str
     """The vendor's reference, which new sandboxes use instead of `image`."""
     version: str
@@ -28,7 +28,7 @@ class Baked:
 
     @property
     def current(self) -> bool:
-        """Whether it has this version's agent; starts ignore images with another one."""
+        """Whether it has the agent of this sandboxkit version; starts ignore all other baked images."""
         return self.version == install.version()
 
 
@@ -36,7 +36,7 @@ class BakedImages:
     """Records of one account's baked images, one file each in the user's state folder."""
 
     def __init__(self, provider: str, account: str) -> None:
-        """`account` identifies the account; file names contain only a hash of it."""
+        """`account` identifies the vendor account; file names contain only its hash."""
         self._prefix = f"{provider}-{_short(account)}-"
 
     def find(self, image: str) -> Baked | None:
@@ -44,10 +44,10 @@ class BakedImages:
         try:
             return _read(self._path(image))
         except ConfigurationError:
-            return None  # the state folder is unusable; `keep` raises that
+            return None  # the state folder is unusable; `keep` raises the error
 
     def keep(self, baked: Baked) -> None:
-        """Store the record, replacing that of the same `image`."""
+        """Store the record; it replaces an earlier one of the same `image`."""
         path = self._path(baked.image)
         path.parent.mkdir(exist_ok=True)
         part = path.with_name(f".{secrets.token_hex(8)}")

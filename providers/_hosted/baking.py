@@ -1,4 +1,4 @@
-"""Bakes the agent into images of a hosted provider, so that a start need not upload it."""
+"""Builds the agent into images of a hosted provider, so that a start need not upload it."""
 
 import hashlib
 import logging
@@ -26,9 +26,9 @@ _log = logging.getLogger("sandboxkit.hosted")
 
 @public
 class BakingProvider(HostedAgentProvider[HostedInstanceT]):
-    """`HostedAgentProvider` for a vendor that makes an image of a sandbox's files.
+    """`HostedAgentProvider` for a vendor that can make an image of a sandbox's files.
 
-    A subclass has the seven abstract methods below.
+    A subclass implements the abstract methods below.
     """
 
     _creations: Creations
@@ -44,15 +44,15 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
 
     @abstractmethod
     def _image_of(self, spec: SandboxSpec) -> str:
-        """The image that the spec asks for, or the default."""
+        """Return the spec's image, or the default one."""
 
     def _may_bake(self, spec: SandboxSpec) -> bool:
-        """Whether a sandbox from a baked image can honour the whole spec."""
+        """Return whether a sandbox from a baked image can honour the whole spec."""
         return True
 
     @abstractmethod
     async def _bare(self, spec: SandboxSpec) -> str:
-        """Make a sandbox that runs programs, without an agent. Raises what `create` raises."""
+        """Make a sandbox without an agent; return its id. Raises what `create` raises."""
 
     @abstractmethod
     async def _snapshot(self, sandbox_id: str, name: str) -> str:
@@ -72,7 +72,10 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
 
     @abstractmethod
     async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
-        """Make a sandbox of the spec's image, with a running agent. Raises what `create` raises."""
+        """Make a sandbox from the spec's image, with a running agent; return its id.
+
+        Raises what `create` raises.
+        """
 
     async def create(self, spec: SandboxSpec) -> str:
         return await self._from_baked(spec, None)
@@ -81,7 +84,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         return await self._from_baked(spec, first)
 
     async def _from_baked(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
-        """Make a sandbox, from a baked image if a current one is known."""
+        """Make a sandbox, from a baked image if there is a current one."""
         self.check(spec)
         baked = self._baked().find(self._image_of(spec)) if self._may_bake(spec) else None
         if baked is not None and not baked.current:
@@ -96,18 +99,18 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
                 self.name,
             )
         elif baked is not None:
-            self._guesses.setdefault(baked.reference, install.PRESENT)
+            self._assumed_agents.setdefault(baked.reference, install.PRESENT)
             try:
                 return await self._make(replace(spec, image=baked.reference), first)
             except ImageNotFoundError:
-                self._baked().forget(baked)  # somebody else has removed it
+                self._baked().forget(baked)  # the image was removed by other means
         return await self._make(spec, first)
 
     async def bake(self, image: str | None, *, renew: bool = False) -> Baked:
-        """Make an image with the agent from `image`, or from the default; later starts use it.
+        """Build the agent into `image`, or into the default image; later starts use the result.
 
-        An existing image is returned, unless `renew` asks for a new one. An image of another
-        version is removed. Raises what `create` raises.
+        Without `renew`, an existing baked image is returned. One of another sandboxkit version is removed.
+        Raises what `create` raises.
         """
         spec = SandboxSpec(image=image, lifetime=_LIFETIME)
         self.check(spec)
@@ -132,11 +135,11 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             await self._put(sandbox_id)
-            # Shielded: the vendor would finish a cancelled snapshot, and no record of it would exist.
+            # Shielded, because the vendor would finish a cancelled snapshot, which nothing would record.
             with anyio.CancelScope(shield=True):
                 baked = replace(baked, reference=await self._snapshot(sandbox_id, name))
                 self._baked().keep(baked)
-            # Within the context: where this is cancelled or fails, the context deletes again.
+            # Within the context, which deletes the sandbox again if this fails or is cancelled.
             await self.delete(sandbox_id)
         return baked
 
@@ -154,16 +157,16 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
 
     async def _put(self, sandbox_id: str) -> None:
         """Store the agent in a sandbox's files."""
-        guess = install.LIKELY
+        assumed = install.LIKELY
         while True:
-            stream = await self._run(sandbox_id, install.command("", "put", guess=guess))
-            found = install.Found(stream, install.data_of(guess))
+            stream = await self._run(sandbox_id, install.command("", "put", assumed=assumed))
+            found = install.Found(stream, install.data_of(assumed))
             try:
                 await found.send(b"")
-                await found.lead()
+                await found.read_preamble()
                 return
             except install.WantsError as error:
-                guess = error.arch
+                assumed = error.arch
             except install.NoAgentError as error:
                 raise SandboxStartError(
                     f"the agent cannot be stored in sandbox {sandbox_id!r}: {error}",

@@ -1,4 +1,4 @@
-"""Converts internal errors to public ones where a provider's methods end."""
+"""Converts internal errors of the hosted providers to public ones."""
 
 import functools
 import inspect
@@ -16,9 +16,9 @@ _P = TypeVar("_P", bound=Provider)
 
 
 def public(provider: type[_P]) -> type[_P]:
-    """Class decorator: public methods raise ProviderUnavailableError in place of AmbiguousError.
+    """Class decorator: public methods raise ProviderUnavailableError instead of AmbiguousError.
 
-    That is safe because calls that must not be repeated go through the agent, see `_agent.provider`.
+    This is safe because calls that must not be repeated use the agent, see `_agent.provider`.
     """
     for name, method in list(vars(provider).items()):
         if name.startswith("_"):
@@ -53,7 +53,7 @@ def _listing(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
 
 @contextmanager
 def converted() -> Iterator[None]:
-    """Context that raises ProviderUnavailableError in place of AmbiguousError."""
+    """Context that raises ProviderUnavailableError instead of AmbiguousError."""
     try:
         yield
     except AmbiguousError as error:

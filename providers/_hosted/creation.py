@@ -1,4 +1,4 @@
-"""Creates a sandbox at most once: after an unclear attempt, finds its sandbox by the attempt's key."""
+"""Creates a sandbox at most once: after an ambiguous failure, it finds the sandbox by the attempt's key."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,12 +15,12 @@ __all__ = ["Creations"]
 _Find = Callable[[], Awaitable[Sequence[str]]]
 
 _LOOKS = (0.0, 0.2, 0.4, 0.8)
-"""Seconds before each lookup: listings may show a new sandbox with a delay."""
+"""Delay (s) before each lookup, because listings may show a new sandbox late."""
 _SEARCH_SECONDS = 1.8
 _RETRY_SECONDS = 2.0
 """How long (s) cleaning up after earlier attempts may delay a creation."""
 _LATE_SECONDS = 12.0
-"""Seconds after which the vendor no longer carries out a call whose answer was lost."""
+"""After this time (s) the vendor no longer carries out a call whose response was lost."""
 _SETTLE_SECONDS = 15.0
 _PAUSE = 0.5
 _AT_ONCE = 8
@@ -28,7 +28,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Leftover:
-    """A possible leftover: `find` lists its ids; from the time `known` on an empty list is final."""
+    """A possible leftover. `find` lists its ids; after the time `known`, an empty list is final."""
 
     find: _Find
     known: float
@@ -40,7 +40,7 @@ class Creations:
     def __init__(self, delete: Callable[[str], Awaitable[None]], *, provider: str) -> None:
         self._delete, self._provider = delete, provider
         self._left: dict[str, _Leftover] = {}
-        """Leftovers by the name that error messages use; `settle` empties it."""
+        """Leftovers by their name in error messages; `settle` removes them."""
         self._why: SandboxError | None = None
         self._retrying = False
 
@@ -48,13 +48,13 @@ class Creations:
         """Create a sandbox and return its id; a failed or cancelled creation leaves none behind.
 
         `create` stores a key of this attempt with the sandbox and must end within its own deadline;
-        `find` lists the ids that carry the key. After an AmbiguousError the first sandbox found is
-        used and any other is deleted. If none is found, the vendor may still carry out the call: each
-        later creation and `settle` look for it again, and ProviderUnavailableError is raised, whose
-        message names `left`, such as "a sandbox named 'x'".
+        `find` lists the ids with this key. After an AmbiguousError, the first sandbox found is used and
+        any other is deleted. If none is found, the vendor may still carry out the call: this raises
+        ProviderUnavailableError, whose message names `left`, such as "a sandbox named 'x'", and each
+        later creation, as well as `settle`, searches again.
         """
         await self._retry()
-        # Shielded: the vendor would carry out a cancelled call, and its id would be lost.
+        # Shielded, because the vendor would carry out a cancelled call, and the id would be lost.
         sandbox_id = ""
         with anyio.CancelScope(shield=True):
             try:
@@ -72,8 +72,8 @@ class Creations:
     async def preparing(self, sandbox_id: str) -> AsyncIterator[None]:
         """Context for preparing a new sandbox: an error in it deletes the sandbox.
 
-        Raises ProviderUnavailableError, which is retryable, in place of OutcomeUnknownError: the
-        deletion undoes whatever the command did.
+        Raises ProviderUnavailableError, which is retryable, instead of OutcomeUnknownError, because the
+        deletion undoes the effects of any command.
         """
         try:
             yield
@@ -102,9 +102,9 @@ class Creations:
                 self._left[f"sandbox {sandbox_id!r}"] = _Leftover(find, anyio.current_time())
 
     async def settle(self) -> None:
-        """Remove all leftovers; this returns at once when there are none.
+        """Remove all leftovers; return at once if there are none.
 
-        Raises ProviderUnavailableError that names those that could not be removed.
+        Raises ProviderUnavailableError, which names those that could not be removed.
         """
         with anyio.CancelScope(shield=True), anyio.move_on_after(_SETTLE_SECONDS):
             while self._left:

@@ -1,4 +1,4 @@
-"""Time limits for all calls to a vendor, because a vendor's own are long or missing."""
+"""Time limits for all vendor calls, because the vendors' own limits are long or missing."""
 
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -12,17 +12,20 @@ __all__ = ["LAST_LOOK", "SILENCE", "bounded"]
 _T = TypeVar("_T")
 
 SILENCE = 8.0
-"""Seconds of silence after which the peer counts as gone, both on a running command's stream and for
-a call that the vendor answers at once. A provider's own `timeout` is for slow calls; a `timeout`
-shorter than this applies to all calls."""
+"""After this time (s) of silence the vendor counts as gone, both on a running command's stream and in a
+call that is normally fast. A provider's own `timeout` is for slow calls; if it is shorter than this, it
+applies to all calls."""
 LAST_LOOK = 2.0
-"""Seconds for each follow-up call that is made after such a silence."""
+"""Time limit (s) of each follow-up call after such a silence."""
 
 
 async def bounded(
     call: Awaitable[_T], seconds: float, *, provider: str, what: str, sandbox_id: str | None = None
 ) -> _T:
-    """Await a call and return its result; raise SilenceError after `seconds`."""
+    """Await a call and return its result; raise SilenceError after `seconds`.
+
+    `what` is the call as a verb phrase, for the message.
+    """
     with anyio.move_on_after(seconds):
         return await call
     raise SilenceError(

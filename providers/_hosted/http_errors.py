@@ -1,4 +1,4 @@
-"""Reads how long an HTTP error response asks to wait."""
+"""Reads the delay that an HTTP error response requests."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ __all__ = ["retry_after"]
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the delay (s) that the Retry-After headers ask for, or None.
+    """Return the delay (s) in the Retry-After headers, or None.
 
     A date is compared with the server's own clock. Some rate limiters append their name, as in
     `retry-after-sandbox-create`; the longest delay is returned. `headers` has lower-case names.
     """
-    asked = (
+    delays = (
         _seconds(text.strip(), headers)
         for name, text in headers.items()
         if name == "retry-after" or name.startswith("retry-after-")
     )
-    return max((seconds for seconds in asked if seconds is not None), default=None)
+    return max((seconds for seconds in delays if seconds is not None), default=None)
 
 
 def _seconds(text: str, headers: Mapping[str, str]) -> float | None:

@@ -1,9 +1,9 @@
-"""Installs the agent in a sandbox: one shell command finds it or reads it from stdin.
+"""Installs the agent in a sandbox: one shell command finds the binary, or reads it from stdin.
 
-To save round trips, the first data for the agent are an argument of the command where the image
-probably has the agent, or where the vendor takes the binary by a request beside the command. Elsewhere
-the binary and the first data are sent right after the command, without waiting for output. If the guess
-was wrong, the command is run again.
+This saves round trips. The first data for the agent are an argument of the command if the image probably
+has the agent, or if a concurrent upload brings the binary. Otherwise the binary and the first data are
+sent right after the command, without waiting for output. If the assumption about the sandbox was wrong,
+the command is run again.
 """
 
 import base64
@@ -22,19 +22,19 @@ __all__ = [
     "Found",
     "NoAgentError",
     "WantsError",
+    "after_preamble",
     "baked_name",
     "command",
     "data_of",
-    "lead",
     "packed",
     "upload_path",
     "version",
 ]
 
 PRESENT = ""
-"""The guess that the sandbox already has the agent."""
+"""The assumption that the sandbox already has the agent."""
 LIKELY = "amd64"
-"""The default guess: the sandbox has this architecture and lacks the agent."""
+"""The default assumption: the sandbox has this architecture and lacks the agent."""
 
 _MARK = b"\x1esandboxkit "
 _END = b"\x1e"
@@ -43,11 +43,10 @@ _PADDING = bytes(16 << 10)
 """Padding after the agent binary: the `head` of some images consumes more than it outputs."""
 
 # Arguments: the socket; "start", "strict", "find" or "put"; the agent's name and size for each
-# architecture; a folder to make world-writable, or ""; the architecture of the agent that is given, or "";
-# the file that another request writes it to, or "" where it is on stdin; the first data for the agent in
-# base64, or "" where stdin has them; the agent's flags. The data are passed on as a variable, which no other
-# process can read: a command line is public. The script's messages are between marks and may follow output
-# of the image.
+# architecture; a folder to make world-writable, or ""; the architecture of the supplied agent, or ""; the
+# file to which another request writes it, or "" if it is on stdin; the first data for the agent in base64,
+# or "" if they are on stdin; the agent's flags. The data become a variable, which other processes cannot
+# read, unlike a command line. The script's messages are between marks and may follow output of the image.
 _SCRIPT = r"""
 say() { printf '\036sandboxkit %s\036' "$*"; }
 socket=$1 verb=$2
@@ -60,7 +59,7 @@ common=$7 given=$8 file=$9
 case $given in amd64) comes=$4 ;; arm64) comes=$6 ;; *) comes=0 ;; esac
 [ -z "${10}" ] || export SANDBOXKIT_FIRST="${10}"
 shift 10
-take() { # outputs the agent that is given, compressed; fails if its file does not come
+take() { # outputs the supplied agent, compressed; fails if its file does not arrive
   [ -n "$file" ] || { head -c "$comes"; return; }
   polls=0
   until [ -O "$file" ] && [ "$(wc -c <"$file")" -ge "$comes" ]; do
@@ -71,12 +70,14 @@ take() { # outputs the agent that is given, compressed; fails if its file does n
   cat "$file"; rm -f "$file"
 }
 if [ "$verb" = strict ]; then
-  [ "$(id -u)" = 0 ] || { say "fails profile='strict' needs root: the vendor runs programs as user $(id -u)"; exit 69; }
+  [ "$(id -u)" = 0 ] || {
+    say "fails profile='strict' needs root: the vendor runs programs as user $(id -u)"; exit 69;
+  }
   command -v find >/dev/null || { say "fails profile='strict' needs find in the image"; exit 69; }
   # The root's own file system; a folder with the sticky bit is meant for everybody.
   writable() { find / -xdev -perm -0002 \( -type f -o -type d ! -perm -1000 \) "$@" 2>/dev/null; }
   writable -exec chmod o-w {} + >/dev/null
-  left=$(writable | head -n 1) # what went meanwhile is no failure
+  left=$(writable | head -n 1) # files that vanished meanwhile are no failure
   [ -z "$left" ] || { say "fails profile='strict': everybody may write $left"; exit 69; }
   if [ -n "$common" ]; then
     mkdir -p "$common" && chmod 1777 "$common" || { say "fails $common cannot be made"; exit 69; }
@@ -84,10 +85,10 @@ if [ "$verb" = strict ]; then
   verb=start
 fi
 { read -r boot </proc/sys/kernel/random/boot_id; read -r stat </proc/1/stat; } 2>/dev/null
-nth() { shift 19; printf %s "$1"; } # the 22nd field: the two before the last bracket are gone
+nth() { shift 19; printf %s "$1"; } # field 22, the start time: ${stat##*) } removed the first two
 say "machine $boot/$(nth ${stat##*) })"
 for folder in /usr/local/bin "$HOME" /dev/shm; do
-  [ "$verb$folder" = put/dev/shm ] && continue # what is in memory is in no image
+  [ "$verb$folder" = put/dev/shm ] && continue # files in memory do not get into an image
   agent=$folder/$name
   if [ -f "$agent" ] && [ -O "$agent" ] && [ -x "$agent" ]; then
     [ "$verb" = find ] && exec "$agent" link -socket="$socket"
@@ -119,9 +120,9 @@ exit 69
 
 
 class NoAgentError(Exception):
-    """No agent answers in a sandbox that runs programs.
+    """A sandbox runs programs but has no usable agent.
 
-    `machine` identifies this run of the sandbox; None when there was no output at all.
+    `machine` identifies this run of the sandbox; None if there was no output.
     """
 
     def __init__(self, message: str, machine: str | None = None) -> None:
@@ -141,9 +142,9 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def baked_name(arch: str | None = None) -> str:
-    """The file name under which a template or an image may hold this version's agent.
+    """Return the file name in /usr/local/bin under which an image may contain this version's agent.
 
-    It lies in /usr/local/bin, and is the file at `binary.path(arch)`, uncompressed.
+    The content is that of `binary.path(arch)`, uncompressed.
     """
     return f"sandboxkit-agent-{hashlib.sha256(binary.path(arch).read_bytes()).hexdigest()[:12]}"
 
@@ -156,18 +157,18 @@ def version() -> str:
 
 @cache
 def data_of(arch: str) -> bytes:
-    """Return what the program that starts the agent reads first: the agent for `arch`, or b"" for PRESENT."""
+    """Return the data that the start command reads first: the agent for `arch`, or b"" for PRESENT."""
     return b"" if arch == PRESENT else packed(arch) + _PADDING
 
 
 @cache
 def packed(arch: str) -> bytes:
-    """Return the compressed agent, which a request beside the command may write to `upload_path(arch)`."""
+    """Return the compressed agent, which a concurrent upload may write to `upload_path(arch, ...)`."""
     return binary.packed(arch).read_bytes()
 
 
 def upload_path(arch: str, sandbox_id: str) -> str:
-    """Return the file that `command(upload=...)` waits for; nobody can have prepared one of this name."""
+    """Return the path of the file for which `command(upload=...)` waits; no image can contain it."""
     return f"/tmp/.{baked_name(arch)}-{sandbox_id}.gz"
 
 
@@ -176,27 +177,26 @@ def command(
     verb: str,
     flags: Sequence[str] = (),
     *,
-    guess: str = PRESENT,
+    assumed: str = PRESENT,
     common: str = "",
     upload: str = "",
     first: bytes = b"",
 ) -> tuple[str, ...]:
     """Return the shell command whose stdin and stdout become the agent's.
 
-    "start" starts an agent with `flags` unless one listens. "strict" first removes world write
-    permission in the image and makes `common`, a root-owned folder with mode 1777. Both read
-    `data_of(guess)` from stdin, as does "put", which stores the agent in the image and exits; with
-    `upload` they wait for that file, which another request writes, and remove it. "find" connects to a
-    running agent. `first` is given to an agent that is started before the data on stdin; the guess must
-    be PRESENT, or there must be an `upload`.
+    The verb "start" starts an agent with `flags` unless one listens. "strict" first removes world write
+    permission in the image and makes `common`, a root-owned folder with mode 1777. "put" stores the agent
+    in the image and exits. These three read `data_of(assumed)` from stdin; with `upload` they wait instead
+    for that file, which another request writes, and remove it. "find" connects to a running agent. A new
+    agent receives `first` before the data on stdin; this needs `assumed` to be PRESENT, or an `upload`.
     """
     given = base64.b64encode(first).decode()
-    words = (socket, verb, *_names(), common, guess, upload, given, *flags)
+    words = (socket, verb, *_names(), common, assumed, upload, given, *flags)
     return ("sh", "-c", _SCRIPT, "sh", *words)
 
 
 class WantsError(Exception):
-    """The guess was wrong: the machine has no agent for it, or one of another architecture."""
+    """The assumption was wrong: the sandbox lacks the agent, and its architecture is `arch`."""
 
     def __init__(self, arch: str) -> None:
         super().__init__(f"it has no agent for {arch}")
@@ -206,31 +206,31 @@ class WantsError(Exception):
 class Found(ByteStream):
     """The stream to an agent, without the output that precedes the agent's own.
 
-    `lead`, or else the first `receive`, consumes that output. When it fails, `receive` raises
+    `read_preamble`, or else the first `receive`, consumes that output. If it fails, `receive` raises
     BrokenResourceError and `failure` has the reason. `first` is sent before any other data.
     """
 
     def __init__(self, stream: ByteStream, first: bytes = b"") -> None:
         self.machine = ""
-        self.had = False
+        self.had_agent = False
         """Whether the sandbox already had the agent."""
         self.failure: NoAgentError | WantsError | None = None
         self.is_over = False
-        """Whether `failure` is the last word: no agent was given any data, and none will be."""
+        """Whether `failure` is final: no agent received any data, and none will."""
         self._stream, self._first, self._rest = stream, first, bytearray()
-        self._led = False
+        self._at_agent = False
 
-    async def lead(self) -> None:
+    async def read_preamble(self) -> None:
         """Read up to the agent's first byte. Raises NoAgentError, WantsError or one of BROKEN."""
         try:
-            while not self._led:
+            while not self._at_agent:
                 verb, rest = await self.word()
                 if verb == "machine":
                     self.machine = rest
                 elif verb == "had":
-                    self.had = True
+                    self.had_agent = True
                 elif verb in ("agent", "put"):
-                    self._led = True
+                    self._at_agent = True
                 elif verb == "wants":
                     self.is_over = True
                     raise WantsError(rest)
@@ -264,14 +264,14 @@ class Found(ByteStream):
 
     @property
     def noise(self) -> str:
-        """The last output outside of marks, and the last of stderr."""
+        """The end of the output outside of marks, and the end of stderr."""
         text: bytes = getattr(self._stream, "diagnostics", b"")
         return (bytes(self._rest[-500:]) + text[-500:]).decode(errors="replace").strip()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        if not self._led:
+        if not self._at_agent:
             try:
-                await self.lead()
+                await self.read_preamble()
             except (NoAgentError, WantsError) as error:
                 raise anyio.BrokenResourceError from error
         if self._rest:
@@ -291,14 +291,14 @@ class Found(ByteStream):
         await self._stream.aclose()
 
 
-async def lead(stream: ByteStream) -> Found:
-    """Read up to the agent's first byte and return the stream from there on.
+async def after_preamble(stream: ByteStream) -> Found:
+    """Read the output before the agent's first byte, and return the stream that begins with this byte.
 
-    The stream is closed on failure. Raises what `Found.lead` raises.
+    The stream is closed on failure. Raises what `Found.read_preamble` raises.
     """
     found = Found(stream)
     try:
-        await found.lead()
+        await found.read_preamble()
     except BaseException:
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(stream)

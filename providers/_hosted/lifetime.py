@@ -1,4 +1,4 @@
-"""Lifetimes as vendors take them: whole seconds with an end, renewed where there is none."""
+"""Vendors need finite lifetimes in whole seconds: this rounds them, and renews unlimited ones."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -10,11 +10,11 @@ from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundE
 __all__ = ["LEASE", "keep_renewed", "whole_seconds"]
 
 LEASE = 900
-"""Length of a lease in seconds: a sandbox without a lifetime is renewed by this much."""
+"""Length of a lease (s): a sandbox without a lifetime gets this lifetime, and is renewed regularly."""
 
 
 def whole_seconds(lifetime: float | None, *, provider: str, maximum: int) -> int:
-    """Round a lifetime up to whole seconds; None gives one lease.
+    """Round a lifetime (s) up to whole seconds; None gives one lease.
 
     Raises ConfigurationError above the vendor's `maximum`.
     """

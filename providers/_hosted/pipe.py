@@ -9,10 +9,10 @@ __all__ = ["BytePipe"]
 
 
 class BytePipe:
-    """One task puts bytes and another takes them; any task may close it."""
+    """A byte queue: one task puts bytes and another takes them; any task may close it."""
 
     def __init__(self, limit: int) -> None:
-        """`put` waits while `limit` bytes or more are held."""
+        """`put` waits while `limit` bytes or more are queued."""
         self._limit = limit
         self._held: deque[bytes | memoryview] = deque()
         self._size = 0
@@ -48,7 +48,7 @@ class BytePipe:
         return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
 
     def close(self) -> None:
-        """Refuse further `put`s; bytes already held can still be taken. Idempotent."""
+        """Refuse further `put` calls; queued bytes can still be taken. Idempotent."""
         self.closed = True
         self._changed.set()
 

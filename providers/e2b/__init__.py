@@ -1,4 +1,4 @@
-"""Sandboxes at E2B, through its own SDK: each is a small virtual machine made from a template."""
+"""Sandboxes at E2B, through E2B's SDK: each is a small virtual machine made from a template."""
 
 from sandboxkit.providers.e2b._provider import E2BProvider
 

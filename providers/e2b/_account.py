@@ -1,4 +1,4 @@
-"""Calls E2B's control API with one client, a time limit per call, and sandboxkit's errors."""
+"""Calls E2B's control API with one client and a time limit per call, and raises sandboxkit's errors."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -29,11 +29,11 @@ class E2BAccount:
         self.timeout = timeout
         """Time limit (s) of a call."""
         self.streams: bool | None = None
-        """Whether streamed input reaches sandboxes, by the last probe; None: not known."""
+        """Whether streamed input reaches sandboxes, according to the last probe; None if unknown."""
         self._client: AsyncApiClient | None = None
 
     def check(self) -> None:
-        """Raise ConfigurationError when no call could succeed."""
+        """Raise ConfigurationError if the key or an address is missing or malformed."""
         key = self._key()
         if not key:
             raise ConfigurationError(
@@ -60,7 +60,10 @@ class E2BAccount:
             )
 
     def config(self, sandbox_headers: dict[str, str] | None = None) -> ConnectionConfig:
-        """Return the SDK's configuration for E2B, or with `sandbox_headers` for one sandbox."""
+        """Return the SDK's configuration for E2B, or with `sandbox_headers` for one sandbox.
+
+        Raises ConfigurationError, as `check` does.
+        """
         self.check()
         return ConnectionConfig(
             api_key=self._key(),
@@ -83,23 +86,24 @@ class E2BAccount:
     ) -> Response[Any]:
         """Call a generated endpoint function and return its successful response.
 
-        The response must have a body, or with `done` none. A `slow` call may take the whole
-        `timeout`. Raises sandboxkit's errors, AmbiguousError if E2B may have carried out the call.
+        The response must have a body, or with `done` must have none. A `slow` call may take the whole
+        `timeout`, others 8 s. `what` is the call as a verb phrase, for messages. Raises sandboxkit's errors,
+        AmbiguousError if E2B may have carried out the call.
         """
         if self._client is None:
             self._client = get_api_client(self.config())
             self._client.get_async_httpx_client().event_hooks["response"].append(_raise_status)
         try:
-            answer = await bounded(
+            response = await bounded(
                 endpoint(*path, client=self._client, **arguments),
                 self.timeout if slow else min(self.timeout, SILENCE),
                 provider=NAME,
                 what=what,
                 sandbox_id=sandbox_id,
             )
-            if bool(answer.content) if done else answer.parsed is None:
-                raise ValueError(f"{answer.status_code} with {len(answer.content)} bytes")
-            return answer
+            if bool(response.content) if done else response.parsed is None:
+                raise ValueError(f"{response.status_code} with {len(response.content)} bytes")
+            return response
         except _StatusError as error:
             raise of_api(
                 error.response.status_code,
@@ -131,7 +135,7 @@ class E2BAccount:
 
 
 class _StatusError(Exception):
-    """An error response, raised before the SDK drops its headers or fails to parse it."""
+    """An HTTP error response, raised before the SDK drops its headers or fails to parse it."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(response.status_code)

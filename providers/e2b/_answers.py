@@ -27,14 +27,14 @@ KEY_VARIABLE = "E2B_API_KEY"
 
 
 class NoRouteError(ConfigurationError):
-    """The server lacks the route: it runs an older version of E2B, or is not an E2B server."""
+    """The server does not have the route: it runs an older version of E2B, or is not an E2B server."""
 
 
 _SHOWN = 500
 """How many characters of a response an error message quotes."""
 _NOT_STARTED = "error starting process"
 _OURS = "E2B's"
-"""A response in E2B's own form, not that of a proxy in between."""
+"""The code of a response that E2B itself sent, not a proxy in between."""
 
 _REFUSED = (
     ErrorRule((401,), AuthenticationError, f"check {KEY_VARIABLE}"),
@@ -69,7 +69,7 @@ _API = (
     ErrorRule((408, 425), AmbiguousError, "try again"),
     ErrorRule((409,), ProviderUnavailableError, "try again", needed={_OURS}),
     ErrorRule(range(400, 500), ConfigurationError, needed={_OURS}),
-    # The sender cannot have carried out the call.
+    # These statuses prove that the call was not carried out.
     ErrorRule(range(500), ProviderUnavailableError, "check E2B_API_URL and any proxy"),
     ErrorRule((503,), ProviderUnavailableError, "try again"),
     ErrorRule((), AmbiguousError, "try again"),
@@ -111,10 +111,10 @@ def of_api(
     template: str | None = None,
     sandbox_id: str | None = None,
 ) -> SandboxError:
-    """Return the error for an error response of the control API.
+    """Return sandboxkit's error for an error response of the control API.
 
-    `template` is the template of a creation, `sandbox_id` the sandbox that the call concerned. The
-    error is an AmbiguousError if E2B may have carried out the call.
+    `what` is the call as a verb phrase, `template` the template of a creation, `sandbox_id` the sandbox
+    of the call. The error is an AmbiguousError if E2B may have carried out the call.
     """
     failure = _failure(status, headers, body, what, sandbox_id)
     codes = failure.codes if template is None else failure.codes | {"template"}
@@ -124,14 +124,14 @@ def of_api(
 def of_proxy(
     status: int, headers: Mapping[str, str], body: bytes, *, what: str, sandbox_id: str
 ) -> SandboxError:
-    """Return the error for a response of a proxy in front of a sandbox's daemon."""
+    """Return sandboxkit's error for an error response of a proxy in front of a sandbox's daemon."""
     return apply_rules(_failure(status, headers, body, what, sandbox_id), _PROXY)
 
 
 def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxError:
-    """Return the error for an error of a sandbox's daemon, or for its missing response."""
+    """Return sandboxkit's error for an error of a sandbox's daemon, or for its missing response."""
     message = _shown(error.message.encode(errors="replace"))
-    if error.message.startswith(_NOT_STARTED):  # followed by all of the command line
+    if error.message.startswith(_NOT_STARTED):  # followed by the whole command line
         message = f"{_NOT_STARTED}: {_shown(error.message.rsplit(': ', 1)[-1].encode())}"
     text = f"e2b could not {what}: {message or error.code.value}"
     codes = {error.code, *type(error.__cause__).__mro__}
@@ -149,10 +149,10 @@ def _failure(
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the delay (s) that Retry-After asks for, or until E2B's rate limit resets."""
-    asked = retry_after(headers)
-    if asked is not None:
-        return asked
+    """Return the delay (s) in Retry-After, or else until E2B's rate limit resets; None without either."""
+    delay = retry_after(headers)
+    if delay is not None:
+        return delay
     reset = headers.get("ratelimit-reset", "").strip()
     return float(reset) if reset.isascii() and reset.isdecimal() and len(reset) < 7 else None
 
@@ -162,7 +162,7 @@ def _shown(data: bytes) -> str:
 
 
 def _message(body: bytes) -> tuple[str | None, str]:
-    """Return E2B's message and error code; the message is None if the response is not E2B's."""
+    """Return the message and error code of a response; the message is None if E2B did not send it."""
     try:
         reply = loads(body)
     except (ValueError, RecursionError):

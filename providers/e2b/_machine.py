@@ -1,7 +1,7 @@
 """Runs programs in one sandbox by E2B's process service, with the SDK's generated client.
 
-A process is selected only by the pid in its first event, not by a tag: the daemon's search for a
-tag stops at the first process that has a different one.
+Requests select a process by the pid in its first event, not by a tag, because the daemon's search for a
+tag stops at the first process with a different tag.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from sandboxkit.providers._hosted.deadline import LAST_LOOK, SILENCE, bounded
 from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import NAME, of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version
-from sandboxkit.providers.e2b._wire import AnsweredError, process_client, upload
+from sandboxkit.providers.e2b._wire import ProxyResponseError, process_client, upload
 
 __all__ = ["KEEP_ALIVE", "USER", "Events", "Machine"]
 
 Events = AsyncGenerator[pb.StartResponse, None]
 
 USER = "root"
-"""The user that our own programs run as."""
+"""The user as which sandboxkit's own programs run."""
 KEEP_ALIVE = 50
-"""Seconds between keepalives on an idle stream; the SDK uses the same. E2B's edge drops a stream that
-is idle for 610 s, and proxies in front of it may do so earlier."""
+"""Seconds between keepalives on an idle stream, as in the SDK. E2B's edge drops a stream that is idle for
+610 s, and proxies in front of it may drop it earlier."""
 _PORT = "49983"
 _KILL = pb.Signal.SIGKILL
 
 
 class Machine:
-    """A running sandbox."""
+    """A client of one running sandbox's daemon."""
 
     def __init__(
         self,
@@ -48,7 +48,10 @@ class Machine:
         token: str | Unset | None,
         version: str,
     ) -> None:
-        """`version` is the daemon's; raises ConfigurationError if it is too old."""
+        """`domain` and `token` are E2B's values for the sandbox, `version` that of its daemon.
+
+        Raises ConfigurationError if the daemon is too old.
+        """
         check_version(version, sandbox_id)
         self.id = sandbox_id
         headers = {"E2b-Sandbox-Id": sandbox_id, "E2b-Sandbox-Port": _PORT}
@@ -59,21 +62,21 @@ class Machine:
         self._url = config.get_sandbox_url(sandbox_id, self._domain)
         self._client = process_client(self._url, config)
         self.is_deleted = False
-        """Whether the sandbox is being deleted, so that no request need end its programs."""
+        """Whether the sandbox is being deleted, which ends its programs without further requests."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._account = account
-        self.answer = min(SILENCE, account.timeout)
+        self.response_seconds = min(SILENCE, account.timeout)
         """How long (s) the daemon may take to respond."""
-        self.look = min(LAST_LOOK, account.timeout)
-        """How long (s) the daemon may take for a follow-up call after that."""
+        self.follow_up_seconds = min(LAST_LOOK, account.timeout)
+        """How long (s) the daemon may take for a follow-up call after a silence."""
 
     def host(self, port: int) -> str:
-        """Return the name by which E2B's proxy leads to a port of the sandbox."""
+        """Return the host name under which E2B's proxy forwards to a port of the sandbox."""
         return self._config.get_host(self.id, self._domain, port)
 
     @property
     def streams(self) -> bool | None:
-        """Whether streamed input reaches programs; None: not known."""
+        """Whether streamed input reaches programs; None if unknown. All sandboxes of the account share it."""
         return self._account.streams
 
     @streams.setter
@@ -81,9 +84,9 @@ class Machine:
         self._account.streams = streams
 
     def start(self, argv: tuple[str, ...]) -> Events:
-        """Start a program as root with a stdin, and return its events.
+        """Start a program as root with an open stdin, and return its events.
 
-        The program keeps running when the events are no longer read.
+        The program keeps running if the events are no longer read.
         """
         program = pb.ProcessConfig(cmd=argv[0], args=list(argv[1:]), cwd="/")
         headers = {
@@ -91,7 +94,7 @@ class Machine:
             "Authorization": "Basic " + base64.b64encode(f"{USER}:".encode()).decode(),
         }
         request = pb.StartRequest(process=program, stdin=True)
-        # No deadline: when one passes, the daemon kills the program.
+        # No deadline, because the daemon kills the program when one passes.
         return cast(Events, self._client.start(request, headers=headers, timeout_ms=None))
 
     async def stream(self, pid: int, pieces: AsyncIterator[bytes]) -> None:
@@ -102,7 +105,7 @@ class Machine:
         await self._client.stream_input(_requests(pid, pieces), timeout_ms=None)
 
     async def write(self, pid: int, data: bytes) -> None:
-        """Write to a program's stdin; returns once the program has room for the data."""
+        """Write to a program's stdin; return once the data is in its pipe."""
         await self._client.send_input(
             pb.SendInputRequest(process=_selected(pid), input=_piped(data))
         )
@@ -116,9 +119,10 @@ class Machine:
         await self._client.send_signal(pb.SendSignalRequest(process=_selected(pid), signal=_KILL))
 
     async def upload(self, path: str, data: bytes) -> int:
-        """Write a file as root by one request; return the status of the response.
+        """Write a file as root by one request; return the HTTP status of the response.
 
-        Raises ProviderUnavailableError without one, AmbiguousError if the daemon may have the file.
+        Without a response, raises AmbiguousError if the daemon may have received the file, else
+        ProviderUnavailableError.
         """
         what = "upload a file"
         try:
@@ -143,18 +147,18 @@ class Machine:
     def translated(self, error: ConnectError, what: str) -> SandboxError:
         """Convert an error of the daemon, or of a proxy in front of it, to sandboxkit's error."""
         cause = error.__cause__
-        if isinstance(cause, AnsweredError):
+        if isinstance(cause, ProxyResponseError):
             return of_proxy(cause.status, cause.headers, cause.body, what=what, sandbox_id=self.id)
         return of_daemon(error, what=what, sandbox_id=self.id)
 
     def leave(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Run the end of a program in the background; the caller need not wait for it."""
+        """Run `ending`, which ends a program, in the background; `aclose` waits for it."""
         task = asyncio.create_task(ending)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def aclose(self, *, ended: bool = False) -> None:
-        """Wait until all programs have ended; if the sandbox itself has `ended`, cancel these waits."""
+        """Wait for the coroutines passed to `leave`; if the sandbox has `ended`, cancel them first."""
         if ended:
             for task in self._leaving:
                 task.cancel()

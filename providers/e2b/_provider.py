@@ -1,4 +1,4 @@
-"""The e2b provider: creates, lists and deletes sandboxes; the agent in each does the rest."""
+"""The e2b provider: creates, lists and deletes sandboxes; the agent in each sandbox does the rest."""
 
 import re
 import secrets
@@ -55,17 +55,17 @@ _DEFAULT_TEMPLATE = "base"
 _ID = re.compile(r"[a-z0-9]{1,64}")
 _PAGE = 100
 _UNCLEAR = (502, 503, 504)
-"""Statuses of a proxy that may have passed the request on."""
+"""HTTP statuses of a proxy that may have forwarded the request."""
 _USER = "user"
-"""The user that E2B runs commands as by default."""
+"""The user as which E2B runs commands by default."""
 
 
 @dataclass(eq=False)
 class E2BInstance(HostedInstance):
     machine: Machine | None = None
-    """The connection data for the sandbox's daemon, once they are known."""
+    """The client of the sandbox's daemon; None until its connection data are known."""
     traffic_token: str | None = None
-    """The token for requests to public ports; only the answer to the creation has it."""
+    """The token for requests to public ports; only the response to the creation contains it."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -76,7 +76,7 @@ class E2BInstance(HostedInstance):
 
 @public
 class E2BProvider(SnapshotProvider[E2BInstance]):
-    """Sandboxes of the account that E2B_API_KEY belongs to; an image is a template's name or id."""
+    """Sandboxes of the account of E2B_API_KEY. A spec's image is the name or id of an E2B template."""
 
     name: ClassVar[str] = NAME
     native_egress: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         self._account = E2BAccount(api_key, timeout)
         self._takes_uploads = True
         self._second_version = True
-        """Whether to create by version 2 of the API, which servers other than E2B's may lack."""
+        """Whether to create with version 2 of the API, which servers other than E2B's may lack."""
         self._creations = Creations(self.delete, provider=NAME)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -110,7 +110,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
     async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
         self._check_snapshot_id(spec)
         if spec.snapshot is not None:
-            first = None  # it follows after the check below
+            first = None  # `exec` sends it, after the check below
         sandbox_id = await self._bare(spec)
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
@@ -252,8 +252,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             )
             if not answer.content.lstrip().startswith(b"["):  # the SDK takes {} for an empty list
                 raise ProviderUnavailableError(
-                    "the server that answered the request to list sandboxes does not speak E2B's protocol; "
-                    "check "
+                    "the response to the request to list sandboxes does not follow E2B's protocol; check "
                     "E2B_API_URL and any proxy",
                     provider=NAME,
                 )
@@ -270,7 +269,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     async def delete(self, sandbox_id: str) -> None:
         async with self._deletion(sandbox_id) as instance:
-            # Streams that end in order leave their connections to the next start.
+            # Streams that are closed properly leave reusable connections for the next start.
             if instance.machine is not None:
                 instance.machine.is_deleted = True
             await instance.disconnect()
@@ -309,7 +308,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             raise
 
     def _can_upload(self) -> bool:
-        # A probe of streamed input runs a program twice, and both would wait for the file.
+        # A probe of streamed input may run a program twice, and both would wait for the file.
         return self._account.streams is True and super()._can_upload()
 
     async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
@@ -317,7 +316,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             status = await (await self._machine(sandbox_id)).upload(path, data)
         if status in _UNCLEAR:
             raise AmbiguousError(
-                f"e2b answered the upload of a file with {status}",
+                f"e2b responded to the upload of a file with {status}",
                 provider=NAME,
                 sandbox_id=sandbox_id,
             )

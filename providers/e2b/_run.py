@@ -1,4 +1,4 @@
-"""Runs a program in a sandbox, after a probe of whether streamed input reaches it."""
+"""Runs a program in a sandbox; the first one also probes whether streamed input reaches programs."""
 
 import anyio
 
@@ -8,24 +8,24 @@ from sandboxkit.providers.e2b._stream import E2BProgram, is_refusal
 __all__ = ["run"]
 
 _PROBE = ("/bin/sh", "-c", 'read -r line && echo && exec "$@"', "sh")
-"""A shell that outputs one byte when the first line of its input arrives, then execs the program."""
+"""A shell command that outputs one byte when its first input line arrives, then execs the program."""
 _PROBE_SECONDS = 4.0
 
 
 async def run(machine: Machine, argv: tuple[str, ...]) -> E2BProgram:
     """Start a program as root. Raises SandboxNotFoundError, ProviderUnavailableError and others.
 
-    A proxy may refuse calls with streamed input, or buffer such input until it is complete. The
-    first program is a probe for that; its result holds for later programs in all sandboxes.
+    A proxy may refuse calls with streamed input, or buffer such input until it is complete. The first
+    program probes for that; the result applies to later programs in all sandboxes.
     """
     if machine.streams is None:
         program = await _begun(machine, (*_PROBE, *argv), streamed=True)
         try:
-            answers = await _answers(program, min(_PROBE_SECONDS, machine.answer))
+            echoes = await _echoes(program, min(_PROBE_SECONDS, machine.response_seconds))
         except BaseException:
             await program.aclose()
             raise
-        if answers:
+        if echoes:
             machine.streams = True
             return program
         await program.aclose()
@@ -44,8 +44,11 @@ async def _begun(machine: Machine, argv: tuple[str, ...], *, streamed: bool) -> 
     return program
 
 
-async def _answers(program: E2BProgram, seconds: float) -> bool:
-    """Whether input reaches the probe; raises the error if the probe ended for another reason."""
+async def _echoes(program: E2BProgram, seconds: float) -> bool:
+    """Return whether input reaches the probe within `seconds`; raise the error of a probe that ended.
+
+    A refused input is not an error.
+    """
     with anyio.move_on_after(seconds):
         try:
             await program.send(b"\n")

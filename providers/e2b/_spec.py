@@ -1,4 +1,4 @@
-"""Checks which SandboxSpecs E2B can honour, and makes the metadata stored with a sandbox."""
+"""Checks whether E2B can honour a SandboxSpec, and makes the metadata stored with a sandbox."""
 
 import re
 from typing import Any
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_LIFETIME = 24 * 3600
-"""The limit (s) of E2B's larger plans; E2B itself enforces that of a smaller plan."""
+"""The limit (s) of E2B's larger plans; E2B itself enforces the limit of a smaller plan."""
 MARKER = "sandboxkit.e2b"
 KEY_TAG = "sandboxkit.create"
 UNSUPPORTED = {
@@ -38,9 +38,9 @@ UNSUPPORTED = {
     "mounts": "E2B's volumes cannot be mounted read-only, and not every account has them; build the data into a "
     "template, or upload it",
 }
-"""The fields that E2B cannot honour, each with the reason."""
+"""The SandboxSpec fields that E2B cannot honour, each with the reason."""
 _OLDEST = (0, 5, 2)
-"""The first version of the daemon that can close a command's stdin."""
+"""The first version of E2B's daemon that can close a command's stdin."""
 _EVERYTHING = "0.0.0.0/0"
 
 
@@ -73,13 +73,14 @@ def check_version(version: str, sandbox_id: str) -> None:
 
 
 def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
-    """Return the sandbox's metadata: its tags, the marker that it is ours, its snapshot, and the creation key."""
+    """Return the metadata to store with a sandbox: its tags, sandboxkit's marker, its snapshot, and `key`."""
     snapshot = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
     return {**spec.tags, **snapshot, MARKER: "1", KEY_TAG: key}
 
 
 def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:
-    """Return E2B's list of allowed servers for `Egress(native=True)`, and protect public ports by a token."""
+    """Return E2B's network settings: the allowed servers of `Egress(native=True)`, and whether public ports
+    need a token."""
     rules, token = spec.native_rules, False if spec.public_ports else UNSET
     if rules is None:
         return SandboxNetworkConfig(allow_public_traffic=token) if spec.public_ports else UNSET
@@ -92,14 +93,14 @@ def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:
 
 # Any: the SDK's class, or UNSET.
 def check_network(spec: SandboxSpec, stored: Any, sandbox_id: str) -> None:
-    """Raise ConfigurationError if the server did not store `native_rules`: it would let everything out."""
+    """Raise ConfigurationError if the server did not store `native_rules`, and so would allow everything."""
     names, networks = spec.native_rules or ((), ())
     denied = getattr(stored, "deny_out", UNSET) or []
     allowed = getattr(stored, "allow_out", UNSET) or []
     if _EVERYTHING not in denied or not set(allowed) <= {*names, *networks}:
         raise ConfigurationError(
-            "the server at E2B_API_URL did not store the list of Egress(native=True), which it may be too old "
-            "for: leave native=True out",
+            "the server at E2B_API_URL did not store the list of Egress(native=True); it may be too old for "
+            "it: leave native=True out",
             provider=NAME,
             sandbox_id=sandbox_id,
         )

@@ -1,9 +1,9 @@
 """A byte stream to the stdin and stdout of one program in a sandbox.
 
 Output arrives as events of the call that started the program. Input goes through one streaming call.
-If a proxy does not pass on streamed input, it goes through successive calls instead, each with all
-data gathered so far. Concurrent calls would be faster, but the daemon does not keep their order. The
-daemon also writes the input of such single calls to its log.
+If a proxy does not forward streamed input, it goes through successive calls instead, each with all data
+gathered so far. Concurrent calls would be faster, but the daemon does not keep their order. The daemon
+also writes the input of such single calls to its log.
 """
 
 import asyncio
@@ -20,55 +20,55 @@ from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError
 from sandboxkit.providers._hosted.pipe import BytePipe
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
-from sandboxkit.providers.e2b._wire import AnsweredError
+from sandboxkit.providers.e2b._wire import ProxyResponseError
 
 __all__ = ["E2BProgram", "is_refusal"]
 
 _PIECE = 256 << 10
-"""Bytes of input per message of a streaming call; the transport buffers up to 20 messages."""
+"""Maximum input (bytes) per message of a streaming call; the transport buffers up to 20 messages."""
 _CALL = 1 << 20
-"""Bytes of input per single call: a quarter of what servers of this protocol accept by default."""
+"""Maximum input (bytes) per single call: a quarter of the default limit of this protocol's servers."""
 _HELD = 1 << 20
-"""Bytes of output to buffer for the receiver; beyond them, back-pressure stops E2B and the program."""
+"""Output (bytes) that is buffered for the receiver before back-pressure stops E2B and the program."""
 _DIAGNOSTICS_BYTES = 2000
 _LINGER_SECONDS = 1.0
-"""How long E2B may take to report a program's end after its input has failed."""
+"""How long (s) E2B may take to report a program's end after its input has failed."""
 _FLUSH_SECONDS = 1.0
-"""How long a program may take to read the rest of its input and then exit."""
+"""How long (s) a program may take to read the rest of its input and then exit."""
 _WHAT = "start a program"
 
 
 class E2BProgram(ProgramStream):
-    """A program whose start has been requested; closing the stream ends the program."""
+    """The stream of a program whose start was requested; closing the stream ends the program."""
 
     def __init__(self, machine: Machine, events: Events, *, streamed: bool) -> None:
         self.diagnostics = b""
         """The last output on stderr, or else how the program ended."""
         self.refused: ConnectError | None = None
-        """The error with which sending input failed."""
+        """The error with which sending input failed; None if it did not fail."""
         self._machine, self._streamed = machine, streamed
         self._input, self._output = BytePipe(_CALL), BytePipe(_HELD)
         self._pid = 0
         self._decided = anyio.Event()
         self._ended = self._closed = False
-        self._asked: float | None = None
-        """When the first input was given (monotonic seconds)."""
-        self._answered = False
-        """Whether output has come since."""
+        self._first_input: float | None = None
+        """When the first input was sent (monotonic seconds)."""
+        self._has_output = False
+        """Whether output has arrived since then."""
         self._broken: ConnectError | None = None
         self._following = asyncio.create_task(self._follow(events))
         self._feeding: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Wait until the program runs; raise E2B's error, or SilenceError."""
-        with anyio.move_on_after(self._machine.answer):
+        """Wait until the program runs. Raises the translated error of E2B, and SilenceError."""
+        with anyio.move_on_after(self._machine.response_seconds):
             await self._decided.wait()
             if self._pid:
                 self._feeding = asyncio.create_task(self._feed())
                 return
             raise self.failure()
         raise SilenceError(
-            f"e2b did not {_WHAT} within {self._machine.answer:g} s; check the network",
+            f"e2b did not {_WHAT} within {self._machine.response_seconds:g} s; check the network",
             provider=NAME,
             sandbox_id=self._machine.id,
         )
@@ -79,7 +79,7 @@ class E2BProgram(ProgramStream):
             return self._machine.translated(self._broken, _WHAT)
         output = self.diagnostics.decode(errors="replace").strip()
         return AmbiguousError(
-            f"e2b could not {_WHAT}: {output or 'its answer ended at once'}",
+            f"e2b could not {_WHAT}: {output or 'its response ended at once'}",
             provider=NAME,
             sandbox_id=self._machine.id,
         )
@@ -89,15 +89,15 @@ class E2BProgram(ProgramStream):
         if self._closed:
             raise anyio.ClosedResourceError
         if data:
-            self._answered = True
+            self._has_output = True
             return data
         if self._ended:
             raise anyio.EndOfStream
         raise anyio.BrokenResourceError from self._broken or self.refused
 
     async def send(self, item: bytes) -> None:
-        if self._asked is None:
-            self._asked, self._answered = time.monotonic(), False
+        if self._first_input is None:
+            self._first_input, self._has_output = time.monotonic(), False
         view = memoryview(item)
         try:
             for start in range(0, len(item), _PIECE):
@@ -108,15 +108,15 @@ class E2BProgram(ProgramStream):
             raise anyio.BrokenResourceError from self._broken or self.refused
 
     async def aclose(self) -> None:
-        """End the program in the background: it may read its remaining input, and is then killed."""
+        """End the program in the background: it may read its remaining input for 1 s, and is then killed."""
         if self._closed:
             return
         self._closed = True
         self._input.close()
         self._output.close()
-        waited = 0.0 if self._asked is None else time.monotonic() - self._asked
-        if self._streamed and waited > self._machine.look and not self._answered:
-            self._machine.streams = None  # no output for long: input may be lost, so probe again
+        waited = 0.0 if self._first_input is None else time.monotonic() - self._first_input
+        if self._streamed and waited > self._machine.follow_up_seconds and not self._has_output:
+            self._machine.streams = None  # without output, the input may be lost: probe again
         self._machine.leave(self._finish())
 
     async def _follow(self, events: Events) -> None:
@@ -152,10 +152,10 @@ class E2BProgram(ProgramStream):
         try:
             await self._output.put(data)
         except anyio.BrokenResourceError:
-            pass  # drop output after closing, but go on until the end event
+            pass  # drop output after the close, but continue until the end event
 
     async def _feed(self) -> None:
-        """Forward the program's input until it is closed."""
+        """Forward the program's input to E2B until the input is closed."""
         try:
             if self._streamed:
                 await self._machine.stream(self._pid, self._pieces())
@@ -183,12 +183,12 @@ class E2BProgram(ProgramStream):
     async def _finish(self) -> None:
         tasks = [self._following, *([self._feeding] if self._feeding is not None else [])]
         try:
-            with anyio.move_on_after(self._machine.look):
+            with anyio.move_on_after(self._machine.follow_up_seconds):
                 await self._decided.wait()
             if self._pid and not (self._ended or self._broken or self.refused):
                 await _quietly(self._drain(), _FLUSH_SECONDS)
             if self._pid and not self._ended and not self._machine.is_deleted:
-                await _quietly(self._machine.kill(self._pid), self._machine.look)
+                await _quietly(self._machine.kill(self._pid), self._machine.follow_up_seconds)
         finally:
             for task in tasks:
                 task.cancel()
@@ -203,7 +203,7 @@ class E2BProgram(ProgramStream):
 
 
 async def _quietly(call: Awaitable[None], seconds: float) -> None:
-    """Await a call for at most `seconds`, and ignore ConnectError: nobody is left to handle it."""
+    """Await a call for at most `seconds`, and ignore ConnectError, because no caller waits any more."""
     try:
         with anyio.move_on_after(seconds):
             await call
@@ -212,5 +212,5 @@ async def _quietly(call: Awaitable[None], seconds: float) -> None:
 
 
 def is_refusal(error: ConnectError) -> bool:
-    """Whether a peer refused the call, so that it was not carried out."""
-    return error.code is Code.UNIMPLEMENTED or isinstance(error.__cause__, AnsweredError)
+    """Return whether the daemon or a proxy refused the call, so that it was not carried out."""
+    return error.code is Code.UNIMPLEMENTED or isinstance(error.__cause__, ProxyResponseError)

@@ -1,10 +1,8 @@
 """The SDK's client of a sandbox's daemon, changed to keep the error responses of proxies.
 
-It uses the protocol's binary form, as E2B's own servers do with the daemon. The SDK uses JSON, which
-carries a program's data as base64.
-
-The SDK's client maps several statuses to one code and drops the headers. That loses the difference
-between a refusal, after which nothing has run, and a response after which the outcome is unknown.
+The SDK's client maps several HTTP statuses to one code and drops the headers. This loses the difference
+between a refusal, after which nothing has run, and a response after which the outcome is unknown. The
+changed client also uses the protocol's binary form, because the SDK's JSON carries data as base64.
 """
 
 import json
@@ -23,15 +21,15 @@ from e2b.envd.interceptors import build_interceptors
 from e2b.envd.process.process_connect import ProcessClient
 from pyqwest import Client, Request, Response, Transport
 
-__all__ = ["AnsweredError", "process_client", "upload"]
+__all__ = ["ProxyResponseError", "process_client", "upload"]
 
 _LONGEST = 1 << 16
 _CODES = frozenset(code.value for code in Code)
 
 
 @dataclass
-class AnsweredError(Exception):
-    """An HTTP error from a proxy in front of the daemon: its body lacks the daemon's error codes.
+class ProxyResponseError(Exception):
+    """An HTTP error response from a proxy in front of the daemon: its body has no error code of the daemon.
 
     It is the `__cause__` of the ConnectError that the client raises.
     """
@@ -41,8 +39,8 @@ class AnsweredError(Exception):
     body: bytes
 
 
-class _Answers:
-    """A transport that raises AnsweredError for error responses that are not the daemon's."""
+class _CheckedTransport:
+    """A transport that raises ProxyResponseError for error responses that are not the daemon's."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -59,24 +57,24 @@ class _Answers:
         if _is_the_daemons(body):
             return Response(status=response.status, headers=response.headers, content=bytes(body))
         headers = {name.lower(): value for name, value in response.headers.items()}
-        raise AnsweredError(response.status, headers, bytes(body))
+        raise ProxyResponseError(response.status, headers, bytes(body))
 
 
 def process_client(url: str, config: ConnectionConfig) -> ProcessClient:
-    """Return a client of the process service at `url`; it retries only requests it never sent."""
+    """Return a client of the process service at `url`; it retries only requests that were never sent."""
     return ProcessClient(
         url,
         codec=proto_binary_codec(),
         interceptors=build_interceptors(config, url),
-        http_client=Client(_Answers(_transport(config))),
+        http_client=Client(_CheckedTransport(_transport(config))),
         **ENVD_RPC_COMPRESSION,
     )
 
 
 async def upload(url: str, config: ConnectionConfig, path: str, data: bytes, user: str) -> int:
-    """Write a file by the daemon's HTTP route, as `user`; return the status of the response.
+    """Write a file as `user` by the daemon's HTTP route; return the HTTP status of the response.
 
-    Raises what the transport raises if the connection cannot be made or breaks.
+    Raises the transport's errors if the connection cannot be made or breaks.
     """
     boundary = secrets.token_hex(16)
     head = (

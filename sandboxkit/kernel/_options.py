@@ -45,7 +45,8 @@ def checked(given: KernelOptions) -> Options:
     """Validate the options. Raises ConfigurationError for an unknown or invalid one."""
     if unknown := set(given) - set(KernelOptions.__annotations__):
         name = min(unknown)
-        _arguments.refuse(name, given[name], ", ".join(Options.__annotations__))  # type: ignore[literal-required]
+        value = given[name]  # type: ignore[literal-required]
+        _arguments.refuse(name, value, ", ".join(Options.__annotations__))
     python = _arguments.text("python", given.get("python", "python3"))
     wanted = given.get("ipykernel")
     cwd, user = given.get("cwd"), given.get("user")

@@ -19,8 +19,8 @@ _PIECE = 1 << 16
 _PIPE = 1 << 17
 """More bytes than the kernel buffers between a command and its reader."""
 _TERMINAL_SECONDS = 0.1
-"""How long output may take to pass through a terminal."""
-_END_OF_INPUT = b"\x04"  # what a terminal's user types
+"""How long (s) output may take to pass through a terminal."""
+_END_OF_INPUT = b"\x04"  # Ctrl-D
 
 
 async def run(
@@ -54,7 +54,7 @@ async def run(
                 feeding.cancel()
                 for source in sources:
                     source.finish()
-        except* Exception as errors:  # noqa: BLE001 - what its caller's input or output raised
+        except* Exception as errors:  # noqa: BLE001 - the caller's input or output may raise anything
             raise errors.exceptions[0] from None
         finally:
             if usage is None:
@@ -206,7 +206,7 @@ class _OutputPump:
         self._ended = False
 
     def finish(self) -> None:
-        """Mark the command as ended; do not wait for others that hold the stream open."""
+        """Record that the command has ended, so that `pump` does not wait for other holders of the stream."""
         self._ended = True
         self._idle.cancel()
 

@@ -15,7 +15,7 @@ __all__ = ["FakeConnection", "FakePortListener", "connect", "listen"]
 
 
 class FakeConnection(ByteStream):
-    """A connection of this machine. A close before both directions have ended resets it."""
+    """A TCP connection on this machine. Closing it before both directions have ended resets it."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream

@@ -58,19 +58,19 @@ class _Box:
     main: "asyncio.Task[Exit] | None" = None
     timer: "asyncio.Task[None] | None" = None
     calls: set[anyio.CancelScope] = dataclasses.field(default_factory=set)
-    """The calls in flight, which a broken connection ends."""
+    """The scopes of the calls in flight; `cut` and `delete` cancel them."""
     thawed: anyio.Event | None = None
     """Set when the sandbox is thawed; None unless it is frozen."""
     patience: "asyncio.Task[None] | None" = None
 
 
 class FakeProvider(Provider):
-    """Sandboxes that are folders on this machine, known to this object only.
+    """A provider whose sandboxes are folders on this machine, and exist only within this object.
 
-    Commands are real processes of the caller, in the caller's file system: run trusted code
-    only. /workspace and /tmp map to the sandbox's folder at the beginning of an argument, a
-    `cwd` or a path of a file call. FakeProvider has no limits and cannot change users: `check`
-    refuses a spec that asks for them.
+    Commands are real processes of the caller, in the caller's file system, so run only trusted code.
+    /workspace and /tmp map to the sandbox's folder at the beginning of an argument, a `cwd` or a path of
+    a file call. FakeProvider has no limits and cannot change users: `check` raises ConfigurationError
+    for a spec that needs them.
     """
 
     name: ClassVar[str] = "fake"
@@ -161,7 +161,7 @@ class FakeProvider(Provider):
         """See `Provider.check_snapshot`."""
         if kind != "files":
             raise ConfigurationError(
-                f"kind={kind!r}: FakeProvider keeps files alone; use 'files'", provider=self.name
+                f"kind={kind!r}: FakeProvider keeps only files; use 'files'", provider=self.name
             )
 
     async def take_snapshot(
@@ -175,7 +175,7 @@ class FakeProvider(Provider):
     ) -> SnapshotInfo:
         """See `Provider.take_snapshot`."""
         box = self._box(sandbox_id)
-        await self._answer(box)
+        await self._wait_while_frozen(box)
         self.check_snapshot(box.spec, kind)
         folder = Path(tempfile.mkdtemp(prefix="sandboxkit-fake-"))
         await self._stop(box)
@@ -219,7 +219,7 @@ class FakeProvider(Provider):
             shutil.rmtree(folder)
 
     async def aclose(self) -> None:
-        """Remove the snapshots, which nothing else can reach; see `Provider.aclose`."""
+        """Remove the snapshots, which exist only within this object; see `Provider.aclose`."""
         for _, folder in self._snapshots.values():
             shutil.rmtree(folder, ignore_errors=True)
         self._snapshots.clear()
@@ -235,7 +235,7 @@ class FakeProvider(Provider):
         box = self._box(sandbox_id)
         if command.user is not None:
             raise ConfigurationError(f"user={command.user!r}: FakeProvider cannot change users")
-        await self._answer(box)
+        await self._wait_while_frozen(box)
         with self._in_flight(sandbox_id, box):
             return await self._run(box, command, output)
 
@@ -280,7 +280,7 @@ class FakeProvider(Provider):
         box = self._box(sandbox_id)
         if box.main is None:
             raise ConfigurationError(f"sandbox {sandbox_id!r} has no main command to wait for")
-        await self._answer(box)
+        await self._wait_while_frozen(box)
         with self._in_flight(sandbox_id, box):
             end = await asyncio.shield(box.main)
         return end.status
@@ -291,12 +291,12 @@ class FakeProvider(Provider):
 
     async def connect(self, sandbox_id: str, port: int) -> ByteStream:
         """See `Provider.connect`."""
-        await self._answer(self._box(sandbox_id))
+        await self._wait_while_frozen(self._box(sandbox_id))
         return await _ports.connect(port)
 
     async def listen(self, sandbox_id: str, port: int) -> PortListener:
         """See `Provider.listen`."""
-        await self._answer(self._box(sandbox_id))
+        await self._wait_while_frozen(self._box(sandbox_id))
         return await _ports.listen(port)
 
     async def freeze(self, sandbox_id: str) -> None:
@@ -322,12 +322,12 @@ class FakeProvider(Provider):
         continue_tree(f"box:{box.folder}")
 
     async def cut(self, sandbox_id: str) -> None:
-        """Break the connection to the sandbox once: commands in flight end with an unknown outcome."""
+        """Break the connection to the sandbox once: commands in flight raise OutcomeUnknownError."""
         for scope in tuple(self._box(sandbox_id).calls):
             scope.cancel()
 
-    async def _answer(self, box: _Box) -> None:
-        """Wait until the sandbox answers. Raises ProviderUnavailableError after 2 s of silence."""
+    async def _wait_while_frozen(self, box: _Box) -> None:
+        """Wait while the sandbox is frozen. Raises ProviderUnavailableError after 2 s."""
         if box.thawed is not None:
             with anyio.move_on_after(_SILENCE) as waiting:
                 await box.thawed.wait()

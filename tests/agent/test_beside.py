@@ -358,11 +358,11 @@ async def test_a_stream_that_breaks_before_the_greeting_is_an_infrastructure_err
             return program
 
     breaking = Breaking(OWN_FOLDERS)
-    with pytest.raises(ProviderUnavailableError, match="before its agent answered"):
+    with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
         await breaking.create(SandboxSpec(workdir="/tmp"))
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     breaking.processes = machines.processes
-    with pytest.raises(ProviderUnavailableError, match="before its agent answered"):
+    with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
         await sh(breaking, sandbox_id, "true")
     for program in breaking.programs:
         await program.aclose()

@@ -361,13 +361,13 @@ class WaitsOutTheSilence(FakeProvider):
         assert patience is not None
         patience.cancel()
 
-    async def _answer(self, box: _Box) -> None:
+    async def _wait_while_frozen(self, box: _Box) -> None:
         if box.thawed is not None:
             await box.thawed.wait()
 
     async def delete(self, sandbox_id: str) -> None:
         if sandbox_id in self._boxes:
-            await self._answer(self._box(sandbox_id))
+            await self._wait_while_frozen(self._box(sandbox_id))
         await super().delete(sandbox_id)
 
 

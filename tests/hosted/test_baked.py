@@ -86,7 +86,7 @@ async def test_a_start_uses_the_baked_agent(
     try:
         await start(later)
         # Had it been missing there, the start would have learned what to send.
-        assert later._guesses == {baked.reference: install.PRESENT}
+        assert later._assumed_agents == {baked.reference: install.PRESENT}
     finally:
         await later.aclose()
 

@@ -204,9 +204,9 @@ async def spec(
     if request.param != "in the image":
         for baked in await provider.baked():
             await provider.unbake(baked)
-        provider._guesses.clear()
+        provider._assumed_agents.clear()
         if request.param == "guessed wrongly":
-            provider._guesses[""] = install.PRESENT
+            provider._assumed_agents[""] = install.PRESENT
     return SandboxSpec(lifetime=600)
 
 

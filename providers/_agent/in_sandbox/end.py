@@ -2,7 +2,7 @@
 
 import sys
 
-# A job may change the builtins; what is defined from here on does not go by them.
+# A job may change the builtins, so the code below uses a copy of them.
 globals()["__builtins__"] = vars(__builtins__).copy()
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ class End:
     LOUD = frozenset(("_ctypes", "_curses", "_dbm", "_gdbm", "_interpreters", "_sqlite3")) | {
         *("_testcapi", "_tkinter", "_xxsubinterpreters", "gc", "readline")
     }
-    """Modules that act at exit, or let a job do so, in a way that cannot be detected."""
+    """Modules that act at exit, or let a job act at exit, in a way that cannot be detected."""
 
     def __init__(self) -> None:
         import _thread
@@ -53,7 +53,7 @@ class End:
         self.streams = [id(each) for each in streams]
         self.own = {id(each) for text in streams for each in (text, text.buffer, text.buffer.raw)}
 
-    def come(self) -> None:
+    def exit_if_safe(self) -> None:
         """Exit with status 0 if that is safe; otherwise return."""
         try:
             if self.threads() or self.callbacks() != self.before or not self.silent():
@@ -62,11 +62,11 @@ class End:
             sys.stdout.flush()
             sys.stderr.flush()
             self.exit(0)
-        except BaseException:  # noqa: BLE001  # Python's own end says what there is to say
+        except BaseException:  # noqa: BLE001  # Python's own finalization reports any error
             pass
 
     def silent(self) -> bool:
-        """Return whether no object that the job has left acts when it is destroyed."""
+        """Return whether no remaining object acts when it is destroyed."""
         if [id(each) for each in (sys.__stdin__, sys.stdout, sys.stderr)] != self.streams:
             return False
         if any(n.partition(".")[0] not in self.standard for n in sys.modules.keys() - self.known):
@@ -86,12 +86,12 @@ class End:
         )
 
     def harmless(self, name: str, module: "Any") -> bool:
-        """Return whether a preloaded module is from the standard library or plain Python code."""
+        """Return whether a preloaded module is from the standard library or written in Python."""
         origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
         return name.partition(".")[0] in self.standard or origin.endswith(".py")
 
     def calls(self, reference: "Any") -> bool:
-        """Return whether a weak reference has a callback, other than those of abstract classes."""
+        """Return whether a weak reference has a callback that is not one of an abstract class."""
         callback = self.callback.__get__(reference)
         return callback is not None and (
             type(callback) is not type(len) or callback.__name__ != "_destroy"

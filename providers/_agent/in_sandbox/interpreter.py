@@ -1,9 +1,9 @@
 """The server that forks jobs: `PATH -I -c THIS NAME LIMITS...`, see agent/python.go.
 
-The server removes its own imports from `sys.modules`. It never reads a byte of a job: the fork does
-that, after it has switched to the job's user. The job's code runs in the one frame below, and the
-fork then returns to the interpreter's own finalization. The exit status, the wait for threads and
-the report of an error are therefore Python's own. The class `End`, from end.py, precedes this code.
+The server removes its own imports from `sys.modules`. Only the fork reads the job, after it has switched
+to the job's user. The job's code runs in the single frame at the end of this file, and the fork then
+returns to Python's own finalization. So Python itself sets the exit status, waits for threads and
+reports errors. The class `End`, from end.py, precedes this code.
 """
 
 import sys
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ForkServer:
-    """A server for the agent's messages on descriptor 3; `serve` returns in each fork."""
+    """Serves the agent's messages on descriptor 3; `serve` returns in each forked job."""
 
     SET_DUMPABLE, SET_CHILD_SUBREAPER, CONTROLLING_TERMINAL = 4, 36, 0x540E
-    ANSWER = 16
+    ERROR_SIZE = 16
     """Bytes at the start of a job's file, reserved for its start error."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class ForkServer:
         self.busy = False
         """Whether a child is starting or ending, when a signal handler must not reap children."""
         self.spare: Any = None
-        self.way: Any = None
+        self.channel: Any = None
         self.source = ""
         own = {"sys", "End", "ForkServer", "TYPE_CHECKING", "__builtins__"}
         self.names = [each for each in globals().items() if each[0] not in own]
@@ -82,20 +82,20 @@ class ForkServer:
         """Preload modules, protect this process from jobs, and report that it is ready."""
         _, extra, _, _ = self.socket.recvmsg(64, 64)
         file = memoryview(extra[0][2]).cast("i")[0]
-        content = self.posix.pread(file, self.posix.fstat(file).st_size, self.ANSWER)
+        content = self.posix.pread(file, self.posix.fstat(file).st_size, self.ERROR_SIZE)
         self.posix.close(file)
         setup, *preload = content.decode("utf-8", "surrogateescape").split("\0")
         for name in preload:
             try:
                 __import__(name)
-            except BaseException as error:  # noqa: BLE001  # whatever a module raises is told
+            except BaseException as error:  # noqa: BLE001  # a module may raise anything: report it
                 self.give_up(f"cannot import {name}: {self.shown(error)}")
         if setup:
             try:
                 exec(compile(setup, "<setup>", "exec", 0, True), {"__name__": "setup"})
-            except BaseException as error:  # noqa: BLE001  # and so it is here
+            except BaseException as error:  # noqa: BLE001  # likewise
                 self.give_up(f"the setup fails: {self.shown(error)}")
-        # To wait for a process is to import this one.
+        # posix.wait4 imports this module.
         self.hidden = "resource" not in sys.modules
         sys.modules.setdefault("resource", self.resource)
         with open("/proc/self/environ", "rb") as environ:
@@ -112,7 +112,7 @@ class ForkServer:
         self.prctl(self.SET_DUMPABLE, 0, 0, 0, 0)
         if self.prctl(self.SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             self.give_up(f"cannot be a subreaper: errno {self.errno()}")
-        # A signal between two looks would be heard of at the next message only: it leaves a byte.
+        # Each signal writes a byte, so that one that arrives between two polls is noticed at once.
         self.signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         self.signal.signal(self.signal.SIGCHLD, self.reap)
         quiet = self.signal.valid_signals() - {self.signal.SIGCHLD}
@@ -156,7 +156,7 @@ class ForkServer:
             data, extra, _, _ = self.socket.recvmsg(4096, 64)
             if not data:
                 self.posix._exit(0)
-            forked = self.begin(data, extra) if extra else self.answer(data)
+            forked = self.begin(data, extra) if extra else self.handle_request(data)
             if forked:
                 self.hide()
                 return self.source, "<string>", "exec", 0, True
@@ -165,7 +165,7 @@ class ForkServer:
         """Run a job in the spare fork or else in a new one; return True in the new fork."""
         files = memoryview(extra[0][2]).cast("i").tolist()
         self.busy = True
-        pid = self.hand_over(data, extra)
+        pid = self.pass_to_spare(data, extra)
         try:
             pid = pid or self.posix.fork()
         except OSError as error:
@@ -182,8 +182,8 @@ class ForkServer:
         self.reap()
         return False
 
-    def answer(self, message: bytes) -> bool:
-        """Handle the agent's requests between jobs; return True in a spare fork that got a job."""
+    def handle_request(self, message: bytes) -> bool:
+        """Handle a request of the agent between jobs; return True in a spare fork that received a job."""
         self.reap()
         if message == b"ping":
             self.pong()
@@ -200,12 +200,12 @@ class ForkServer:
         return False
 
     def fork_ahead(self) -> bool:
-        """Fork ahead of a job, to cut the job's start latency."""
+        """Make the spare fork, which cuts the next job's start latency; return True in it, with a job."""
         ours, theirs = self.pair(*self.packets)
         try:
             pid = self.posix.fork()
         except OSError:
-            pid = -1  # the job's own fork will tell
+            pid = -1  # the job's own fork will report the error
         if pid:
             self.posix.close(theirs.detach())
             self.spare = (pid, ours) if pid > 0 else None
@@ -222,39 +222,39 @@ class ForkServer:
         self.become(data, memoryview(extra[0][2]).cast("i").tolist())
         return True
 
-    def hand_over(self, data: bytes, extra: "Any") -> int:
-        """Pass a job to the spare fork; return its pid, or 0 if there is no spare fork."""
+    def pass_to_spare(self, data: bytes, extra: "Any") -> int:
+        """Pass a job to the spare fork; return the fork's pid, or 0 if there is no spare fork."""
         if self.spare is None:
             return 0
-        pid, way = self.spare
+        pid, channel = self.spare
         self.spare = None
         try:
-            way.sendmsg([data], extra)
-        except OSError:  # it has been killed
-            self.posix.close(way.detach())
+            channel.sendmsg([data], extra)
+        except OSError:  # the fork has been killed
+            self.posix.close(channel.detach())
             return 0
-        self.way = way
+        self.channel = channel
         return int(pid)
 
     def never_read(self) -> bool:
         """Return whether the spare fork was killed before it read its job."""
-        way, self.way = self.way, None
-        if way is None:
+        channel, self.channel = self.channel, None
+        if channel is None:
             return False
         try:
-            way.recv(1)
+            channel.recv(1)
         except ConnectionResetError:
             return True
         finally:
-            self.posix.close(way.detach())
+            self.posix.close(channel.detach())
         return False
 
     def drop(self) -> None:
-        """End the spare fork."""
+        """End the spare fork, if there is one."""
         if self.spare is not None:
-            pid, way = self.spare
+            pid, channel = self.spare
             self.spare = None
-            self.posix.close(way.detach())
+            self.posix.close(channel.detach())
             self.posix.kill(pid, self.signal.SIGKILL)
             self.posix.waitpid(pid, 0)
 
@@ -283,8 +283,8 @@ class ForkServer:
     def pong(self) -> None:
         """Report whether there is a child, and which descriptors are open."""
         try:
-            looks = self.posix.WEXITED | self.posix.WNOHANG | self.posix.WNOWAIT
-            self.posix.waitid(self.posix.P_ALL, 0, looks)
+            options = self.posix.WEXITED | self.posix.WNOHANG | self.posix.WNOWAIT
+            self.posix.waitid(self.posix.P_ALL, 0, options)
             children = 1
         except ChildProcessError:
             children = 0
@@ -313,7 +313,7 @@ class ForkServer:
                 posix.setresuid(uid, uid, uid)
             if self.capset(self.version, self.array(low, low, 0, high, high, 0)):
                 raise OSError(self.errno(), "capset")
-            content = posix.pread(3, posix.fstat(3).st_size, self.ANSWER)
+            content = posix.pread(3, posix.fstat(3).st_size, self.ERROR_SIZE)
             cwd, *rest = content.split(b"\0")
             step = 4
             posix.chdir(cwd)
@@ -329,7 +329,7 @@ class ForkServer:
             posix.close(3)
             self.prctl(self.SET_DUMPABLE, 1, 0, 0, 0)
             self.signal.pthread_sigmask(self.signal.SIG_SETMASK, self.mask)
-        except BaseException as error:  # noqa: BLE001  # no fork may go on as the interpreter
+        except BaseException as error:  # noqa: BLE001  # the fork must not continue as the server
             posix.pwrite(3, b"%d %d" % (step, getattr(error, "errno", None) or 5), 0)
             posix._exit(127)
 
@@ -361,7 +361,7 @@ class ForkServer:
         sys.stderr = sys.__stderr__ = self.stream(2, "w", "<stderr>", *encodings[2])  # type: ignore[misc]
         self.end.opened(sys.stdin, sys.stdout, sys.stderr)
         if "numpy.random" in sys.modules:
-            sys.modules["numpy.random"].seed()  # Python's own is seeded by fork
+            sys.modules["numpy.random"].seed()  # Python reseeds only its own generator at a fork
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -395,7 +395,7 @@ class ForkServer:
         ]
 
     def hide(self) -> None:
-        """Give the job a `__main__` of its own; the garbage collector ignores objects of this one."""
+        """Give the job a new `__main__` module, and restore `sys.modules` and `linecache` for it."""
         if self.hidden:
             del sys.modules["resource"]
         if self.linecache is not None:
@@ -413,11 +413,11 @@ class ForkServer:
 
     @staticmethod
     def shorten(_: object, error: "Any", trace: "Any") -> None:
-        """Remove the first frame from the traceback of an error that is raised again."""
+        """Remove the first frame, the server's, from the traceback of an error that is raised again."""
         if sys.hexversion >= 0x030B0000:
             error.__traceback__ = trace.tb_next
         else:
-            sys.excepthook = ForkServer.hook(sys.excepthook)  # an older Python goes by `trace`
+            sys.excepthook = ForkServer.hook(sys.excepthook)  # an older Python uses `trace`
 
     @staticmethod
     def hook(shows: "Any") -> "Any":
@@ -447,8 +447,8 @@ if __name__ == "__main__":
     try:
         exec(server.ready(compile(*server.serve())), vars(sys.modules["__main__"]))
         if sys.gettrace() is sys.getprofile() is None:
-            server.end.come()
+            server.end.exit_if_safe()
     except BaseException:
-        # What is shown of an error begins with the job's own frame.
+        # A traceback begins with the job's own frame.
         ForkServer.shorten(*sys.exc_info())
         raise

@@ -39,11 +39,11 @@ class Conformance:
     """The hooks, "freeze" or "cut", that cannot be implemented for this backend; tests that need
     them are skipped."""
     snapshots_lose: ClassVar[frozenset[str]] = frozenset()
-    """The details of files, "holes", "nanoseconds" or "xattrs", that the backend's snapshots do not keep."""
+    """The file details that the backend's snapshots do not keep: "holes", "nanoseconds" or "xattrs"."""
     snapshot_profiles: ClassVar[tuple[Profile, ...]] = get_args(Profile)
-    """The profiles in which the backend under test can start sandboxes for the tests of snapshots."""
+    """The profiles with which the snapshot tests start sandboxes; by default all."""
     silence_bound: ClassVar[float] = 10.0
-    """Seconds of silence within which every call must fail with an infrastructure error."""
+    """Every call must fail with an infrastructure error within this time (s) of silence."""
 
     @classmethod
     def make_provider(cls) -> Provider:

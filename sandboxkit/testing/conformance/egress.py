@@ -1,4 +1,4 @@
-"""Conformance tests for `network=Egress(...)`: a proxy of this side, reached through a port inside."""
+"""Conformance tests for `network=Egress(...)`: this process's proxy, reached through a sandbox's port."""
 
 import contextlib
 import http.server
@@ -27,7 +27,7 @@ class _WebHandler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(bytes(_SIZE))
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def _get(sandbox: Sandbox, url: str) -> int:
 
 
 class EgressConformance(Conformance):
-    """A sandbox without a network reaches the names that are allowed, and no others."""
+    """A sandbox without a network reaches exactly the allowed names."""
 
     def test_a_sandbox_reaches_the_names_that_are_allowed_in_each_phase(
         self, sandbox: Sandbox

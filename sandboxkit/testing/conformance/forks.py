@@ -16,37 +16,38 @@ _AT_ONCE = 5.0
 
 
 def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """Make the calls in a forked child; return "nothing", "refused" or the problem for each of them.
+    """Make the calls in a forked child; return the outcome of each by its name.
 
-    A call that "hangs" or "dies" is the last one.
+    Outcomes are "nothing" (it returned), "refused", the repr of another error, "hangs" and "dies"; no
+    call follows one of the last two.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # The warning is about forking with threads, which is what these tests do.
+        # Python warns about a fork with threads, but these tests need one.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
         _report(writing, calls)
     os.close(writing)
-    answers = b""
+    outcomes = b""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     try:
-        while answers.count(b"\n") < len(calls):
+        while outcomes.count(b"\n") < len(calls):
             ready = poll.poll(_AT_ONCE * 1000)
             more = os.read(reading, 1 << 16) if ready else b"hangs\n"
-            answers += more or b"dies\n"
+            outcomes += more or b"dies\n"
             if not (ready and more):
                 break
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reading)
-    return dict(zip(calls, answers.decode().splitlines(), strict=False))
+    return dict(zip(calls, outcomes.decode().splitlines(), strict=False))
 
 
 def _report(writing: int, calls: dict[str, Callable[[], object]]) -> NoReturn:
-    """Run the calls in the child; exit without running the parent's clean-up."""
+    """Run the calls in the child and write their outcomes to `writing`; exit without clean-up."""
     try:
         for call in calls.values():
             try:

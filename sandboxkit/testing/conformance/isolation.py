@@ -1,4 +1,4 @@
-"""Tests of what a program in a sandbox must not be able to do."""
+"""Tests that a program in a sandbox cannot exceed its privileges and limits."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Conformance tests for datasets: what a mount shows, and what no program can do to it."""
+"""Conformance tests for datasets: the content of a mount, and that no program can change it."""
 
 import os
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ for name, attack in attacks.items():
 
 
 def example_dataset(folder: Path) -> Dataset:
-    """Make a folder with something of each kind that a dataset can have, and return its snapshot."""
+    """Make a folder with every kind of entry that a dataset can have; return it as a Dataset."""
     (folder / "empty").mkdir(parents=True)
     (folder / "file").write_text("content")
     (folder / "file").chmod(0o600)
@@ -78,13 +78,13 @@ class MountsConformance(Conformance):
 
     @pytest.fixture
     def dataset(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-        """A dataset in a store of the test's own."""
+        """A dataset in a store that only this test uses."""
         monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
         return example_dataset(tmp_path / "dataset")
 
     @pytest.fixture
     def mounting(self, dataset: Dataset) -> Iterator[Provider]:
-        """A provider that mounts datasets; its copies of them are removed."""
+        """A provider that mounts datasets; its copies are removed after the test."""
         provider = self.make_provider()
         try:
             try:

@@ -1,4 +1,4 @@
-"""Tests of input, terminals and files beside other commands and leftover processes."""
+"""Tests of input, terminals and files while other commands and leftover processes run."""
 
 import os
 import time

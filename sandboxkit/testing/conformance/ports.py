@@ -97,7 +97,7 @@ def _received(taken: socket.socket) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _answering() -> Iterator[int]:
-    """Answer each connection to a port of this machine, once it has ended its direction."""
+    """Serve a port of this machine, and yield it: read each connection to its end, then reply."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

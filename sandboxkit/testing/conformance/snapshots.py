@@ -1,4 +1,4 @@
-"""Conformance tests for snapshots: what is kept, what is not, and that forks do not share anything."""
+"""Conformance tests for snapshots: which data they keep, and that forks share nothing."""
 
 import time
 from collections.abc import Iterator
@@ -79,12 +79,12 @@ class SnapshotsConformance(Conformance):
 
     @pytest.fixture
     def taking(self) -> Iterator[Session]:
-        """A session of a provider that has snapshots; those of the test are removed."""
+        """A session of a provider with snapshots; the test's snapshots are removed."""
         yield from self._taking("standard")
 
     @pytest.fixture(params=get_args(Profile))
     def each(self, request: pytest.FixtureRequest) -> Iterator[Session]:
-        """A session as `taking`, with each profile."""
+        """Like `taking`, once for each profile."""
         if request.param not in self.snapshot_profiles:
             pytest.skip(f"{type(self).__name__}.snapshot_profiles lacks {request.param!r}")
         yield from self._taking(request.param)

@@ -93,7 +93,7 @@ class CommandStartConformance(Conformance):
 
 
 class SandboxStartConformance(Conformance):
-    """A start that loses its last waiter is undone, at whatever moment."""
+    """A start that loses its last waiter is undone, at any moment."""
 
     def test_a_cancelled_start_leaves_nothing_and_frees_its_slot(self, provider: Provider) -> None:
         with Session(

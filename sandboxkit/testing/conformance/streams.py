@@ -10,7 +10,7 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 
 _BIG = 100 << 20
 _SOON = ["sh", "-c", f"sleep 1; exec head -c {_BIG} /dev/zero"]
-"""A command that writes `_BIG` bytes, after a second in which a reader can attach."""
+"""A command that waits for a second, in which a reader can attach, and then writes `_BIG` bytes."""
 _ALL_BYTES = bytes(range(256)) * 300
 _GROWTH = 60 << 20
 

@@ -20,7 +20,7 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance, limited,
 
 _MIB = 1 << 20
 _LARGE = 30 * _MIB
-"""Bytes: more than all buffers between this machine and the sandbox."""
+"""A size (bytes) larger than all buffers between this machine and the sandbox."""
 _FAILURES = 40
 """The number of worker threads: if each failure leaked one, the next call would hang."""
 _SPARE_THREADS = 8
@@ -42,7 +42,7 @@ def nothing_left() -> Iterator[None]:
 
 
 class TransfersConformance(Conformance):
-    """Calls of upload, download, write_file and read_file that cannot succeed."""
+    """Failing calls of upload, download, write_file and read_file."""
 
     @pytest.fixture
     def large(self, tmp_path: Path) -> Path:
@@ -144,7 +144,7 @@ class TransfersConformance(Conformance):
         with nothing_left():
             for _ in range(5):
                 upload = shared.upload(large, f"{folder}/there")
-                until(lambda: _is_open(large) or upload.done(), "the file is being read")  # noqa: B023 - called at once
+                until(lambda: _is_open(large) or upload.done(), "the file is being read")  # noqa: B023
                 upload.cancel()
                 until(lambda: not _is_open(large), "the file is closed")
         self._works(shared, folder)

@@ -1,4 +1,4 @@
-"""Conformance tests for volumes: what sandboxes write there outlives them, and only that."""
+"""Conformance tests for volumes: files in a volume outlive their sandbox, and other files do not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ class VolumesConformance(Conformance):
 
     @pytest.fixture
     def volume(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
-        """A name that no volume has; the state folder is the test's own."""
+        """A volume that does not exist yet, in a state folder that only this test uses."""
         monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
         return Volume(f"test-{token()[:20]}")
 
     @pytest.fixture
     def writing(self, volume: Volume) -> Iterator[Provider]:
-        """A provider that has volumes; the test's volume is removed."""
+        """A provider with volumes; the test's volume is removed after the test."""
         provider = self.make_provider()
         try:
             try:

@@ -30,7 +30,7 @@ until [ -s "$1.child" ] && [ -s "$1.orphan" ] && [ -s "$1.$last" ]; do sleep 0.1
 echo began
 while :; do sleep 1; done
 """
-"""Starts a child, an orphan and a process in its own session; prints "began" once all have written."""
+"""Starts a child, an orphan and a process in a new session; prints "began" once all have written."""
 _BEATS = 'a=$(cat "$1".* | wc -c); sleep 1; b=$(cat "$1".* | wc -c); echo $((a)) $((b))'
 
 
@@ -41,13 +41,13 @@ def _timeout(subject: LiveSubject) -> str:
         file = "beat-timeout-again"
         seconds = _timed_out(subject, file, 5 * _TIMEOUT)
     if seconds is None:
-        raise DifferentError("the error lacks its output until then")
-    expect(_is_dead(subject, file), "what it had started ran on")
+        raise DifferentError("the error lacks the output so far")
+    expect(_is_dead(subject, file), "processes that it had started ran on")
     return f"CommandTimeoutError after {seconds:.1f} s, its tree dead"
 
 
 def _timed_out(subject: LiveSubject, file: str, timeout: float) -> float | None:
-    """Return after how many seconds it timed out; None if it had not begun, on a busy machine."""
+    """Return after how many seconds the command timed out; None if it timed out before it began."""
     try:
         result = bounded(subject.start(_TREE, file, timeout=timeout))
     except CommandTimeoutError as error:
@@ -64,7 +64,7 @@ def _kill(subject: LiveSubject) -> str:
         (result.returncode, result.ending) == (137, Ending.KILLED),
         f"kill() came as status {result.returncode}, {result.ending}",
     )
-    expect(_is_dead(subject, "beat-kill"), "what it had started ran on")
+    expect(_is_dead(subject, "beat-kill"), "processes that it had started ran on")
     cancelled = _begun(subject, "beat-cancel")
     cancelled.cancel()
     with contextlib.suppress(CancelledError):
@@ -73,7 +73,7 @@ def _kill(subject: LiveSubject) -> str:
     seconds = wait_until(lambda: _is_dead(subject, "beat-cancel"), _DEAD_SECONDS)
     bounded(neighbour.stdin.write("spared\n"))
     output = bounded(neighbour).stdout
-    expect(output == "spared\n", f"a neighbour answered {output!r}")
+    expect(output == "spared\n", f"a neighbour printed {output!r}")
     return f"both trees dead, cancelled within {seconds:.1f} s, a neighbour spared"
 
 
@@ -99,7 +99,7 @@ def _second_client(subject: LiveSubject) -> str:
         expect(result.stdout == "mine\n", f"it saw {result.stdout!r}, {result.stderr!r}")
     bounded(first.stdin.write("lives\n"))
     output = bounded(first).stdout
-    expect(output == "lives\n", f"the first client's command said {output!r}")
+    expect(output == "lives\n", f"the first client's command printed {output!r}")
     return "it ran a command and left; the first client's command continued"
 
 

@@ -29,7 +29,7 @@ _TOLERANCE = 120.0
 def _lifetime(subject: LiveSubject) -> str:
     asked = subject.sandbox.spec.lifetime
     if asked is None:
-        raise UncheckableError("none was asked for")
+        raise UncheckableError("no lifetime was requested")
     left = _left(subject)
     expect(abs(left - asked) < asked / 2 + _TOLERANCE, f"{left:.0f} s left of {asked:g} s")
     return f"{left:.0f} s left of {asked:g} s"
@@ -76,7 +76,7 @@ def _deleted(subject: LiveSubject) -> str:
     )
     with subject.again() as session:
         seconds = wait_until(lambda: _is_gone(session, sandbox_id), _GONE_SECONDS)
-    return f"gone within {seconds:.1f} s, its command's end told as {type(error).__name__}"
+    return f"gone within {seconds:.1f} s, its command raised {type(error).__name__}"
 
 
 def _nothing_left(subject: LiveSubject) -> str:

@@ -19,11 +19,11 @@ _LIFETIME = 900.0
 def checks(
     provider: str | Provider | None, spec: SpecOptions, *, silence: float = 5.0
 ) -> Generator[CheckResult, None, None]:
-    """Create a sandbox from `spec`, check it and delete it; yield each row when it is known.
+    """Create a sandbox from `spec`, check it and delete it; yield each result as it is known.
 
-    The sandbox is always deleted; close the generator if you stop early. `silence` is how long
-    (s) the silence check's command prints nothing while nothing else is sent. Raises errors of
-    creation and deletion; every other error becomes a row.
+    The sandbox is always deleted; close the generator if you stop early. `silence` is how long (s) the
+    command of the silence check prints nothing. Raises the errors of creation and deletion; every other
+    error becomes a result.
     """
 
     def again() -> Session:

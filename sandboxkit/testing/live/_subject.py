@@ -11,7 +11,7 @@ from sandboxkit._arguments import Content
 T = TypeVar("T")
 
 COMMAND_SECONDS = 60.0
-"""Time limit of a command that waits for nothing."""
+"""Time limit (s) of a command that waits for nothing."""
 _CALL_SECONDS = 180.0
 
 
@@ -23,7 +23,7 @@ class CheckResult:
     expected: str
     seen: str
     held: bool | None
-    """Whether the expectation held. None: it cannot be checked here, and `seen` says why."""
+    """Whether the expectation held. None: it cannot be checked here, for the reason in `seen`."""
     seconds: float
 
 
@@ -37,14 +37,14 @@ class UncheckableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One behaviour to check; `run` returns what it saw, or raises one of the errors above."""
+    """One behaviour to check. `run` returns a text about what it saw, or raises one of the errors above."""
 
     name: str
     expected: str
     run: "Callable[[LiveSubject], str]"
 
     def row(self, subject: "LiveSubject") -> CheckResult:
-        """Run the check and return its row; an error of the backend is a row that did not hold."""
+        """Run the check and return its result; after an error of the backend, `held` is False."""
         began = time.monotonic()
         held: bool | None = True
         try:
@@ -60,7 +60,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class LiveSubject:
-    """A started sandbox under test, and the values it was started with."""
+    """A started sandbox under test, and the values with which it was started."""
 
     session: Session
     sandbox: Sandbox

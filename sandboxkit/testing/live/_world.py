@@ -64,7 +64,7 @@ def _user(subject: LiveSubject) -> str:
     expect(
         subject.run('[ -O ours ] && [ -w ours ] && (umask 077; echo "$1" > theirs)', "2").returncode
         == 0,
-        f"uid {uid} does not own what write_file() wrote",
+        f"uid {uid} does not own the file that write_file() wrote",
     )
     theirs = bounded(subject.sandbox.read_file(f"{subject.workdir}/theirs"))
     expect(theirs == b"2\n", f"read_file() saw {theirs!r} of a private file")
@@ -75,7 +75,7 @@ def _workdir(subject: LiveSubject) -> str:
     pwd = subject.output_of("pwd && touch written-here")
     expect(pwd == subject.workdir, f"commands start in {pwd}")
     elsewhere = bounded(subject.sandbox.exec(["pwd"], cwd="/tmp", timeout=COMMAND_SECONDS))
-    expect(elsewhere.stdout == "/tmp\n", f"cwd='/tmp' led to {elsewhere.stdout!r}")
+    expect(elsewhere.stdout == "/tmp\n", f"cwd='/tmp' gave {elsewhere.stdout!r}")
     return f"{pwd}, and /tmp with cwd"
 
 

@@ -1,4 +1,4 @@
-"""Awaits a call together with one that the first depends on."""
+"""Runs a call together with another call on which it depends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,19 +6,21 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["beside"]
+__all__ = ["run_with_dependency"]
 
 _T = TypeVar("_T")
 _LATE_SECONDS = 1.0
-"""How long the one call may still take when the other has ended."""
+"""How long (s) one call may still take after the other has failed or ended."""
 
 
-async def beside(work: Coroutine[Any, Any, _T], needed: Coroutine[Any, Any, None]) -> _T:
-    """Run two calls at once and return the result of `work`, or raise its error.
+async def run_with_dependency(
+    work: Coroutine[Any, Any, _T], needed: Coroutine[Any, Any, None]
+) -> _T:
+    """Run two calls concurrently and return the result of `work`, or raise its error.
 
-    If `needed` fails and `work` has not ended a second later, `work` is cancelled and the error of
-    `needed` is raised. An error of `needed` is ignored if `work` ends all the same: only its answer was
-    lost. Neither runs any more when this returns.
+    `work` depends on `needed`. If `needed` fails and `work` has not ended a second later, `work` is
+    cancelled and the error of `needed` raised. If `work` ends in spite of it, the error is ignored, because
+    only the response of `needed` was lost. Both calls have ended when this returns.
     """
     working, other = asyncio.create_task(work), asyncio.create_task(needed)
     try:
