@@ -1,4 +1,4 @@
-// Dispatch of CALL frames: requests with one answer, and file transfers.
+// Dispatch of CALL frames: requests with one response, and file transfers.
 package main
 
 import (
@@ -50,8 +50,8 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// parseCall reads a call's arguments and returns the function that performs it. That function sends
-// the stream's last frame itself.
+// parseCall reads a call's arguments and returns the function that performs the call. That function
+// also sends the stream's last frame.
 func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	var work func(s *stream) ([]byte, error)
 	asUser := true

@@ -1,4 +1,4 @@
-// Checks on who may connect to the agent's socket, and the programs that join stdin and stdout to it.
+// Checks of clients that connect to the agent's socket, and the programs that join stdin and stdout to it.
 package main
 
 import (
@@ -29,9 +29,9 @@ func peerOf(c *net.UnixConn) (*syscall.Ucred, error) {
 	return peer, err
 }
 
-// fromOutside reports whether the peer is outside the sandbox. It is outside if it is the host's root,
-// which has pid 0 in this pid namespace, or if it entered the namespace from outside, which gives it
-// the parent pid 0. A process that started inside never has the parent 0: the agent adopts orphans.
+// fromOutside reports whether the peer comes from outside the sandbox. Such a peer is the host's root,
+// which has pid 0 in this pid namespace, or entered the namespace from outside, and so has the parent
+// pid 0. A process that started inside never has the parent 0, because the agent adopts orphans.
 func fromOutside(c *net.UnixConn) bool {
 	peer, err := peerOf(c)
 	if err != nil || peer.Pid == 1 {
@@ -44,8 +44,8 @@ func fromOutside(c *net.UnixConn) bool {
 	return err == nil && strings.Contains(string(status), "\nPPid:\t0\n")
 }
 
-// ofOwnUser reports whether the peer runs as the agent's own user. Commands that run as that user
-// may connect, too. This gives them no rights that they lack otherwise.
+// ofOwnUser reports whether the peer runs as the agent's own user. Commands of that user may connect,
+// too, which gives them no additional rights.
 func ofOwnUser(c *net.UnixConn) bool {
 	peer, err := peerOf(c)
 	return err == nil && int(peer.Uid) == os.Getuid()
@@ -55,7 +55,7 @@ func ofOwnUser(c *net.UnixConn) bool {
 // a sandbox's first process. `link [-start] -socket=PATH [-- FLAGS]` joins them to an agent that runs
 // beside other processes, and starts that agent on request.
 func lead(verb string, args []string) error {
-	// The client's traffic passes through this process: keep the same user's processes from tracing it.
+	// The client's traffic passes through this process: prevent other processes of the user from tracing it.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 	switch verb {
 	case "connect":
@@ -89,8 +89,8 @@ func lead(verb string, args []string) error {
 	return fmt.Errorf("%q is neither connect nor link nor launch", verb)
 }
 
-// firstVariable holds the client's first bytes in base64, if the command that starts the agent carries
-// them. It is a variable, because every process may read a command line.
+// firstVariable is the environment variable with the client's first bytes in base64, if the command that
+// starts the agent carries them. It is no argument, because every process may read a command line.
 const firstVariable = "SANDBOXKIT_FIRST"
 
 func link(socket string, start bool, flags []string) error {

@@ -14,7 +14,7 @@ type stream struct {
 	out    *credit
 	in     *inbox
 	cancel func()            // stops the work; called once, on its own goroutine
-	resize func(r, c uint16) // nil for anything but a command on a terminal
+	resize func(r, c uint16) // nil except for a command on a terminal
 	begun  func()            // ends the precedence of a command; nil for a call
 
 	once    sync.Once
@@ -32,8 +32,8 @@ func (s *stream) stop() {
 	})
 }
 
-// whenStopped calls do when the client kills the request or its connection ends, unless release was
-// called before.
+// whenStopped makes the stream call do when the client kills the request or its connection ends, unless
+// release was called before.
 func (s *stream) whenStopped(do func()) (release func()) {
 	released := make(chan struct{})
 	go func() {
@@ -54,7 +54,7 @@ func (s *stream) send(k kind, data []byte) error {
 			return err
 		}
 		if n > shortFrame && s.begun != nil {
-			s.begun() // or it would wait for itself
+			s.begun() // otherwise the frame would wait for its own command
 		}
 		if err := s.conn.write(seal(append(newFrame(n), data[:n]...), k, s.id)); err != nil {
 			return err
@@ -94,12 +94,12 @@ type conn struct {
 
 func (c *conn) write(buf []byte) error {
 	if c.sandbox.ended.Load() {
-		return errCancelled // the sandbox kills its commands now: report the end in BYE only
+		return errCancelled // the sandbox is ending and kills its commands: only BYE reports that
 	}
 	return c.link.send(buf)
 }
 
-// bye sends the reason why the connection ends, if the client still reads, and closes the connection.
+// bye sends the reason for the connection's end, if the client still reads, and closes the connection.
 func (c *conn) bye(reason string) {
 	c.link.bye(seal(putString(newFrame(64), reason), kBye, 0))
 }

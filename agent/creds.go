@@ -50,8 +50,8 @@ func capSets(keep uint64) [2]capData {
 	return [2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
-// lowerThreadCaps removes the calling thread's capabilities: for good, or until the thread becomes
-// another user.
+// lowerThreadCaps removes the calling thread's capabilities: permanently, or only until the thread
+// changes its user.
 func lowerThreadCaps(forGood bool) error {
 	header := capHeader{version: capVersion3}
 	var data [2]capData
@@ -83,8 +83,8 @@ func dropPrivileges(forCommands uint64) error {
 	if err != nil {
 		return err
 	}
-	// The interpreter inherits these. Set them before the bounding set is reduced: afterwards no more
-	// capabilities can be made inheritable.
+	// The interpreter inherits these. Set them before the bounding set is reduced, because afterwards no
+	// capability can be made inheritable.
 	own := has & (1<<capKill | 1<<capSetuid | 1<<capSetgid)
 	header := capHeader{version: capVersion3}
 	data := capSets(has)
@@ -98,8 +98,8 @@ func dropPrivileges(forCommands uint64) error {
 		if forCommands&(1<<c) != 0 {
 			continue
 		}
-		// This fails without CAP_SETPCAP, and for a capability that the kernel does not know. Ignore
-		// that: it is only a second line of defence.
+		// This fails without CAP_SETPCAP, and for a capability that the kernel does not have. Ignore
+		// that, because the bounding set is only a second line of defence.
 		syscall.AllThreadsSyscall(syscall.SYS_PRCTL, prCapbsetDrop, uintptr(c), 0)
 	}
 	if missing := forCommands &^ has; missing != 0 {
@@ -148,8 +148,8 @@ func (t *thread) stop() { close(t.jobs) }
 // fileThreads is a pool of threads that access files with the rights of one identity. The threads have
 // no capabilities, so file calls cannot use PID 1's privileges.
 //
-// The pool never exceeds the reserved threads: Go ends the process if it cannot start a thread, which
-// a fork bomb can cause. Callers wait while all threads are busy.
+// The pool never exceeds the reserved threads, because Go ends the process if it cannot start a thread,
+// which a fork bomb can cause. Callers wait while all threads are busy.
 type fileThreads struct {
 	slots chan struct{}
 	mu    sync.Mutex
@@ -200,7 +200,7 @@ func (p *fileThreads) take(id identity) (*thread, error) {
 		}
 	}
 	if len(p.idle) > 0 {
-		// Change the identity of an idle thread: a new thread costs more.
+		// Change the identity of an idle thread, which costs less than a new thread.
 		t := p.remove(0)
 		var err error
 		if t.do(func() { err = becomeForFiles(id) }); err == nil {

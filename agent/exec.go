@@ -57,14 +57,14 @@ type execution struct {
 	readers sync.WaitGroup
 }
 
-// A commandTree is the set of a command's processes, below a reaper of its own or the interpreter.
+// A commandTree is the set of a command's processes, which descend from its reaper or from the interpreter.
 type commandTree interface {
 	ended() <-chan ending
-	kill()    // returns when no process is left
+	kill()    // returns once no process is left
 	release() // called last, after the outcome is known
 }
 
-// The values of the EXIT frame's field that says how a command ended.
+// The values of the EXIT frame's ending field.
 const (
 	howExited      = 0
 	howSignal      = 1
@@ -84,7 +84,7 @@ func (o outcome) payload() []byte {
 	for _, value := range []uint64{o.processor, o.peak, o.throttled} {
 		out = binary.BigEndian.AppendUint64(out, value)
 	}
-	// The cast loses nothing but the 64-bit "unknown", which becomes the 32-bit one.
+	// The cast maps the 64-bit "unknown" to the 32-bit one, and preserves all other values.
 	return binary.BigEndian.AppendUint32(out, uint32(min(o.oomKills, uint64(^uint32(0)))))
 }
 
@@ -138,7 +138,7 @@ func (e *execution) finish(files pipes, input io.Reader) (outcome, error) {
 			o.how = howOutOfMemory
 		}
 	}
-	// A background child may hold the output open for ever: read what is buffered now, then stop.
+	// A background child may hold the output open for ever: read only the bytes that are buffered now.
 	now := time.Now()
 	for _, f := range []*os.File{files.stdout, files.stderr} {
 		if f != nil {
@@ -274,8 +274,8 @@ func (e *execution) fork(l launch) (*reaper, error) {
 	return reaper, nil
 }
 
-// newStream returns a pipe like newPipe, which a command of another user can open again as /dev/stdin and the
-// like: a pipe belongs to the user that made it. Only processes that may trace the command reach it so.
+// newStream returns a pipe like newPipe, but a command of another user can reopen it, as /dev/stdin for
+// example, although a pipe belongs to its creator. Only processes that may trace the command can do so.
 func newStream(weRead bool) (ours *os.File, theirs int, err error) {
 	ours, theirs, err = newPipe(weRead)
 	if err == nil {
@@ -308,13 +308,13 @@ func dupFile(fd int) (*os.File, error) {
 	return os.NewFile(n, "terminal"), nil
 }
 
-// pumpBytes is the payload of a 32 KiB record, which a socket and a pipe take in one piece.
+// pumpBytes is the payload of a 32 KiB record, which sockets and pipes transfer in one piece.
 const pumpBytes = 32<<10 - frameRoom
 
 var buffers = sync.Pool{New: func() any { return new([pumpBytes]byte) }}
 
-// pump sends one output stream until end of file. After the command's exit it sends only what is
-// buffered at that moment.
+// pump sends one output stream until end of file. After the command's exit it sends only the bytes that
+// are buffered at that moment.
 func (e *execution) pump(k kind, f *os.File) {
 	defer e.readers.Done()
 	defer f.Close()

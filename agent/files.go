@@ -24,7 +24,7 @@ const (
 )
 
 // forbiddenProc reports whether an open descriptor is one of the agent's own /proc entries. The kernel
-// lets every thread of the agent open these, whatever user the thread acts as.
+// lets every thread of the agent open these, regardless of the user that the thread acts as.
 func forbiddenProc(fd int) bool {
 	var fs syscall.Statfs_t
 	if err := syscall.Fstatfs(fd, &fs); err != nil || fs.Type != procMagic {
@@ -45,7 +45,7 @@ func forbiddenProc(fd int) bool {
 	return false
 }
 
-// guard returns an error if a path resolves into the agent's own /proc entries, links followed.
+// guard returns an error if a path resolves, through links too, to one of the agent's own /proc entries.
 func guard(name string) error {
 	fd, err := syscall.Open(name, oPath|syscall.O_CLOEXEC, 0)
 	if err != nil {

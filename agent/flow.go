@@ -56,8 +56,8 @@ func (c *credit) close() {
 	c.cond.Broadcast()
 }
 
-// A backlog holds the newest bytes sent. It owns the pieces that are added: it keeps large pieces as
-// they are and copies small ones together, because a small piece takes more memory than its bytes.
+// A backlog holds the newest bytes that were sent. It owns the pieces that are added: it keeps large
+// pieces and joins small ones, because a small piece takes more memory than its bytes.
 type backlog struct {
 	pieces [][]byte
 	size   int
@@ -90,7 +90,7 @@ func (b *backlog) forget(n int) {
 	}
 }
 
-// An inbox queues the data that a client sent on a stream. Reading from it grants the client more credit.
+// An inbox queues the data that a client sent on a stream. A read grants the client more credit.
 type inbox struct {
 	mu       sync.Mutex
 	cond     *sync.Cond

@@ -82,7 +82,7 @@ func readFrame(r io.Reader) (frame, error) {
 	return f, nil
 }
 
-// frameRoom is the room in bytes before a frame's payload, for the link's record and the frame's header.
+// frameRoom is the number of bytes before a frame's payload, for the heads of the record and the frame.
 const frameRoom = recordSize + headerSize
 
 // newFrame returns a buffer that begins with frameRoom bytes. seal fills in the frame's header, and

@@ -1,4 +1,4 @@
-// Kernel counters of the whole sandbox, read from the container's control group where it is visible.
+// Kernel counters of the whole sandbox, read from the container's control group if it is visible.
 package main
 
 import (
@@ -67,7 +67,7 @@ func findGroup(mounts, groups string) (g group) {
 			if path, is := own[""]; !is || path != root {
 				continue
 			}
-			// A controller with its own version 1 hierarchy counts there, not here.
+			// A controller with its own version 1 hierarchy counts there, not in this one.
 			if _, split := own["cpuacct"]; !split {
 				g.processor = counter{path: at + "/cpu.stat", prefix: "usage_usec ", scale: 1000}
 			}

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// A callNumber is a system call's number in one of the kernel's ABIs. A command may use any of them.
+// A callNumber is a system call's number in one of the kernel's ABIs. A command may use any ABI.
 type callNumber struct{ arch, number uint32 }
 
 var prlimitCalls = map[string][]callNumber{
@@ -84,15 +84,15 @@ func attachFilter(calls []callNumber) (program []bpf) {
 	return program
 }
 
-// guardLimits keeps commands from changing the agent's limits, which Linux allows to any process of the
-// same user. An agent without open files, address space or processor time could run nothing, and the
-// failure would look like the machine's. Call it when the agent has all its threads, before its first
-// command. The filter protects the range of the threads' pids, and so also a process that later gets a
-// pid in between. Linux does not reuse pids up to 300, so this cannot happen to a sandbox's first processes.
+// guardLimits prevents commands from changing the agent's limits, which Linux allows to any process of the
+// same user. An agent without open files, address space or CPU time could run nothing, and the failure
+// would look like the machine's. Call it when the agent has all its threads, before its first command. The
+// filter protects the range of the threads' pids, and so also any later process with a pid in this range.
+// Linux does not reuse pids up to 300, so this cannot affect a sandbox whose agent is the first process.
 //
-// With daemon set, a vendor's daemon runs as the commands' user, and a command could stop it by attaching
-// as a debugger. The filter then denies attaching. A command may still trace its own children that ask
-// for it.
+// daemon means that a vendor's daemon runs as the commands' user, so a command could stop it by attaching
+// as a debugger. The filter then denies attaching. A command may still trace children that request it with
+// PTRACE_TRACEME.
 func guardLimits(daemon bool) error {
 	first, last := self, self
 	threads, err := os.ReadDir("/proc/self/task")

@@ -1,5 +1,5 @@
-// Limits of commands on resources that the kernel counts per user of the machine: other sandboxes may
-// share that user.
+// Limits of commands on resources that the kernel counts per user of the machine, because other sandboxes
+// may share that user.
 package main
 
 import (
@@ -19,16 +19,16 @@ const (
 	mostLockedBytes   = 64 << 10
 )
 
-// limitCommands lowers limits that commands inherit, and lets them open fewer files than the agent.
-// Linux counts the descriptors in flight per user, and lets no process send more whose own limit is below
-// that count. With its higher limit the agent can still send.
+// limitCommands lowers the limits that commands inherit, and gives them a lower limit of open files than
+// the agent. Linux counts the descriptors in flight per user, and a process can send more only while this
+// count is below its own limit. With its higher limit the agent can still send.
 func limitCommands(openFiles uint64) error {
 	if openFiles > 0 {
 		most := min(openFiles, early.OpenFiles[1])
 		early.OpenFiles = [2]uint64{most, most}
 	}
 	if err := lowerLimit(rlimitMsgqueue, mostQueueBytes); err != nil || self != 1 {
-		return err // beside others the sandbox has its own machine: leave it its locked memory
+		return err // an agent that is not PID 1 has the machine to itself: keep the limit of locked memory
 	}
 	return lowerLimit(rlimitMemlock, mostLockedBytes)
 }

@@ -1,5 +1,5 @@
-// The link under the frames: a byte stream that can outlive the connections that carry it. Every record
-// names its offset in the stream, so bytes that a broken connection lost are sent again.
+// The link below the frames: a byte stream that can outlive the connections that carry it. Every record
+// has its offset in the stream, so bytes that a broken connection lost are sent again.
 package main
 
 import (
@@ -28,12 +28,12 @@ const (
 	linkResumed = 1
 	linkUnknown = 2
 
-	// keepBytes is how much unacknowledged data is kept; above it a writer waits.
+	// keepBytes is how much unacknowledged data is kept; above this a writer waits.
 	keepBytes = 4 << 20
 	ackEvery  = 1 << 20
 	maxRecord = maxPayload + headerSize
 	maxGrace  = 10 * time.Minute
-	// deadAfter is how long a connection may be silent where breaks may go unnoticed. Clients ping.
+	// deadAfter is how long a connection may be silent if silentBreaks is set. Clients ping more often.
 	deadAfter = 60 * time.Second
 
 	// shortFrame is the size of the largest frame that overtakes longer ones.
@@ -42,10 +42,10 @@ const (
 	openingPatience = 10 * time.Second
 )
 
-// silentBreaks is set if a break may go unnoticed, because connections lead through a vendor's network.
+// silentBreaks is set if a connection may break without an error, because it crosses a vendor's network.
 var silentBreaks bool
 
-// bootID distinguishes this agent from one that was started in its place.
+// bootID distinguishes this agent from a restarted one.
 var bootID = func() (id [16]byte) {
 	_, _ = rand.Read(id[:])
 	return id
@@ -59,12 +59,12 @@ type transport interface {
 	Close() error
 }
 
-// A carrier is one connection under a session, and the reader's place in it.
+// A carrier is one connection of a session, and the reader's position in its current record.
 type carrier struct {
 	transport
 	in   *bufio.Reader
 	left int // unread bytes of the current record
-	old  int // how many of these, from the first, are duplicates: a proxy may send bytes again
+	old  int // how many of these, from the first, are duplicates; a proxy may send bytes twice
 }
 
 func newCarrier(t transport) *carrier {
@@ -72,32 +72,32 @@ func newCarrier(t transport) *carrier {
 }
 
 // A session carries a client's frames. With a grace it survives the loss of its connection for that
-// long. Without one it ends with its connection and keeps no data.
+// time. Without a grace it ends with its connection and keeps no data.
 type session struct {
 	opening [openingSize]byte
 	grace   time.Duration
-	// left reports whether the client is known to have gone, so that no grace applies; nil: never.
+	// left reports whether the client has certainly ended, so that no grace applies; nil: never.
 	left func() bool
-	// settled is set when the owner's start is complete. Before that no grace applies.
+	// settled is set once the owner's start is complete. Before that, no grace applies.
 	settled bool
 
-	// bulk is held while a long frame is sent or waits, which gives each sender its turn. It guards
-	// yielder. Take it before writing.
+	// bulk is held while a long frame is sent or waits, so that senders of long frames take turns. It
+	// guards yielder. Lock it before writing.
 	bulk    sync.Mutex
 	yielder yielder
 	// writing is held while a record is written, so that records stay in order and none is lost
-	// between two connections. Take it before mu.
+	// between two connections. Lock it before mu.
 	writing writeLock
 
 	mu       sync.Mutex
 	cond     *sync.Cond
 	over     *carrier // nil while there is no connection
-	received uint64   // the client's bytes that were read
+	received uint64   // how many bytes of the client were read
 	acked    uint64   // how many of these were acknowledged
 	sent     uint64   // bytes written so far
 	kept     backlog  // the newest of these, which the client may not have received
 	closed   bool
-	owing    bool // an acknowledgement is on its way
+	owing    bool // a goroutine is about to send an acknowledgement
 	expiry   *time.Timer
 }
 
@@ -107,8 +107,8 @@ func newSession(t transport, o opening, grace time.Duration) *session {
 	return s
 }
 
-// resume continues a session over a new connection, and sends again what the client has not received.
-// It returns false if the session is closed or no longer has the data.
+// resume continues a session over a new connection, and resends the data that the client has not
+// received. It returns false if the session is closed or no longer has these data.
 func (s *session) resume(t transport, o opening) bool {
 	s.drop(nil) // a writer that is blocked on the old connection holds the lock
 	s.writing.lock(false)
@@ -165,7 +165,7 @@ func (s *session) settle() {
 	s.settled = true
 }
 
-// forsake closes a session that has no connection, because no client will resume it.
+// forsake closes a session without a connection, because no client will resume it.
 func (s *session) forsake() {
 	s.mu.Lock()
 	over := s.over
@@ -296,8 +296,8 @@ func (s *session) acknowledged(offset uint64) error {
 	return nil
 }
 
-// owe acknowledges received data from another goroutine. The reader must never wait for a writer: if
-// the client did the same, neither side would read any more.
+// owe starts a goroutine that acknowledges received data. The reader must never wait for a writer,
+// because if the client did so too, neither side would read any more.
 func (s *session) owe(c *carrier) {
 	s.mu.Lock()
 	already := s.owing
@@ -330,9 +330,9 @@ func record(buf []byte, kind byte, offset uint64, size int) []byte {
 	return binary.BigEndian.AppendUint32(buf, uint32(size))
 }
 
-// send writes a buffer that begins with room for a record's head, and takes ownership of it. Without a
-// connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged. A frame of
-// at most shortFrame bytes overtakes longer ones that wait.
+// send writes a buffer that begins with room for a record's head, and takes ownership of the buffer.
+// Without a connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged. A
+// frame of at most shortFrame bytes overtakes longer ones that wait.
 func (s *session) send(buf []byte) error {
 	data := buf[recordSize:]
 	long := len(data) > shortFrame

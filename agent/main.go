@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fatal ends an agent that cannot start. It sends its owner the reason, as at any other end.
+// fatal ends an agent that cannot start. It sends the reason to the owner, as every end of the agent does.
 func fatal(err error) {
 	fmt.Fprintln(os.Stderr, "sandbox agent:", err)
 	if self == 1 {
@@ -110,7 +110,7 @@ func main() {
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// listen accepts clients on an inherited socket, on one of its own, or on both. It starts the lease.
+// listen accepts clients on an inherited socket, on a socket that it makes, or on both. It starts the lease.
 func (b *sandbox) listen(o options) error {
 	if o.listenFD >= 0 {
 		f := os.NewFile(uintptr(o.listenFD), "listener")
@@ -143,7 +143,7 @@ func setUp(o options) (*sandbox, error) {
 	debug.SetGCPercent(50)
 	syscall.Umask(0o022)
 	if o.beside {
-		// The vendor decides what root may do on a machine that is the sandbox's own.
+		// On a machine that only this sandbox uses, root's commands keep the vendor's capabilities.
 		has, err := getCaps()
 		if err != nil {
 			return nil, err
@@ -168,7 +168,7 @@ func setUp(o options) (*sandbox, error) {
 		clients:    map[*conn]bool{},
 	}
 	places := box.workdirs(o.workdir)
-	noWorkdir := box.findWorkdir(places[:1], nil) // with the privileges that are dropped below
+	noWorkdir := box.findWorkdir(places[:1], nil) // needs the privileges that are dropped below
 	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("/dev/null: %w", err)

@@ -1,4 +1,4 @@
-// The opening of a link: the first bytes that a client sends on a connection, and the agent's answer.
+// The opening of a link: the first bytes that a client sends on a connection, and the agent's reply.
 package main
 
 import (
@@ -17,7 +17,7 @@ const (
 	maxCopy = 8 << 20
 )
 
-// An opening is the first thing a client sends on a connection.
+// An opening is the first message of a client on a connection.
 type opening struct {
 	raw      [openingSize]byte
 	id       [16]byte
@@ -53,8 +53,8 @@ func answer(verdict byte, received uint64) []byte {
 	return binary.BigEndian.AppendUint64(out, received)
 }
 
-// skipCopy skips a copy of a start's first write, which a proxy has sent again: the agent's program, and
-// the opening. The data that follow are duplicates of data with the same offsets.
+// skipCopy skips a duplicate of a start's first write, which a proxy sent again: the agent's program and
+// the opening. The data after it are duplicates, too, and have the same offsets as the originals.
 func (c *carrier) skipCopy(opening [openingSize]byte) error {
 	for range maxCopy {
 		next, err := c.in.Peek(openingSize)

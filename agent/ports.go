@@ -1,4 +1,4 @@
-// Connections of the sandbox's loopback that the client makes or accepts; each is one call.
+// Connections to and from the sandbox's loopback ports; one call carries each connection.
 package main
 
 import (
@@ -19,12 +19,12 @@ const (
 	backlogLength  = 128
 )
 
-// connections holds one element for each connection that is carried.
+// connections holds one element per carried connection, and so limits their number.
 var connections = make(chan struct{}, maxConnections)
 
 // A portListener listens on one port of the loopback for as long as its LISTEN call is open.
 type portListener struct {
-	accepted chan *net.TCPConn // a connection that is waiting has its element in connections
+	accepted chan *net.TCPConn // a waiting connection also has an element in connections
 	closed   chan struct{}
 }
 
@@ -166,8 +166,8 @@ func (b *sandbox) listenPort(s *stream, port uint16) error {
 	return err
 }
 
-// acceptAll takes connections and passes each to an ACCEPT call. It takes no further one before that:
-// the others wait in the kernel's queue.
+// acceptAll accepts connections and passes each to an ACCEPT call before it accepts the next one. The
+// others wait in the kernel's queue.
 func (t *portListener) acceptAll(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -175,7 +175,7 @@ func (t *portListener) acceptAll(l net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(50 * time.Millisecond) // there is no descriptor or no memory left
+			time.Sleep(50 * time.Millisecond) // no descriptor or no memory is left: retry
 			continue
 		}
 		select {
@@ -213,7 +213,7 @@ func acceptPort(s *stream, port uint16) error {
 	}
 }
 
-// opened sends the frame that precedes all data of a connection, or says that a listener is ready.
+// opened sends OPENED, which precedes all data of a connection, or reports that a listener is ready.
 func (s *stream) opened(port uint16) error {
 	return s.conn.write(seal(binary.BigEndian.AppendUint16(newFrame(2), port), kOpened, s.id))
 }
@@ -233,7 +233,7 @@ func carry(s *stream, c *net.TCPConn, port uint16) error {
 		if err == nil {
 			err = c.CloseWrite()
 		}
-		inbound <- err // after a failed write there may still be something to read
+		inbound <- err // after a failed write there may still be data to read
 	}()
 	err := carryOut(s, c)
 	if err != nil {
@@ -246,7 +246,7 @@ func carry(s *stream, c *net.TCPConn, port uint16) error {
 	return err
 }
 
-// carryOut sends what arrives on a connection, and EOF at its end.
+// carryOut sends the data that arrive on a connection to the client, and EOF at their end.
 func carryOut(s *stream, c *net.TCPConn) error {
 	buffer := buffers.Get().(*[pumpBytes]byte)
 	defer buffers.Put(buffer)

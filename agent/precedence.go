@@ -1,4 +1,4 @@
-// Precedence of commands that begin over long frames, which would keep processors and link busy.
+// Precedence of starting commands over long frames, which would keep the CPUs and the link busy.
 package main
 
 import (
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// beginPatience is how long a command counts as one that begins, and how long a long frame waits for it.
+// beginPatience is how long a command counts as starting, and how long a long frame waits for it.
 const beginPatience = 10 * time.Millisecond
 
-// beginners counts the commands that begin.
+// beginners counts the starting commands.
 type beginners struct {
 	mu   sync.Mutex
 	n    int
@@ -18,8 +18,8 @@ type beginners struct {
 
 var beginning beginners
 
-// enter counts a command until leave is called, and for beginPatience at most. Further calls of leave
-// do nothing.
+// enter counts a command as starting until leave is called, and at most for beginPatience. Further calls
+// of leave do nothing.
 func (b *beginners) enter() (leave func()) {
 	b.mu.Lock()
 	if b.n == 0 {
@@ -41,7 +41,7 @@ func (b *beginners) enter() (leave func()) {
 	}
 }
 
-// gone returns a channel that is closed when no command begins; nil if none does.
+// gone returns a channel that is closed once no command is starting; nil if none is starting now.
 func (b *beginners) gone() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,10 +51,10 @@ func (b *beginners) gone() <-chan struct{} {
 	return b.none
 }
 
-// A yielder lets long frames wait for the commands that begin. It is used by one goroutine at a time.
+// A yielder makes long frames wait for starting commands. One goroutine at a time may use it.
 type yielder struct{ freeUntil time.Time }
 
-// yield waits while commands begin, for beginPatience at most and at most half of the time.
+// yield waits while commands are starting, at most for beginPatience, and at most half of all time.
 func (y *yielder) yield(b *beginners) {
 	gone := b.gone()
 	if gone == nil {

@@ -17,7 +17,7 @@ import (
 
 // children are the agent's child processes: the reapers that it started, and orphans of reapers that
 // were killed. The lock is held while a reaper is started, while ended processes are reaped and while
-// the process table is scanned for a kill, so that none of the three sees another half done.
+// the process table is scanned for a kill, so that these three never overlap.
 type children struct {
 	mu       sync.Mutex
 	last     uint64
@@ -55,8 +55,8 @@ func (c *children) start(caps uint64) error {
 	return nil
 }
 
-// listen reads the ids of reapers that have news from a pipe, and looks at their states. The pipe
-// carries ids only: the states are in shared memory that only the reapers write.
+// listen reads from a pipe the ids of reapers whose state has changed, and calls look for each. The pipe
+// carries only ids; the states are in shared memory that only the reapers write.
 func (c *children) listen(told io.Reader) {
 	var ids [512]byte
 	for {
@@ -91,14 +91,14 @@ func (c *children) reap() {
 		switch {
 		case status.Stopped():
 			if r != nil || forks.is(pid) {
-				// A command of the same user stopped it. Continue it, or its exit would be seen late.
+				// A command of the same user stopped the reaper. Continue it, so that its exit is not missed.
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
 		case r != nil:
 			c.reaperEnded(r, status.Exited())
 		case forks.is(pid):
 			forks.killed.Store(status.Signaled() && status.Signal() == syscall.SIGKILL)
-			forks.gone.Store(true) // waiters learn it from the socket
+			forks.gone.Store(true) // the end of its socket wakes the waiters
 		default:
 			c.orphanEnded(pid, endingOf(status, &used))
 		}
@@ -106,7 +106,7 @@ func (c *children) reap() {
 }
 
 // reaperEnded handles a reaper's exit. Hold the lock. A reaper that exited by itself has no processes
-// left; the processes of one that was killed are now the agent's children.
+// left; the processes of a killed reaper are now the agent's children.
 func (c *children) reaperEnded(r *reaper, cleanly bool) {
 	delete(c.byPid, r.pid)
 	delete(c.byID, r.state.id)
@@ -207,7 +207,7 @@ type reaper struct {
 	main  int // 0 until it has begun
 	kept  []any
 	begun bool
-	// started is closed when the command runs or has failed to start: then failed says why.
+	// started is closed when the command runs or has failed to start; failed then has the reason.
 	started chan struct{}
 	failed  syscall.Errno
 	step    int32
@@ -218,7 +218,7 @@ type reaper struct {
 	lost    bool // it was killed, or could not become a subreaper: its orphans are the agent's
 }
 
-// look reads the state that the reaper has written, and acts on changes.
+// look reads the reaper's state, and acts on changes.
 func (r *reaper) look() {
 	if r.state.begun && !r.begun {
 		r.begin()
@@ -315,7 +315,7 @@ func (c *children) newState() (*reaperState, error) {
 	return (*reaperState)(unsafe.Pointer(&region[0])), nil
 }
 
-// prepare fills in the state's description of the command. r.kept keeps alive what it points to.
+// prepare fills in the state's description of the command. r.kept keeps the memory alive to which it points.
 func (r *reaper) prepare(s *reaperState, l launch) error {
 	path, err := syscall.BytePtrFromString(l.path)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// A startError says why a command was not started. errno is 0 if the request itself is wrong, for
+// A startError is the reason why a command was not started. errno is 0 if the request itself is wrong, for
 // example if it names a user that the sandbox does not have.
 type startError struct {
 	text  string
@@ -49,7 +49,7 @@ func explain(step int32, errno syscall.Errno, program, cwd string) *startError {
 func findProgram(id identity, name, cwd string, env []string) (path string, err error) {
 	as := filesAs.run
 	if id.isAgent() {
-		// A lookup as the agent's own user needs no other thread, which saves two context switches.
+		// A lookup as the agent's own user needs no separate thread, which saves two context switches.
 		as = func(_ identity, job func()) error { job(); return nil }
 	}
 	if failed := as(id, func() { path, err = lookUp(name, cwd, env) }); failed != nil {

@@ -1,5 +1,5 @@
-// The interpreter: a Python process that starts before any job and is forked for each one. PROTOCOL.md
-// describes its messages; in_sandbox/interpreter.py is the other side.
+// The interpreter: a Python process that starts before any job and forks for each job. PROTOCOL.md
+// describes its messages; in_sandbox/interpreter.py is the Python side.
 package main
 
 import (
@@ -24,7 +24,7 @@ const (
 	pongPiece      = 100 * time.Millisecond
 	// endPatience is how long the interpreter may take to exit after it has closed its socket.
 	endPatience = time.Second
-	// answerBytes is the room at the start of a job's file for the reason of a failed start.
+	// answerBytes is the space at the start of a job's file for the fork's start error.
 	answerBytes = 16
 )
 
@@ -40,7 +40,7 @@ type interpreter struct {
 	gone     atomic.Bool // it has ended
 	killed   atomic.Bool // by SIGKILL; it blocks all other signals
 	exposed  bool        // commands run as its user by default, so they can kill it
-	heard    chan string // its messages while no job runs
+	heard    chan string // messages received while no job runs
 	socket   *os.File
 	facts    map[string]string
 
@@ -48,7 +48,7 @@ type interpreter struct {
 	job   *job
 	lost  error  // why no more jobs can run
 	spare bool   // a spare fork for the next job was requested
-	asked uint64 // the spare fork started at this time or later
+	asked uint64 // when the spare fork was requested: it cannot have started earlier
 }
 
 var forks = interpreter{heard: make(chan string, 4)}
@@ -64,8 +64,8 @@ func (f *interpreter) pids() map[int]bool {
 }
 
 // startInterpreter starts program with the server code source, which imports the modules in preload
-// and then runs the code setup. It may be called only once, and before any command: a command could
-// change the files that the interpreter reads at its start.
+// and then runs the code setup. It may be called only once, and before any command, because a command
+// could change the files that the interpreter reads at its start.
 func (b *sandbox) startInterpreter(program string, preload []string, source, setup string) error {
 	if procs.used() || forks.starting.Swap(true) {
 		return &startError{"an interpreter is started once, and before any command", syscall.EBUSY}
@@ -112,13 +112,13 @@ func (f *interpreter) start(b *sandbox, file, program, source string, env, modul
 	}
 	_ = syscall.SetNonblock(pair[0], true)
 	f.socket = os.NewFile(uintptr(pair[0]), "interpreter")
-	// Pass the program's name, too: the user's PATH may resolve it to another file than the agent's.
+	// Pass the program's name, too, because the user's PATH may resolve it to a different file.
 	argv := []string{file, "-I", "-c", source, program}
 	for _, number := range []uint64{startMask, queuedSignals[0], queuedSignals[1],
 		early.OpenFiles[0], early.OpenFiles[1]} {
 		argv = append(argv, fmt.Sprint(int64(number)))
 	}
-	procs.mu.Lock() // so that reap does not take its exit for an orphan's
+	procs.mu.Lock() // so that reap does not mistake its exit for an orphan's
 	pid, err := syscall.ForkExec(file, argv, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   env,
@@ -188,7 +188,7 @@ func lastLine(f *os.File) string {
 	return ": " + strings.ToValidUTF8(lines[len(lines)-1], "?")
 }
 
-// memoryFile returns a memory file with room for an answer, then the texts, separated by NUL bytes.
+// memoryFile returns a memory file with space for a start error, then the texts, separated by NUL bytes.
 // It returns an error if a text contains a NUL byte.
 func memoryFile(texts []string) (*os.File, error) {
 	size := answerBytes
@@ -215,7 +215,7 @@ func memoryFile(texts []string) (*os.File, error) {
 	return f, nil
 }
 
-// ask sends the interpreter a message and returns its answer. Call it only while no job runs.
+// ask sends the interpreter a message and returns its reply. Call it only while no job runs.
 func (f *interpreter) ask(message string) (string, error) {
 	for len(f.heard) > 0 {
 		<-f.heard
@@ -223,7 +223,7 @@ func (f *interpreter) ask(message string) (string, error) {
 	if err := f.send(message); err != nil {
 		return "", fmt.Errorf("the interpreter cannot be asked: %w", err)
 	}
-	// Wait in short pieces, so that a pause of the machine does not use up the patience.
+	// Wait in short intervals, so that a pause of the machine does not use up the time limit.
 	for range pongPatience / pongPiece {
 		select {
 		case said := <-f.heard:
@@ -304,7 +304,7 @@ func (f *interpreter) hear(message string) {
 	}
 }
 
-// bereave handles the end of the interpreter. It kills the current job and reports its exit as unknown.
+// bereave handles the end of the interpreter. It kills the current job and reports the job's exit as unknown.
 func (f *interpreter) bereave() {
 	struck := false
 	for until := time.Now().Add(endPatience); f.pid.Load() != 0 && !f.gone.Load(); time.Sleep(time.Millisecond) {
@@ -330,9 +330,9 @@ func (f *interpreter) bereave() {
 }
 
 // whyEnded returns the reason why the interpreter ended, with or without a job. EOWNERDEAD means that
-// code in the sandbox caused it. That is certain only if the interpreter was killed: by a process of its
-// own user, or by the kernel when the sandbox ran out of memory. An interpreter that exits by itself may
-// have met a limit that it shares with other sandboxes.
+// code in the sandbox caused the end. That is certain only if the interpreter was killed: by a process of
+// its own user, or by the kernel when the sandbox ran out of memory. An interpreter that exits by itself
+// may have reached a limit that it shares with other sandboxes.
 func (f *interpreter) whyEnded(j *job, struck bool) error {
 	var kills uint64
 	if j != nil {

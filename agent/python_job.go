@@ -19,11 +19,11 @@ type job struct {
 	start  uint64 // no process of the job started before this time
 	began  moment
 	file   *os.File
-	over   atomic.Bool // its main process has ended, or its end can no longer be observed
+	over   atomic.Bool // the main process has ended, or its end can no longer be observed
 	exit   chan ending
 }
 
-// begin asks the interpreter to fork for a job, with the launch's stdin, stdout and stderr.
+// begin makes the interpreter fork for a job, with the launch's stdin, stdout and stderr.
 func (f *interpreter) begin(l launch, code string, start uint64, began moment) (*job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A job's processes are told from others by their parents and start times.
+// A job's processes are distinguished from others by their parents and start times.
 func TestMembersOfAJob(t *testing.T) {
 	const server, other = 20, 90
 	table := []processStat{
@@ -14,7 +14,7 @@ func TestMembersOfAJob(t *testing.T) {
 		{pid: 30, ppid: server, start: 100}, // its main process
 		{pid: 31, ppid: 30, start: 101},
 		{pid: 32, ppid: server, start: 102}, // an orphan
-		{pid: 40, ppid: server, start: 50},  // what an earlier job left
+		{pid: 40, ppid: server, start: 50},  // left by an earlier job
 		{pid: 41, ppid: 40, start: 103},
 		{pid: other, ppid: 12, start: 104}, // below a command's reaper
 		{pid: 91, ppid: other, start: 105},

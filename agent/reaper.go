@@ -1,12 +1,12 @@
-// The reaper: a process between the agent and one command, to which the command's orphans fall,
-// so that none of them leaves the command's tree.
+// The reaper: a process between the agent and one command. It adopts the command's orphans, so that
+// none of them leaves the command's tree.
 //
-// It is cloned from the agent without an exec, which costs less than a thread's start and no
-// memory but a stack: it shares the agent's memory, which nobody in the sandbox may read or trace,
-// and nothing else. What runs in it, and in the command until its exec, is this file's functions
-// alone, on stacks of their own with all signals blocked: no allocation, no pointer stored, no
-// lock, no growing stack, only system calls. Whatever they find out lies in memory that the agent
-// reads, so nothing is lost when a command of the same user kills its reaper.
+// It is cloned from the agent without an exec, which costs less than the start of a thread. It shares
+// only the agent's memory, which no process in the sandbox may read or trace, and needs no memory but a
+// stack. The reaper, and the command until its exec, run only functions of this file, on their own
+// stacks and with all signals blocked. These functions make system calls, but never allocate, store a
+// pointer, lock or grow a stack. They write all results to memory that the agent reads, so nothing is
+// lost when a command of the same user kills its reaper.
 package main
 
 import (
@@ -20,10 +20,10 @@ const (
 	pAll                = 0
 	sigSetmask          = 2
 
-	wakeFD = 3 // in the reaper, where the agent's end of the pipe is another number
+	wakeFD = 3 // the number in the reaper; in the agent the pipe has another one
 )
 
-// What failed, where a command could not be started.
+// The steps at which the start of a command can fail.
 const (
 	stepFork = iota
 	stepFiles
@@ -34,7 +34,7 @@ const (
 	stepExec
 )
 
-// A siginfo is what waitid tells of a child that ended.
+// A siginfo is waitid's description of a child that ended.
 type siginfo struct {
 	signo, errno, code, _ int32
 	pid                   int32
@@ -45,14 +45,14 @@ type siginfo struct {
 
 const cldExited = 1
 
-// reaperState is all that an agent, a reaper and a command before its exec tell each other. It
-// lies outside Go's heap, and holds addresses of what the agent keeps where it is.
+// reaperState is the shared memory through which the agent, a reaper and a command before its exec
+// communicate. It is outside Go's heap, and holds addresses of memory that the agent does not move.
 type reaperState struct {
-	// From the agent.
+	// Written by the agent.
 	id                    uint64
 	wake                  uintptr
 	fds                   [3]uintptr
-	lastFD                uintptr // to close by number where there is no close_range
+	lastFD                uintptr // the last descriptor to close, if the kernel lacks close_range
 	path, argv, envv, cwd uintptr
 	groups, groupCount    uintptr
 	uid, gid              uintptr
@@ -61,7 +61,7 @@ type reaperState struct {
 	queuedSignals         [2]uint64
 	commandMask           uint64 // of signals
 
-	// To the agent.
+	// Read by the agent.
 	subreaper bool
 	begun     bool // the command runs, or its start has failed
 	exited    bool // ends[0] is the main process's end
@@ -69,13 +69,13 @@ type reaperState struct {
 	errno     syscall.Errno
 	main      int32
 	pid       int32
-	// A main process's end stays in the first; others' go to the second.
+	// The first is for the main process's end, which stays there; the second for all other processes.
 	ends   [2]siginfo
 	usages [2]syscall.Rusage
 
 	inCommand bool
-	all, mask uint64     // of signals: every one, and those of the agent's thread
-	caps      [2]capData // what the command may have, or needs to become another user
+	all, mask uint64     // signal sets: all signals, and those that the agent's thread blocks
+	caps      [2]capData // capabilities that the command may have, or needs to change its user
 	nocaps    [2]capData
 	capHeader capHeader
 	defaults  sigaction
@@ -107,7 +107,7 @@ func cloned(s *reaperState) {
 	}
 }
 
-// forkReaper starts a reaper. No signal may find it before it has blocked them all.
+// forkReaper starts a reaper. No signal may reach the reaper before it has blocked all signals.
 //
 //go:nosplit
 //go:norace
@@ -156,7 +156,7 @@ func reapForEver(s *reaperState) {
 		s.main = 0
 		s.errno = e
 	}
-	// It needs nothing any more but to wait.
+	// From here on the reaper only waits, and needs neither descriptors nor capabilities.
 	for fd := uintptr(0); fd < 3; fd++ {
 		syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
 	}
@@ -186,12 +186,12 @@ func reapForEver(s *reaperState) {
 	}
 }
 
-// keepOnly leaves the command's three descriptors, and the one to wake the agent by.
+// keepOnly closes all descriptors except the command's three and the one that wakes the agent.
 //
 //go:nosplit
 //go:norace
 func keepOnly(s *reaperState) syscall.Errno {
-	// All come from above: the agent has these three numbers in use itself.
+	// The sources have higher numbers, because the agent itself uses the first three.
 	for i := uintptr(0); i < 3; i++ {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, s.fds[i%3], i, 0); e != 0 {
 			return e
@@ -210,13 +210,13 @@ func keepOnly(s *reaperState) syscall.Errno {
 	return 0
 }
 
-// becomeCommand returns only if it failed, having said where and why.
+// becomeCommand executes the command. It returns only after a failure, whose step and errno it has stored.
 //
 //go:nosplit
 //go:norace
 func becomeCommand(s *reaperState) {
 	var e syscall.Errno
-	// No handler of the agent's may run here: it would take this for one of the agent's threads.
+	// No signal handler of the agent may run here, because it would assume a thread of the agent.
 	for number := uintptr(1); number <= 64; number++ {
 		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, number,
 			uintptr(unsafe.Pointer(&s.defaults)), 0, 8, 0, 0)

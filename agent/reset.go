@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// resetPatience is how long a reset waits for killed processes and dying kernel objects to go.
+	// resetPatience is how long a reset waits for killed processes and dying kernel objects to vanish.
 	resetPatience = 5 * time.Second
 	// resetLimit bounds the wait on a busy machine, where each check takes longer.
 	resetLimit = 30 * time.Second
 )
 
-// resettable is set for an agent beside others if the machine is the sandbox's own.
+// resettable is set for an agent that is not the first process, if only this sandbox uses the machine.
 var resettable bool
 
-// jobs is the state of a sandbox's resets. mu is not held while a reset works: under excludes others.
+// jobs is the state of a sandbox's resets. mu is not held during a reset; under excludes another one.
 type jobs struct {
 	mu sync.Mutex
-	// under is set while a reset works, and for good if one has failed. Nothing may start then.
+	// under is set during a reset, and permanently after a failed one. No request may start then.
 	under bool
 	// uids are the identities of the next jobs; nil if all jobs share one user.
 	uids *identities
@@ -41,7 +41,7 @@ type jobs struct {
 }
 
 // reset resets the sandbox. It returns a list of everything that it could not remove, and the
-// sandbox's usage so far. The first call removes nothing: it takes the inventory.
+// sandbox's usage so far. The first call removes nothing: it only takes the inventory.
 func (b *sandbox) reset(own *stream) ([]byte, error) {
 	if self != 1 && !resettable {
 		return nil, fmt.Errorf("not the sandbox's first process, so what is on its machine is "+
@@ -88,8 +88,8 @@ func (b *sandbox) reset(own *stream) ([]byte, error) {
 	return append(answer, used...), nil
 }
 
-// refuse returns an error if nothing may start: a reset is at work or has failed, or the request names
-// a user, and a reset cannot clean up after that user.
+// refuse returns an error if no request may start, because a reset is in progress or has failed, or if the
+// request names a user, because a reset cannot clean up after that user.
 func (j *jobs) refuse(user string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -104,9 +104,9 @@ func (j *jobs) refuse(user string) error {
 	return nil
 }
 
-// until calls try with growing pauses until nothing is left or resetPatience ends, and returns what is
-// left. It counts the intended length of each pause, so that a machine that pauses for seconds does not
-// use up the patience.
+// until calls try with growing pauses until nothing is left or resetPatience has passed, and returns the
+// last result of try. It adds up the intended length of the pauses, so that a machine that stands still
+// for seconds does not use up the time.
 func until(try func() []string) []string {
 	begun, waited := time.Now(), time.Duration(0)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
@@ -119,8 +119,8 @@ func until(try func() []string) []string {
 	}
 }
 
-// othersOpen waits until no request but the reset itself is open, and returns those that are left.
-// New requests are refused in the meantime.
+// othersOpen waits until no request except the reset itself is open, and returns a list of those that
+// remain. New requests are refused meanwhile.
 func (b *sandbox) othersOpen(own *stream) []string {
 	return until(func() (left []string) {
 		b.mu.Lock()
@@ -142,7 +142,7 @@ func (b *sandbox) othersOpen(own *stream) []string {
 	})
 }
 
-// clean removes everything that a job has left, and returns what it could not remove.
+// clean removes everything that a job has left, and returns a list of what it could not remove.
 func (b *sandbox) clean() (left []string) {
 	j := &b.jobs
 	if left = forks.dropSpare(); len(left) > 0 {
@@ -174,7 +174,7 @@ func (b *sandbox) clean() (left []string) {
 		d.restore()
 	}
 	if work.entries < maxRemovals-manyRemovals || j.objects.shrink() {
-		debug.FreeOSMemory() // return the memory of so many names to the next job
+		debug.FreeOSMemory() // return the memory of the many names, for the next job
 	}
 	return append(left, renewNull(b.null)...)
 }
@@ -225,7 +225,7 @@ func (b *sandbox) remakeWorkdir() []string {
 	return nil
 }
 
-// renewNull reopens /dev/null, every command's stdin. All commands share one open file description, and
+// renewNull reopens /dev/null, the stdin of commands. All commands share its open file description, and
 // with it the flags and locks that a job has set.
 func renewNull(fd uintptr) []string {
 	fresh, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)

@@ -1,5 +1,5 @@
-// Emptying a place: removal of everything that was not there before the first job. It runs as the job's
-// user and never follows a link.
+// Removal of everything from a place that was not there before the first job. It runs as the job's user
+// and never follows a link.
 package main
 
 import (

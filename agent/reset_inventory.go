@@ -18,7 +18,7 @@ const (
 	atNoFollow   = 0x100
 )
 
-// kernelMounts are kernel interfaces. Only their owners can store anything there, and no job is an owner.
+// kernelMounts are file systems of kernel interfaces. Only owners can store data there, and no job is one.
 var kernelMounts = strings.Fields(`proc sysfs cgroup cgroup2 devpts debugfs tracefs securityfs bpf
 	pstore configfs fusectl binfmt_misc nsfs rpc_pipefs efivarfs selinuxfs autofs`)
 
@@ -46,7 +46,7 @@ func mounts(data string) (found []mount) {
 	return found
 }
 
-// unescaped decodes the octal escapes that mountinfo uses for spaces and the like.
+// unescaped decodes the octal escapes that mountinfo uses for spaces and similar characters.
 func unescaped(name string) string {
 	var out []byte
 	for i := 0; i < len(name); i++ {
@@ -159,7 +159,7 @@ func (s *survey) all() {
 	}
 }
 
-// covered reports whether a mount cannot be reached, because another one lies over a folder above it.
+// covered reports whether a mount cannot be reached, because another mount hides a parent folder.
 func (s *survey) covered(m mount) bool {
 	fd, err := syscall.Open(m.path, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -239,7 +239,7 @@ func (s *survey) walk(name string, st *syscall.Stat_t, loose bool) {
 	case kind == syscall.S_IFDIR:
 	case kind == syscall.S_IFLNK, kind == syscall.S_IFSOCK && !s.isJob(st.Uid),
 		kind == syscall.S_IFCHR && !s.isJob(st.Uid):
-		return // links store nothing; the sandbox's maker answers for devices and servers
+		return // links store nothing; the sandbox's creator is responsible for devices and servers
 	case kind == syscall.S_IFREG && may && st.Size <= placeBuffer:
 		s.place(name, st)
 		return

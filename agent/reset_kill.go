@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// strangers lists the processes that a job has left, zombies included, because their names can carry
-// data. outside reports whether other processes are there, too. Hold children.mu.
+// strangers lists the processes that a job has left, including zombies, because their names can carry
+// data. outside reports whether there are processes that entered from outside. Hold children.mu.
 func (b *sandbox) strangers(spared map[int]bool) (found []processStat, outside bool) {
 	if self != 1 && b.jobs.uids == nil {
 		for _, p := range processTable(procs.byPid) {

@@ -94,8 +94,8 @@ func mayOpenQueue() bool {
 	return true
 }
 
-// remove removes the job's kernel objects. Call it as the job's user. Later, left finds any objects that
-// could not be removed.
+// remove removes the job's kernel objects. Call it as the job's user. A later call of left finds objects
+// that could not be removed.
 func (k *kernelObjects) remove() (left []string) {
 	for i := range k.lists {
 		l := &k.lists[i]

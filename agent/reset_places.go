@@ -31,8 +31,8 @@ type place struct {
 	xattrs map[string]string
 	flags  uint64
 	kept   map[string]bool // entries at the inventory that no job can remove
-	remade string          // the entry that leads to the workdir, and is made again
-	// regular marks a file; content is what it held at the inventory.
+	remade string          // the entry that is on the workdir's path, and is created again
+	// regular marks a file; content is its content at the inventory.
 	regular bool
 	content []byte
 	// watched marks a folder whose entries the kernel removes: terminals, when they are closed.
@@ -128,8 +128,8 @@ func removeXattr(fd int, name string) {
 	}
 }
 
-// restore resets a folder's own attributes, or a file's attributes and content. Later, left finds any
-// that it could not reset.
+// restore resets a folder's own attributes, or a file's attributes and content. A later call of left finds
+// those that it could not reset.
 func (p *place) restore() []string {
 	var now syscall.Stat_t
 	if err := syscall.Fstat(p.fd, &now); err != nil {
@@ -233,7 +233,7 @@ func (p *place) names(fd int, buffer []byte) ([]string, error) {
 	}
 }
 
-// A device is a file that a job owns and that stores nothing but its attributes.
+// A device is a file that a job owns and that stores only its attributes.
 type device struct {
 	path string
 	like syscall.Stat_t

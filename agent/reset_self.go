@@ -58,8 +58,8 @@ func limitsNow() (limits [limitCount][2]uint64) {
 
 func ownStateNow() ownState { return ownState{limitsNow(), scheduleOf(self)} }
 
-// ownChanged returns changes of the agent's state. If jobs have users of their own, it first replaces
-// the threads that acted as a job, because the job's user may have changed their scheduling.
+// ownChanged returns a list of the changes of the agent's state. If each job has its own user, it first
+// replaces the threads that acted as that user, because a job may have changed their scheduling.
 func (j *jobs) ownChanged() []string {
 	left := j.self.changed()
 	if len(left) == 0 || j.uids == nil {

@@ -1,4 +1,4 @@
-// Sockets that outlive their processes: lingering connections, and sockets in flight inside others.
+// Sockets that outlive their processes: lingering connections, and sockets in flight in other sockets.
 package main
 
 import (
@@ -15,10 +15,10 @@ type socketCounts struct {
 	files  []int
 	counts map[string]int
 	unix   objectList // all Unix sockets, read only when the count has grown
-	labels objectList // IPv6 flow labels, which last as long as their creator asked
+	labels objectList // IPv6 flow labels, which last as long as their creator requested
 }
 
-// counted are the numbers that count one namespace only; the others in these files count the machine.
+// counted are the fields that count one namespace; the other fields of these files count the machine.
 var counted = map[string][]string{
 	"TCP": {"inuse", "tw"}, "UDP": {"inuse"}, "UDPLITE": {"inuse"}, "RAW": {"inuse"},
 	"FRAG": {"inuse"}, "TCP6": {"inuse"}, "UDP6": {"inuse"}, "UDPLITE6": {"inuse"},
@@ -75,7 +75,7 @@ func (s *socketCounts) left() []string {
 				if strange := s.strangeUnix(); strange > 0 {
 					left = append(left, fmt.Sprintf("%d unix sockets", strange))
 				} else {
-					s.counts[name] = count // the agent's own sockets: it has more clients now
+					s.counts[name] = count // the agent has more sockets, because it has more clients
 				}
 			default:
 				left = append(left, fmt.Sprintf("%d sockets: %s", count-s.counts[name], name))

@@ -1,4 +1,4 @@
-// The users of jobs: each job gets an identity of its own.
+// The users of jobs: each job gets its own identity.
 package main
 
 import (
@@ -94,8 +94,8 @@ func (n *identities) next(home string) (identity, error) {
 }
 
 // An actor is a thread that changes its real and effective ids to a job's user, without effective
-// capabilities, and back. As that user, a signal to all processes reaches only the job's. Its saved ids
-// stay, so that it can change back.
+// capabilities, and back. As that user, it can signal all processes of the job, and no others, at once. Its
+// saved ids stay, so that it can change back.
 type actor struct {
 	thread *thread
 	gid    uint32
@@ -116,7 +116,7 @@ func newActor() (*actor, error) {
 	return a, err
 }
 
-// as calls job on the actor's thread as a user. It returns the job's result, and errors of the change.
+// as calls job on the actor's thread as the user id. It returns job's result, and errors of the change.
 func (a *actor) as(id identity, job func() []string) (left []string) {
 	if id.isAgent() {
 		return job()
@@ -193,7 +193,7 @@ func threadIDs() (real, effective uint32) {
 
 const accessACL = "system.posix_acl_access"
 
-// accessFor returns a POSIX access control list that lets in the owner and one user.
+// accessFor returns a POSIX access control list that grants access to the owner and one user.
 func accessFor(uid uint32) []byte {
 	const none = ^uint32(0)
 	out := binary.LittleEndian.AppendUint32(nil, 2)
@@ -224,7 +224,7 @@ func (b *sandbox) ownWorkdir() error {
 }
 
 // giveWorkdir gives one user access to the workdir. If the file system has no access control lists, it
-// gives access to every user: no other user has a process then.
+// gives access to every user, which is safe because no other user has a process then.
 func (b *sandbox) giveWorkdir(id identity) error {
 	for _, p := range b.jobs.places {
 		if p.path != b.workdir {

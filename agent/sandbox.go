@@ -16,7 +16,7 @@ import (
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 type sandbox struct {
-	user    identity // guarded by mu once there are clients: use as and become
+	user    identity // guarded by mu once there are clients; use the methods as and become
 	workdir string
 	detach  bool
 	// ownerCalls is set if the owner connects to the socket, like any other client.
@@ -37,7 +37,7 @@ type sandbox struct {
 	beside     int      // further open connections of the owner's process
 	hadBeside  bool
 	deadline   *time.Timer
-	expiry     *time.Timer // of the lease
+	expiry     *time.Timer // the lease's end
 	// ended is set before commands are killed, so that no client sees their exits.
 	ended atomic.Bool
 }
@@ -60,7 +60,7 @@ func (b *sandbox) configure(env, command []string) error {
 	return nil
 }
 
-// as returns the identity that commands and file calls run as.
+// as returns the identity of commands and file calls.
 func (b *sandbox) as() identity {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +114,7 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	return id, env, nil
 }
 
-// inherited returns the variables that the agent was started with, without those to drop.
+// inherited returns the agent's own environment variables, without those to drop.
 func (b *sandbox) inherited() []string {
 	if b.drop == "" {
 		return os.Environ()
@@ -144,8 +144,8 @@ func (b *sandbox) workdirs(asked string) []string {
 	return append(places, "/tmp/workspace")
 }
 
-// findWorkdir sets b.workdir to the first of the places that it can create. It tries as the agent, which
-// gives the folder to the sandbox's user, and then through asUser, as that user.
+// findWorkdir sets b.workdir to the first of the places that it can create. It tries as the agent, and then
+// gives the folder to the sandbox's user, or through asUser as that user.
 func (b *sandbox) findWorkdir(places []string, asUser func(func()) error) error {
 	var first error
 	for _, b.workdir = range places {
@@ -190,7 +190,7 @@ func (b *sandbox) renew(after time.Duration) {
 	b.deadline = time.AfterFunc(after, func() { b.end("lifetime") })
 }
 
-// renewLease restarts the lease. Call it with the lock held whenever a client came or went.
+// renewLease restarts the lease. Call it with the lock held whenever a client connects or disconnects.
 func (b *sandbox) renewLease() {
 	if b.expiry != nil {
 		b.expiry.Stop()

@@ -1,4 +1,4 @@
-// Signals: commands, even root's, must not be able to stop or kill the agent, which is PID 1.
+// Signals: no command, not even root's, may be able to stop or kill the agent, which is PID 1.
 package main
 
 import (
@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// coreSignals are the signals whose default action dumps core. The Go runtime dies of some of them,
-// depending on what the sender wrote into them. So they get their default action, which Linux does
-// not take for a namespace's first process.
+// coreSignals are the signals whose default action dumps core. Some of them end the Go runtime, depending
+// on the fields that the sender set. So they get their default action, which Linux does not take for a
+// namespace's first process.
 var coreSignals = []syscall.Signal{
 	syscall.SIGQUIT, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS,
 	syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGSYS,
@@ -29,11 +29,11 @@ func rtSigaction(number syscall.Signal, set, get *sigaction) {
 }
 
 // shieldFromSignals makes every signal do nothing, except SIGKILL and SIGSTOP, which cannot come from
-// inside. All but coreSignals get an empty handler. Their default action would kill even a first process,
-// if one of its threads blocks the signal and another does not. SIG_IGN would be inherited by commands.
+// inside. All signals except coreSignals get an empty handler. The default action would kill even a first
+// process if one of its threads blocks the signal and another does not, and commands would inherit SIG_IGN.
 func shieldFromSignals() {
 	var ignore sigaction
-	rtSigaction(syscall.SIGURG, nil, &ignore) // for its flags and its restorer
+	rtSigaction(syscall.SIGURG, nil, &ignore) // reads the Go runtime's flags and restorer
 	ignore[0] = ignoreSignalPC
 	for number := syscall.Signal(1); number <= 64; number++ {
 		switch {
@@ -48,7 +48,7 @@ func shieldFromSignals() {
 }
 
 // quiet are the signals that the agent need not handle. Its threads block them, because a command may
-// send them faster than a thread can handle them, and so hold up that thread.
+// send them faster than a thread can handle them, which would stall that thread.
 var quiet = func() (mask uint64) {
 	for number := syscall.Signal(1); number <= 64; number++ {
 		if number != syscall.SIGCHLD && number != syscall.SIGURG &&

@@ -1,4 +1,4 @@
-// Killing of one command's whole process tree, whatever its members did to leave it.
+// Killing of one command's whole process tree, including members that tried to leave it.
 package main
 
 import (
@@ -58,7 +58,7 @@ func readStat(pid int) (processStat, bool) {
 	return parseStat(data)
 }
 
-// self is the agent's pid. It is 1 unless the agent runs beside a first process that is not its own.
+// self is the agent's pid. It is 1 unless the sandbox has another first process.
 var self = os.Getpid()
 
 // processTable lists every living process of the sandbox except the agent and its reapers. If the agent is
@@ -96,7 +96,7 @@ func below(top int, table []processStat, reapers map[int]*reaper) []processStat 
 	var out []processStat
 	for _, p := range table {
 		at := p.ppid
-		// The table is no snapshot: a reused pid may close a circle.
+		// The table is not atomic: a reused pid may make a cycle.
 		for range table {
 			above, known := parents[at]
 			if !known {
@@ -136,7 +136,7 @@ func startTime() uint64 {
 
 // A tree is the set of one command's processes: all descendants of its reaper. If the reaper was killed, or
 // the kernel has no subreapers, the tree includes every orphan of the command's user that is not older than
-// the command and not below another command's reaper or main process. In doubt it is the command's.
+// the command and not below another command's reaper or main process, even if its command is uncertain.
 type tree struct {
 	reaper *reaper
 	start  uint64 // no member started before this time
@@ -148,7 +148,7 @@ func (t *tree) ended() <-chan ending { return t.reaper.exit }
 
 func (t *tree) release() {}
 
-// members picks the command's processes from the table. ours are the living reapers, and mains the main
+// members selects the command's processes from the table. ours are the living reapers, and mains the main
 // processes of other commands.
 func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*reaper,
 	mains map[int]bool) []processStat {
@@ -166,8 +166,8 @@ func (t *tree) members(table []processStat, known map[int]uint64, ours map[int]*
 	})
 }
 
-// pick returns the processes for which isMine is true. isMine gets a process, its parent or nil if the table
-// lacks it, and a function that says whether the parent is picked.
+// pick returns the processes for which isMine is true. isMine receives a process, its parent, which is nil
+// if the table lacks it, and a function that reports whether the parent was picked.
 func pick(table []processStat,
 	isMine func(p, above *processStat, mine func(*processStat) bool) bool) []processStat {
 	byPid := make(map[int]*processStat, len(table))
@@ -178,7 +178,7 @@ func pick(table []processStat,
 	var mine func(p *processStat) bool
 	mine = func(p *processStat) bool {
 		if _, asked := found[p.pid]; !asked {
-			found[p.pid] = false // the table is no snapshot: a reused pid may close a circle
+			found[p.pid] = false // the table is not atomic: a reused pid may make a cycle
 			found[p.pid] = isMine(p, byPid[p.ppid], mine)
 		}
 		return found[p.pid]
@@ -212,7 +212,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 	defer procs.mu.Unlock()
 	for {
 		if t.reaper.gone && !t.reaper.lost {
-			return true // the reaper exits when it has no children left, which is surer than a scan
+			return true // the reaper exits once it has no children, which is more reliable than a scan
 		}
 		table := processTable(procs.byPid)
 		mains, alone := procs.others(t.reaper)
@@ -221,7 +221,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 			return t.reaper.gone && t.reaper.exited
 		}
 		if self == 1 && alone && len(members) == len(table) {
-			// Every other process is the command's. One signal to all is atomic: no fork can escape it.
+			// Every other process is the command's. A signal to all is atomic, so no fork can escape it.
 			_ = syscall.Kill(-1, syscall.SIGKILL)
 			return false
 		}

@@ -1,9 +1,9 @@
-// The lock under which frames are written, which short ones get before a long one.
+// The lock for writing frames; writers of short frames get it before those of long frames.
 package main
 
 import "sync"
 
-// shortsInARow is how many short frames may overtake a long one, which has its turn then.
+// shortsInARow is how many short frames may overtake a long one; then the long one is next.
 const shortsInARow = 16
 
 // A writeLock is held by one writer at a time. The zero value is unlocked.
@@ -11,8 +11,8 @@ type writeLock struct {
 	mu            sync.Mutex
 	freed         sync.Cond
 	busy          bool
-	shorts, longs int // how many wait
-	passed        int // short ones since the last long one
+	shorts, longs int // the numbers of waiting writers
+	passed        int // the number of short frames since the last long one
 }
 
 func (l *writeLock) lock(long bool) {

@@ -20,9 +20,9 @@ const (
 )
 
 // stats returns the number of living processes, their resident memory in bytes, the CPU time of all
-// processes but the agent, the CPU time of the agent, whether the CPU time is exact, and the time spent
-// waiting for a CPU. Times are in nanoseconds. The count includes the agent, but not its reapers, which
-// share the agent's memory.
+// processes except the agent, the CPU time of the agent, whether the CPU time is exact, and the time spent
+// waiting for a CPU. Times are in nanoseconds. The number of processes includes the agent, but not its
+// reapers, which share the agent's memory.
 func stats() []byte {
 	reaped, own := processorTimes(syscall.RUSAGE_CHILDREN), processorTimes(syscall.RUSAGE_SELF)
 	reapers := procs.living()
@@ -41,7 +41,7 @@ func stats() []byte {
 	}
 	starved := waits.sample(table, time.Now())
 	exact := byte(0)
-	// The control group of an agent beside others counts other programs, too.
+	// If the agent is not the first process, its control group counts other programs, too.
 	if total, ok := ownGroup().processor.read(); ok && self == 1 {
 		used, exact = total-min(own, total), 1
 	}
@@ -64,8 +64,8 @@ type threadKey struct {
 }
 
 // waitTimes adds up how long the sandbox waited for a CPU. Between two samples it counts the wait of the
-// thread that waited longest. It counts too little if threads come and go between samples. It exceeds
-// the time that others took by at most the sandbox's own CPU time.
+// thread that waited longest. It counts too little if threads start and end between samples. It exceeds
+// the CPU time of others by at most the sandbox's own CPU time.
 type waitTimes struct {
 	mu    sync.Mutex
 	last  time.Time
@@ -144,7 +144,7 @@ func waitOf(folder string) (nanos uint64, ok bool) {
 	return nanos, err == nil
 }
 
-// ownNice is the nice value that the sandbox was started with. Its owner may run at a lower priority.
+// ownNice is the nice value with which the sandbox was started; it is not 0 if the owner is niced.
 var ownNice = func() int {
 	priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
@@ -153,8 +153,8 @@ var ownNice = func() int {
 	return 20 - priority // the system call returns 20 - nice to avoid negative numbers
 }()
 
-// isOrdinary reports whether a thread wants its full share of a CPU. A thread that made itself nicer than
-// the sandbox, or idle, waits by its own choice. Without privileges it cannot undo that.
+// isOrdinary reports whether a thread wants its full share of a CPU. A thread that raised its nice value
+// above the sandbox's, or made itself idle, waits by its own choice. Without privileges it cannot undo that.
 func isOrdinary(nice, policy string) bool {
 	n, err := strconv.Atoi(nice)
 	return err == nil && n <= ownNice && (policy == schedOther || policy == schedBatch)

@@ -95,8 +95,8 @@ func lookupUser(spec string) (identity, error) {
 	return id, nil
 }
 
-// accountLines returns a file's lines. A command may have replaced the file, so it reads only a regular
-// file, and at most 1 MiB.
+// accountLines returns a file's lines. It reads only a regular file, and at most 1 MiB, because a command
+// may have replaced the file.
 func accountLines(path string) []string {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {
