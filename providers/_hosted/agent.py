@@ -120,8 +120,8 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     def __init__(self, kind: type[HostedInstanceT]) -> None:
         super().__init__(kind)
         self._assumed_agents: dict[str, str] = {}
-        """For each image the assumption about its sandboxes: the architecture of the agent that they need, or
-        `install.PRESENT`."""
+        """The assumption about the sandboxes of each image: the architecture of the agent that they need,
+        or `install.PRESENT`."""
 
     @abstractmethod
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
