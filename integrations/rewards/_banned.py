@@ -1,4 +1,4 @@
-"""Find the forbidden names that a submission uses, by its syntax tree and not by its text."""
+"""Find forbidden names in a submission's syntax tree; text in comments and strings does not count."""
 
 import ast
 import warnings
@@ -19,7 +19,7 @@ the time grows faster than linearly with the length of an imported name or a str
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One use of something banned."""
+    """One use of a banned pattern. `found` is the name as used, with aliases resolved, or an error text."""
 
     pattern: str
     line: int
@@ -43,9 +43,7 @@ def banned_patterns(code: str, patterns: Sequence[str]) -> list[Finding]:
     if not wanted:
         return []
     if len(code) > MOST_CODE:
-        detail = (
-            f"the code has {len(code)} characters, more than the {MOST_CODE} that are looked at"
-        )
+        detail = f"the code has {len(code)} characters; only code of up to {MOST_CODE} is checked"
         return [Finding("length", 0, detail)]
     names = _Names([*wanted, *(name for name in DYNAMIC if name not in wanted), _COMPUTED])
     try:
@@ -96,7 +94,7 @@ class _Names:
                 for start in range(1, len(parts))
                 for size in range(1, self.parts)
             } & self._wanted
-        if use.endswith(".*"):  # from package import *: it may bring the name
+        if use.endswith(".*"):  # `from package import *` may import a banned name
             found |= {name for name in self._names if name.startswith(use[:-1])}
         return sorted(found)
 
@@ -145,7 +143,7 @@ def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:
 
 
 def _dotted(node: ast.Attribute, aliases: Mapping[str, str], most: int) -> str:
-    """Return an attribute's dotted name with aliases resolved; it begins with "." if its owner has no name."""
+    """Return an attribute's dotted name with aliases resolved; it begins with "." for `call().name`."""
     parts, owner = [node.attr], node.value
     while isinstance(owner, ast.Attribute) and len(parts) < most:
         parts.append(owner.attr)
@@ -160,7 +158,7 @@ def _shortened(name: str, most: int) -> str:
 
 
 def _text(node: ast.expr) -> str | None:
-    """Return the value of a string literal or a sum of string literals, else None."""
+    """Return the value of a string literal or of concatenated (`+`) literals, else None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _text(node.left), _text(node.right)
         return None if left is None or right is None else left + right

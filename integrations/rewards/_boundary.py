@@ -1,4 +1,4 @@
-"""Blame: the one place that turns an error raised by a sandbox into a verdict."""
+"""Turns an error raised by a sandbox into a verdict, which blames the policy or the infrastructure."""
 
 from enum import StrEnum
 
@@ -27,16 +27,16 @@ _ENDED = (CommandError, CommandStartError, KernelError, TerminalError, UnicodeEr
 
 
 class Phase(StrEnum):
-    """The step of a rollout in which an error was raised."""
+    """The step of a rollout in which an error was raised; the value completes "ERROR while ..."."""
 
     STARTED = "the sandbox was started"
-    """The sandbox starts and gets its files. Nothing of the policy has run in it yet."""
+    """The sandbox starts and gets its files. The policy has not run anything in it yet."""
     WORKED_IN = "its tools were used"
     """Tools report the model's mistakes as results, so an error raised here is not one of them."""
-    EXPORTED = "what was left was copied out"
-    PLACED = "what was left was put into a fresh sandbox"
+    EXPORTED = "the artefacts were copied out"
+    PLACED = "the artefacts were copied into a fresh sandbox"
     GRADED = "it was graded"
-    """Grading runs commands and reads files; the policy's leftovers can make them fail."""
+    """Grading runs commands and reads files; the policy's files and processes can make them fail."""
 
 
 def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> Verdict:
@@ -47,9 +47,9 @@ def verdict_of(error: Exception, phase: Phase, *, trust: Trust = "isolated") -> 
     - a sandbox that ran out of memory or was ended by a command in it, after the start;
     - a refused file call while artefacts are exported, placed or graded: the file is missing, too
       large, of the wrong kind or in the way;
-    - a checked command that fails beside the artefacts, where it works without them;
-    - during grading: a command that times out, fails where it is checked or cannot be started,
-      and a kernel or terminal that ends.
+    - a command with `check=True` that fails while the artefacts are placed;
+    - during grading: a command that times out, fails with `check=True` or cannot be started, and a
+      kernel or terminal that ends.
 
     Every other error is the infrastructure's. Re-raises a ConfigurationError, since the task's
     author made the mistake, except in the phase WORKED_IN.
@@ -76,7 +76,7 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
     if isinstance(error, SandboxFileError):
         return Outcome.FAILED if phase is Phase.GRADED else Outcome.TRUNCATED
     if phase is Phase.PLACED and isinstance(error, CommandFailedError):
-        return Outcome.TRUNCATED  # the artefacts take the room that this command needs
+        return Outcome.TRUNCATED  # the artefacts take the disk space that this command needs
     if phase is Phase.GRADED:
         if isinstance(error, CommandTimeoutError):
             return Outcome.TIMEOUT
@@ -86,15 +86,15 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
 
 
 def caused_by_command(error: Exception) -> bool:
-    """Whether a program in the sandbox ended the sandbox: it used up the memory or killed the agent."""
+    """Whether a program in the sandbox ended it, by using up its memory or killing its agent."""
     return isinstance(error, SandboxTerminatedError) and (error.out_of_memory or error.by_command)
 
 
 def unproven(error: Exception) -> bool:
     """Whether an error that looks caused by a job may have had another cause.
 
-    A machine at one of its limits also kills interpreters and agents and refuses to start programs.
-    Out of memory is proven: the kernel counts it for the sandbox.
+    A host that has reached one of its limits also kills interpreters and agents and refuses to start
+    programs. Out of memory is proven, because the kernel counts OOM kills per sandbox.
     """
     if isinstance(error, CommandStartError):
         return not error.retryable

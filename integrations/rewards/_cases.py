@@ -1,4 +1,4 @@
-"""A task's tests as cases: an expression for the sandbox, an expected value that stays on the host."""
+"""Convert a task's tests to cases: an expression for the sandbox, and an expected value for the host."""
 
 import ast
 import builtins
@@ -34,14 +34,14 @@ _WRAPPERS = frozenset(
         "tuple",
     )
 )
-"""Builtins that may wrap the submission's call: their result is still a value that the host compares."""
+"""Builtins that may wrap the submission's call, because the host can still compare their result."""
 
 PYTHON_EQUAL = Comparison(strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCase:
-    """An expression to evaluate over the submission; `expected` stays on the host."""
+    """An expression to evaluate with the submission's names; `expected` stays on the host."""
 
     source: str
     expected: Wire
@@ -87,7 +87,7 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
 
 
 def plain(value: Any) -> Wire:
-    """Encode a trusted value for comparison. Raises ConfigurationError if it is not plain data."""
+    """Encode an expected value for comparison. Raises ConfigurationError if it is not plain data."""
     wire = encode(value)
     if "opaque" in str(wire) and _has_opaque(wire):
         raise ConfigurationError(f"expected value {str(value)[:80]} is not plain data")
@@ -99,11 +99,12 @@ def _has_opaque(wire: Any) -> bool:
 
 
 def from_assert(line: str, helpers: Set[str] = frozenset()) -> FunctionCase | None:
-    """Split `assert f(x) == y` into a case; None for a line that needs a judge.
+    """Convert a line such as `assert f(x) == y` to a case; return None for any other form of test.
 
     Only a call of the submission's function, bare or wrapped in a builtin such as sorted(), goes
-    into the sandbox. A comparison never does: its result would be whatever the sandbox claims.
-    `helpers` are names that the submission does not define.
+    into the sandbox. The comparison stays on the host, because the sandbox could forge its result.
+    `helpers` are names that the submission does not define. Raises ConfigurationError for a line
+    that does not parse.
     """
     match parsed(line).body:
         case [ast.Assert(test=test)]:
@@ -162,7 +163,7 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
                 return name not in helpers
             rest = [*args, *(each.value for each in keywords)]
             if all(_literal(each)[0] for each in rest):
-                return True  # a function of the submission may have a builtin's name
+                return True  # the submission may define a function with a builtin's name
             return (
                 name in _WRAPPERS
                 and bool(args)
@@ -178,7 +179,7 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
 
 
 def merged(cases: Sequence[Case]) -> list[Case]:
-    """Merge the function cases that have the same comparison into one case, over a list of values."""
+    """Merge all function cases with the same comparison into one case whose value is a list."""
     groups: dict[Comparison, list[FunctionCase]] = {}
     for case in cases:
         if isinstance(case, FunctionCase):
@@ -195,7 +196,10 @@ def merged(cases: Sequence[Case]) -> list[Case]:
 
 
 def with_constants(line: str, constants: Mapping[str, ast.expr]) -> str:
-    """Return a test line with each constant replaced by its value, unless the line binds such a name."""
+    """Return a test line with each constant's name replaced by its value.
+
+    Returns the line unchanged if it assigns one of the names itself.
+    """
 
     class Inlined(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -209,14 +213,14 @@ def with_constants(line: str, constants: Mapping[str, ast.expr]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A task's setup that may run with the submission, since no test's result depends on it alone."""
+    """The imports and constants of a task's setup: they may run in the submission's sandbox."""
 
     imports: str = ""
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
 
 
 def light(setup: str) -> Setup | None:
-    """Parse a setup of only imports and constants; None for any other, which needs a judge."""
+    """Parse a setup that has only imports and constants; return None for any other setup."""
     imports, constants = [], dict[str, ast.expr]()
     for node in parsed(setup).body:
         match node:

@@ -1,4 +1,4 @@
-"""Running cases over a submission, each in a sandbox of its own, and comparing on the host."""
+"""Runs a submission on cases, each in its own sandbox, and compares the results on the host."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The code to grade, and the setup that is loaded after it."""
+    """The code to grade, and the setup code that runs after it."""
 
     code: str
     setup: str = ""
@@ -37,7 +37,7 @@ class Submission:
 async def evaluate(
     session: Session, submission: Submission, case: Case, limits: Limits
 ) -> Verdict | None:
-    """Run one case; return None if it passed, else the verdict."""
+    """Run one case; return None if it passed, else the verdict on the failure."""
     if isinstance(case, ProgramCase):
         return await _run_program(session, submission, case, limits)
     answer = await _run_function(session, submission, case, limits)
@@ -51,7 +51,7 @@ async def evaluate(
     match answer:
         case ["opaque" | "object", str(name), *_]:
             return failed(f"{shown(case.source)} is a {shown(name)}, not plain data")
-    return failed(f"{shown(case.source)} has another value than expected")
+    return failed(f"{shown(case.source)} does not have the expected value")
 
 
 async def _run_function(
@@ -70,15 +70,18 @@ async def _run_function(
 
 
 def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
-    """Return the value that a sandbox claims, for comparison; a Verdict if it sent none."""
+    """Return the value that the sandbox reports, still encoded and untrusted.
+
+    Returns a Verdict if it reports an error, nothing, or a value far larger than `expected`.
+    """
     if not result.stdout_bytes:
         return ended(result)
     if not may_equal(result.stdout_bytes, expected):
-        return failed("the value has many more parts than the expected one")
+        return failed("the value is much larger than the expected one")
     try:
         answer = json.loads(result.stdout_bytes)
     except (ValueError, RecursionError):
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is not one JSON value")
+        return Verdict(Outcome.TAMPERED, 0.0, "policy", "the result is not one JSON value")
     match answer:
         case ["value", value]:
             return value
@@ -87,7 +90,7 @@ def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
         case ["raised", str(phase), [str(name), *_], str(text), *_]:
             return failed(f"{shown(name)} while {shown(phase)}: {shown(text)}")
         case _:
-            return Verdict(Outcome.TAMPERED, 0.0, "policy", "the answer is of no known kind")
+            return Verdict(Outcome.TAMPERED, 0.0, "policy", "the result has an unknown form")
 
 
 async def _run_program(
@@ -101,11 +104,14 @@ async def _run_program(
         return failed(f"exited with status {result.returncode}: {shown(last)}")
     if same_text(result.stdout, case.stdout, case.comparison):
         return None
-    return failed("printed something else than expected")
+    return failed("did not print the expected output")
 
 
 def same_text(observed: str, expected: str, comparison: Comparison) -> bool:
-    """Whether two outputs are equal, ignoring trailing whitespace, or word by word within the tolerance."""
+    """Whether two outputs are equal, apart from whitespace at the ends of lines and of the text.
+
+    With a tolerance they may also be equal word by word, with numbers within the tolerance.
+    """
     left, right = (
         [line.rstrip() for line in text.rstrip().split("\n")] for text in (observed, expected)
     )
@@ -140,7 +146,7 @@ async def evaluate_all(
 
     The score is 1 if all pass, else 0, or with `partial` the share that passed. An infrastructure
     failure in any case masks the whole verdict. The verdict reports the first failure in the order
-    of `cases`, whatever order the runs end in.
+    of `cases`, even if the runs end in another order.
     """
     passed, first = 0, None
     runs = [functools.partial(evaluate, session, submission, case, limits) for case in cases]

@@ -1,4 +1,4 @@
-"""The code in a model's answer: answer tags first, then fenced blocks."""
+"""Extracts the code from a model's answer: looks for answer tags first, then for fenced blocks."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ PYTHON = ("python", "py", "python3", "")
 """The info strings of a fenced block that may be Python; "" is a block without one."""
 
 _MOST_FENCES = 1000
-"""A text with more fences is not parsed: pairing them would take too long."""
+"""Maximum number of fences. A text with more is not parsed, since pairing them would take too long."""
 
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
 # Possessive quantifiers prevent backtracking.

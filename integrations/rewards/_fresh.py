@@ -44,7 +44,7 @@ async def grade_in_fresh(
 
     The policy is to blame for: a missing artefact (FAILED); an artefact that cannot be copied out
     or into the new sandbox (TRUNCATED); a command of `grade` that exceeds its timeout (TIMEOUT) or
-    fails where it is checked, and a file that `grade` does not find (FAILED). So give each command
+    fails with `check=True`, and a file that `grade` does not find (FAILED). So give each command
     of `grade` a timeout. After an infrastructure failure grading is retried in a new sandbox, up
     to `retries` times; a sandbox that ends without a proven cause is retried at least once. The
     verdict is INFRA_ERROR when the retries are used up, when the host's disk has no space for the

@@ -1,4 +1,4 @@
-"""The recommended grader: nothing that decides a grade runs where the submission runs."""
+"""The recommended grader: no code that decides a grade runs in the submission's sandbox."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import _cases
-from sandboxkit.integrations.rewards._beside import beside
 from sandboxkit.integrations.rewards._evaluation import Submission, evaluate_all
 from sandboxkit.integrations.rewards._judged import judged
 from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._same_process import grade_in_same_process
 from sandboxkit.integrations.rewards._task import checked
 from sandboxkit.integrations.rewards._tests import Tests, tests_of
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
@@ -21,9 +21,9 @@ from sandboxkit.integrations.rewards.doctor import TaskReport, check
 class HostCompare:
     """Compares a submission's results on the host, or by tests in a separate sandbox.
 
-    No expected value ever enters the submission's sandbox, so there is nothing to read, patch or
-    forge there: a submission passes only if it knows the answers. It may still know them
-    beforehand, so keep back some cases that the prompt does not show.
+    No expected value ever enters the submission's sandbox, so the submission cannot read or change
+    one: it passes only if it returns the right results. It can still hard-code the results that the
+    prompt shows, so include cases that the prompt does not show.
 
     A task has one or more of
 
@@ -42,23 +42,23 @@ class HostCompare:
 
     Cases, and lines that compare a call with a literal, are compared on the host; each runs in its
     own pristine sandbox. Every other test runs in a judge, a sandbox that never holds the
-    submission. The submission runs in a second sandbox, which never holds a test. Calls cross
-    between the two:
+    submission. The submission runs in a second sandbox, which never holds a test. The tests' calls
+    are sent from one to the other:
 
-    - Plain data crosses as a copy. The tests do not see a function change its arguments, unless the
+    - Plain data is sent as a copy. The tests do not see a function change its arguments, unless the
       task lists the function in `in_place` (True: every function) or the call is a whole statement,
       such as `sort(items)`.
-    - An object of the submission crosses as one description of its value, items, attributes and
-      text. The tests work on that description. Only a call of a method that plain data lacks goes
-      to the object, which is then described again.
+    - An object of the submission is sent as one description of its value, items, attributes and
+      text. The tests work on that description. Only a call of a method that plain data lacks is
+      sent to the object, and the description is renewed afterwards.
     - An object stays live, and receives every operation, if the task lists its class in `classes`
       or, without that key, if the tests use the class's capitalised name.
     - An operator between an object and plain data works on the object's plain value, or raises
-      TypeError. If `operators` lists the class, the object's own answer is used instead.
+      TypeError. If `operators` lists the class, the object's own operator is called instead.
     - An exception class of the submission becomes a new class in the tests. It catches what the
       submission raises, and never an exception of the tests.
     - If the tests call a function of the submission twice in a row with equal arguments, its
-      answers must be equal, unless `varies` lists it (True: every function).
+      results must be equal, unless `varies` lists it (True: every function).
     - A failed assertion in a callback or in one of the submission's `with` blocks fails the test.
     - `from solution import *` imports no name that the tests define or import.
 
@@ -70,7 +70,7 @@ class HostCompare:
 
     With `partial` all cases and tests run, and the score is the share that passed. With `together`
     all function cases run in one process, which takes fewer sandboxes; but the submission sees the
-    inputs of all cases, and one case's input may give away another's answer.
+    inputs of all cases, and one case's input may reveal another's expected value.
 
     A key that is mistyped, has the wrong type or would have no effect raises ConfigurationError, and
     so does a column that other graders read, such as `time_limit`, unless `ignore` lists it. All
@@ -84,9 +84,11 @@ class HostCompare:
 
     def __post_init__(self) -> None:
         if self.partial and self.together:
-            raise ConfigurationError("partial=True needs cases that are run apart: not together")
+            raise ConfigurationError(
+                "partial=True and together=True exclude each other: partial needs one run per case"
+            )
         if isinstance(self.ignore, str):
-            raise ConfigurationError(f"ignore={self.ignore!r} is text: give ({self.ignore!r},)")
+            raise ConfigurationError(f"ignore={self.ignore!r} is a string: give ({self.ignore!r},)")
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
@@ -131,7 +133,7 @@ class HostCompare:
     ) -> Verdict:
         setup = _cases.light(str(task.get("test_setup_code", "")))
         code = Submission(submission, setup.imports if setup else "")
-        run = beside if task.get("trust") == "shared" else judged
+        run = grade_in_same_process if task.get("trust") == "shared" else judged
         first = Verdict(Outcome.PASSED, 1.0, "policy", "no cases")
         passed = 0
         if cases:
@@ -152,5 +154,5 @@ class HostCompare:
 
     # Any: see Grader.
     async def check(self, session: Session, task: Mapping[str, Any], reference: str) -> TaskReport:
-        """Report whether a task refuses its reference solution, or can be passed without solving it."""
+        """Report whether a task's tests fail its reference solution or pass a submission that cheats."""
         return await check(session, self, task, reference)

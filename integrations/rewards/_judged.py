@@ -1,4 +1,4 @@
-"""Grading by tests in one sandbox over a submission in another: calls cross between them as data."""
+"""Grades with tests in one sandbox and the submission in another; calls between them are sent as data."""
 
 import asyncio
 import dataclasses
@@ -34,14 +34,14 @@ from sandboxkit.integrations.rewards._values import shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 
 _JUDGE_LINE = 64 << 20
-"""Maximum size in bytes of one line from the judge: it carries the arguments of the tests' calls."""
+"""Maximum size in bytes of one line from the judge, which contains the arguments of a test's call."""
 _JUDGE_MEMORY = 1 << 30
 _JUDGE_SECONDS = 10
 """CPU time of a judge in seconds, on top of the submission's."""
 _LOOK = 0.5
-"""Minimum interval in seconds between two checks of a late judge."""
+"""Minimum interval in seconds between two checks of a judge that has exceeded its time limit."""
 _KILLED, _OUT_OF_TIME = 137, 152  # 128 + SIGKILL, 128 + SIGXCPU
-_CHUNK_LIMIT = 64 * 1024  # of the kept output only: lines are read while they arrive
+_CHUNK_LIMIT = 64 * 1024  # limits only the output that is kept: lines are read while they arrive
 _DEADLINE = 600.0
 
 
@@ -55,7 +55,7 @@ async def judged(session: Session, submission: str, tests: Tests, limits: Limits
 
     async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
         try:
-            await sandbox.start()  # first: a run in the queue should not occupy a judge
+            await sandbox.start()  # first, so that a run in the queue does not occupy a judge
             async with judges(session).borrow(alone=alone) as judge:
                 return await _Grading(judge, sandbox, tests, limits, submission, alone).run()
         except JudgeKilled as error:
@@ -69,13 +69,13 @@ async def judged(session: Session, submission: str, tests: Tests, limits: Limits
 async def judge_folder(
     session: Session, subject: Sandbox, folder: Path, limits: Limits | None = None
 ) -> Verdict:
-    """Grade the contents of the sandbox `subject` with `folder/judge.py`, run in a separate sandbox.
+    """Grade the contents of the sandbox `subject` with `folder/judge.py`, which runs in another sandbox.
 
     Every top-level function `test_...()` of judge.py is a check; they run in order until one raises.
     They reach the subject through `import subject`: run(), read_file(), write_file(), remove() and
     load(). The folder's other files are in the judge's working directory. The judge has only
     Python's standard library. Does not stop the subject. Raises ConfigurationError for unusable
-    tests, and any infrastructure error as it is.
+    tests. Infrastructure errors are raised and not turned into a verdict.
     """
     tests = load_tests(folder)
     async with judges(session).borrow(alone=True) as judge:
@@ -101,7 +101,7 @@ class Ended(Exception):
 
 
 class Lines:
-    """A process that answers each line on stdin with a line on stdout."""
+    """A process that reads requests on stdin and writes one response to each on stdout, as lines."""
 
     def __init__(self, sandbox: Sandbox, program: SandboxProgram, first: Any, limit: int) -> None:
         """Start the process and send `first` as JSON. Its lines may have up to `limit` bytes."""
@@ -146,7 +146,7 @@ class Lines:
 
 
 class JudgeKilled(SandboxTerminatedError):
-    """The judge was killed or late, or its sandbox ran out of memory. Other judges there may be the cause."""
+    """The judge was killed or late, or its sandbox ran out of memory, perhaps because of other judges."""
 
     def __init__(self, message: str, *, sandbox_id: str | None) -> None:
         super().__init__(message, sandbox_id=sandbox_id, by_command=True)
@@ -175,20 +175,20 @@ class _Grading:
     _excused: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self._budget = _for_all(self.limits, len(self.tests.sources))
+        self._budget = _total_limits(self.limits, len(self.tests.sources))
         longest = self._budget.longest
         # Even after the slowest submission, the judge must end before the deadline.
         self._judge_seconds = min(longest + _JUDGE_SECONDS, (self.limits.deadline - longest) / 2)
 
     async def run(self) -> Verdict:
-        """Run the judge to its verdict. Raises SandboxError."""
+        """Run the judge until it reports its results; return the verdict. Raises SandboxError."""
         seconds = math.ceil(self._budget.timeout) + _JUDGE_SECONDS
         job = {**self.tests.job(), "seconds": seconds, "memory": _JUDGE_MEMORY}
         lines = Lines(self.judge, _programs.judge(self.limits.python), job, _JUDGE_LINE)
         if self.submission:
             self._started()  # while the judge starts
         try:
-            return await self._carry(lines)
+            return await self._relay(lines)
         except Ended as end:
             return self._without_judge(end.result.returncode)
         except SandboxTerminatedError as error:
@@ -202,11 +202,11 @@ class _Grading:
             if self._subject is not None:
                 await self._subject.stop()
 
-    async def _carry(self, judge: Lines) -> Verdict:
+    async def _relay(self, judge: Lines) -> Verdict:
         answer: bytes | None = None
         await self.judge.start()  # outside every time limit
         while True:
-            line = await self._of_judge(judge.ask(answer))
+            line = await self._next_line(judge.ask(answer))
             if isinstance(line, Verdict):
                 return line
             self._judge_answered = True
@@ -215,17 +215,17 @@ class _Grading:
                 return self._verdict(json.loads(content))
             if kind == b"H":
                 self._touched = True
-                reply = await self._in_time(machine(self.sandbox, json.loads(content)))
+                reply = await self._in_time(answer_for_machine(self.sandbox, json.loads(content)))
             else:
-                reply = await self._asked(content)
+                reply = await self._forward(content)
             if isinstance(reply, Verdict):
                 return reply
             answer = reply
 
-    async def _of_judge(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
-        """Wait for the judge's next line, up to `_judge_seconds` in total.
+    async def _next_line(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
+        """Wait for the judge's next line, up to `_judge_seconds` summed over all lines.
 
-        The limit exists because tests may wait for an action of the submission that never comes.
+        The limit exists because tests may wait forever for an action of the submission.
         Time in which others kept the judge off the CPU does not count. In a sandbox shared with
         other judges that time is unknown, so a late judge raises JudgeKilled and is retried alone.
         """
@@ -239,18 +239,18 @@ class _Grading:
                 if asking.done():
                     return asking.result()
                 if not self.alone:
-                    raise JudgeKilled("its time was over", sandbox_id=self.judge.id)
+                    raise JudgeKilled("it exceeded its time limit", sandbox_id=self.judge.id)
                 usage = await self.judge.usage()
                 starved = (usage and usage.starved_seconds) or 0.0
                 self._excused = min(starved, self._judge_waited)
                 if self._judge_waited >= allowed + self._excused:
-                    text = "the tests waited in vain for something of the submission"
+                    text = "the tests waited for the submission until their time limit"
                     return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
         finally:
             abandon(asking)
 
-    async def _asked(self, request: bytes) -> bytes | Verdict:
-        """Send a request to the submission; return its answer, or the verdict if there is none."""
+    async def _forward(self, request: bytes) -> bytes | Verdict:
+        """Forward a request to the submission; return its response, or the verdict if there is none."""
         try:
             return await self._in_time(self._started().ask(request))
         except CommandStartError as error:
@@ -258,7 +258,7 @@ class _Grading:
                 return failed(f"the submission's own process: {shown(error)}")
             raise
         except LineTooLong:
-            text = f"more than {self.limits.output_limit} bytes in one answer"
+            text = f"one response of the submission has more than {self.limits.output_limit} bytes"
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
         except Ended as end:
             assert self._watch is not None
@@ -268,7 +268,7 @@ class _Grading:
             return verdict if isinstance(verdict, Verdict) else ended(verdict)
 
     async def _in_time(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
-        """Wait for the subject; the submission's limits apply to the sum of all such waits."""
+        """Wait for the subject's response; the submission's limits apply to the sum of all such waits."""
         asking = asyncio.ensure_future(answer)
         try:
             if self._watch is None:
@@ -303,7 +303,7 @@ class _Grading:
 
     def _without_judge(self, returncode: int) -> Verdict:
         if returncode == _OUT_OF_TIME:
-            text = "the tests took too long with what the submission returned"
+            text = "the tests used up their CPU time on the values that the submission returned"
             return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
         text = f"the judge ended with status {returncode}"
         if self._judge_answered or returncode == _KILLED or not self.alone:
@@ -311,8 +311,8 @@ class _Grading:
         return masked(text)
 
 
-def _for_all(limits: Limits, tests: int) -> Limits:
-    """Return the submission's limits for all tests together, well below the deadline."""
+def _total_limits(limits: Limits, tests: int) -> Limits:
+    """Return the submission's limits for `tests` tests together, well below the deadline."""
     most = max(limits.timeout, limits.deadline / 4)
     seconds = min(limits.timeout * tests, most)
     longest = dataclasses.replace(limits, timeout=seconds, wall=None).longest
@@ -320,12 +320,15 @@ def _for_all(limits: Limits, tests: int) -> Limits:
     return dataclasses.replace(limits, timeout=seconds, wall=max(limits.longest, more))
 
 
-async def machine(sandbox: Sandbox, request: Any) -> bytes:
-    """Run a test's request in the subject's sandbox: JSON of ["done", value] or ["error", kind, text]."""
-    return json.dumps(await _done(sandbox, request)).encode()
+async def answer_for_machine(sandbox: Sandbox, request: Any) -> bytes:
+    """Run a program or access a file in the subject's sandbox, as a test requested.
+
+    Returns the JSON of ["done", value] or ["error", exception class, text].
+    """
+    return json.dumps(await _perform(sandbox, request)).encode()
 
 
-async def _done(sandbox: Sandbox, request: Any) -> list[Any]:
+async def _perform(sandbox: Sandbox, request: Any) -> list[Any]:
     try:
         before = await sandbox.usage() if request[0] == "run" else None
         match request:
@@ -346,7 +349,7 @@ async def _done(sandbox: Sandbox, request: Any) -> list[Any]:
             case ["remove", path]:
                 await _remove(sandbox, path)
             case _:
-                raise ConfigurationError(f"the judge asked for {str(request)[:80]}")
+                raise ConfigurationError(f"unknown request of the judge: {str(request)[:80]}")
     except CommandStartError as error:
         missing = error.errno == errno.ENOENT
         return ["error", "FileNotFoundError" if missing else "OSError", str(error)]

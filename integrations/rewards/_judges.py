@@ -26,7 +26,7 @@ class _IdleJudge:
 
 
 class Judges:
-    """The judge sandboxes of one session, which stops them when it closes. Thread-safe, in any loop."""
+    """The judge sandboxes of one session; closing the session stops them. Thread-safe, in any loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -35,7 +35,10 @@ class Judges:
 
     @contextlib.asynccontextmanager
     async def borrow(self, *, alone: bool = False) -> AsyncIterator[Sandbox]:
-        """Yield a judge's sandbox; with `alone` a new one. Stops it afterwards if `alone` or broken."""
+        """Yield a sandbox for one judge; with `alone`, a new one that no other judge uses.
+
+        Afterwards it is kept for other judges, or stopped if `alone` or if it raised a SandboxError.
+        """
         kept = self._take(alone)
         try:
             yield kept.sandbox
@@ -68,7 +71,7 @@ class Judges:
 
     def _new(self) -> Sandbox:
         session = self._session()
-        assert session is not None  # the caller of borrow() holds it
+        assert session is not None  # the caller of borrow() has a reference to it
         return session.sandbox(
             counted=False,
             command=None,

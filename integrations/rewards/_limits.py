@@ -1,4 +1,4 @@
-"""Limits on one run of a program; exceeding one is the program's failure."""
+"""Limits on one run of a program. Exceeding one counts as the program's failure."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _TURN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one run. Each run has a sandbox without network that it shares with no other."""
+    """Limits of one run. Each run has a sandbox without network, in which no other run is active."""
 
     timeout: float = 10.0
     """CPU time limit in seconds, summed over all processes and threads of the run. CPU time that
@@ -28,9 +28,9 @@ class Limits:
     """How often a run is repeated after a failure of the infrastructure."""
     deadline: float = 900.0
     """Time limit of the infrastructure in seconds, for one run with all its retries. The clock runs
-    while a sandbox starts and works for this run, and stands still while the run waits for room
-    behind other sandboxes of the session. A queue in which no sandbox starts or ends for this long
-    has failed as well. A run past its deadline is masked."""
+    while a sandbox starts and works for this run, and stops while the run waits because the session
+    has reached its limit of sandboxes. A queue in which no sandbox starts or ends for this long has
+    failed as well. The sample of a run past its deadline is masked."""
     python: str = "python3"
     """Python interpreter in the sandbox."""
     wall: float | None = None
@@ -41,8 +41,8 @@ class Limits:
     """`"reset"`: runs take turns in the sandboxes of the session's pool and fork a Python that is
     kept there. Each sandbox is verified to be clean between two runs, or replaced. `"never"`: each
     run has a fresh sandbox. Default: `"reset"` in a session with a pool whose provider can reset
-    sandboxes. A submission's sandbox never holds an expected value, so nothing that one run
-    leaves there can tell the next one an answer."""
+    sandboxes. A submission's sandbox never holds an expected value, so one run cannot leave an
+    answer there for the next."""
 
     def __post_init__(self) -> None:
         for name in ("timeout", "output_limit", "retries", "deadline", "wall", "memory_mb"):
@@ -66,7 +66,7 @@ class Limits:
             )
 
     def resets(self, session: Session) -> bool:
-        """Whether runs take turns in the session's sandboxes."""
+        """Whether runs reuse the sandboxes of the session's pool, one after another."""
         return self.reuse == "reset" or (self.reuse is None and session.resets)
 
     @property

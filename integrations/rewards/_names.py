@@ -1,4 +1,4 @@
-"""The names that trusted tests define, and those that they expect from the submission."""
+"""Find the names that trusted tests define, and the names that they expect from the submission."""
 
 import ast
 import builtins

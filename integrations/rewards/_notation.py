@@ -1,6 +1,6 @@
-"""Python values in the JSON of a task's `cases`, and their Python source.
+"""Decode Python values from the JSON of a task's `cases`, and write them as Python source.
 
-An object whose only key is one of these stands for a value of that type; any other object is a dict:
+A JSON object with exactly one of these keys is a value of that type; any other object is a dict:
 
     {"__tuple__": [1, 2]}   {"__set__": [1, 2]}   {"__frozenset__": []}   {"__bytes__": "6162"}
     {"__dict__": [[1, "int keys"]]}   {"__float__": "nan"}   {"__complex__": [1, 2]}

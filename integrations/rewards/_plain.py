@@ -19,7 +19,7 @@ _PROGRAM = "/workspace/program.py"
 class ExitCode:
     """Runs the submission followed by the task's `test_list`; exit status 0 passes.
 
-    A submission can fool it by ending the process early (`sys.exit(0)`, `os._exit(0)`), by objects
+    A submission can cheat by ending the process early (`sys.exit(0)`, `os._exit(0)`), by objects
     that equal everything, or by patched builtins. Use it for trusted code or as a baseline.
     """
 
@@ -27,7 +27,7 @@ class ExitCode:
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Grade a submission: 1 or 0."""
+        """Grade a submission; the score is 1 or 0. Raises ConfigurationError without a `test_list`."""
         task = checked(task, EXIT_CODE)
         verdict = await _exit(session, submission, "\n".join(_tests(task)), task, self.limits)
         return verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
@@ -37,15 +37,18 @@ class ExitCode:
 class PassRate:
     """Runs the submission once with each line of `test_list`; the score is the share that pass.
 
-    Each line has its own sandbox and passes with exit status 0, so whatever fools `ExitCode` fools
-    this grader too. `HostCompare(partial=True)` computes the same score without that weakness.
+    Each line has its own sandbox and passes with exit status 0, so all cheats against `ExitCode` work
+    here too. `HostCompare(partial=True)` computes the same score without that weakness.
     """
 
     limits: Limits = field(default_factory=Limits)
 
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Grade a submission: number of passed tests / number of tests."""
+        """Grade a submission; the score is passed tests / all tests.
+
+        Raises ConfigurationError for a task without a `test_list`.
+        """
         task = checked(task, PASS_RATE)
         tests, passed, first = _tests(task), 0, None
         for test in tests:

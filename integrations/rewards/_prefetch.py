@@ -1,4 +1,4 @@
-"""Runs of one submission that start ahead of their turn while the session's pool has idle sandboxes."""
+"""Starts a submission's runs ahead of their turn while the session's pool has idle sandboxes."""
 
 import asyncio
 import threading
@@ -22,8 +22,8 @@ class PrefetchQueue:
     async def in_order(self, runs: Iterable[Callable[[], Awaitable[T]]]) -> AsyncGenerator[T, None]:
         """Yield the results of the runs, in their order. Closing it cancels the runs in progress.
 
-        Only the first run may wait in the session's queue. The others start early only in idle
-        sandboxes, since the first result may make them unnecessary.
+        Only the next run in order may wait in the session's queue. The others start early only in
+        idle sandboxes, since an earlier result may make them unnecessary.
         """
         waiting, begun = deque(runs), deque[asyncio.Task[T]]()
         try:
@@ -56,7 +56,7 @@ _lock = threading.Lock()
 
 
 def prefetch_queue(session: Session) -> PrefetchQueue:
-    """Return a session's queue: one per sandbox of its pool; without a pool no run starts early."""
+    """Return a session's queue: up to one early run per sandbox of its pool; none without a pool."""
     with _lock:
         if session not in _of:
             _of[session] = PrefetchQueue(session.pool if session.resets else 0)

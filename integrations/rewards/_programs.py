@@ -1,4 +1,4 @@
-"""The programs that run in sandboxes: each as a command, and as a job of a warm interpreter."""
+"""The programs that run in sandboxes, each as a command and as a job of a warm interpreter."""
 
 import math
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ _SUBJECT = (
 )
 _JUDGE = (
     *("encode", "rare", "claims", "decode", "snapshot", "remote", "frozen", "live", "exceptions"),
-    *("awaiting", "handed_over", "repeats", "connection", "sources"),
+    *("awaiting", "shared_values", "repeats", "connection", "sources"),
 )
-_BESIDE = ("submission", "believed", "pristine", "rewritten")
+_SAME_PROCESS = ("submission", "comparison_guard", "pristine", "rewritten")
 _JUDGE_ROOT = "/tmp/sandboxkit-judge"
 _FOLDER = f"{_JUDGE_ROOT}/{_PACKAGE.replace('.', '/')}"
-_KEPT = (*_SUBJECT, "evaluate", "subject", "program", *_BESIDE[1:], "beside")
+_KEPT = (*_SUBJECT, "evaluate", "subject", "program", *_SAME_PROCESS[1:], "same_process")
 _LIMITED = 'ulimit -S -t "$1" && ulimit -H -t "$2"; shift 2; exec "$@"'
 _PRELOAD = (
     "bisect",
@@ -66,7 +66,7 @@ _PRELOAD = (
     "types",
     "typing",
 )
-"""Modules that our programs import, and those that submissions import most often."""
+"""Modules that the warm interpreter imports: those of our programs, and those most often submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +108,29 @@ def _code(name: str) -> str:
 
 @cache
 def interpreter(python: str) -> Interpreter:
-    """Return the interpreter that jobs fork from: it has our programs compiled and no data of a task."""
+    """Return the interpreter that jobs fork from. It has compiled our programs and holds no task's data."""
     return Interpreter(python, _PRELOAD, _modules(_KEPT) + _IMPORTED)
 
 
 def evaluate(python: str) -> SandboxProgram:
-    """Return the program that evaluates one expression or test over a submission."""
+    """Return the program that loads a submission and evaluates one expression with its names."""
     modules = ("encode", "rare", "claims", "submission")
     return SandboxProgram(_bundle(python, "evaluate", modules), _code("evaluate"), reads_line=True)
 
 
 def subject(python: str) -> SandboxProgram:
-    """Return the program that loads a submission and answers calls to it."""
+    """Return the program that loads a submission and executes the calls that a judge sends to it."""
     return SandboxProgram(_bundle(python, "subject", _SUBJECT), _code("subject"))
 
 
-def beside(python: str) -> SandboxProgram:
-    """Return the program that runs tests in forks of the process that has loaded a submission."""
-    return SandboxProgram(_bundle(python, "beside", _BESIDE), _code("beside"))
+def same_process(python: str) -> SandboxProgram:
+    """Return the program that runs tests in forks of the process that loaded the submission."""
+    return SandboxProgram(_bundle(python, "same_process", _SAME_PROCESS), _code("same_process"))
 
 
 @cache
 def judge_files() -> dict[str, str]:
-    """Return the judge's modules as files, so that Python compiles them once for all judges of a sandbox."""
+    """Return the judge's modules as {path: source}; Python compiles them once per sandbox."""
     files = {f"{_FOLDER}/{name}.py": _source(name) for name in (*_JUDGE, "judge")}
     folder = _FOLDER
     while folder != _JUDGE_ROOT:
@@ -156,7 +156,7 @@ def file_program(path: str, limits: Limits) -> SandboxProgram:
 def limited(argv: Sequence[str], limits: Limits) -> list[str]:
     """Return the command that runs `argv` with a CPU time limit of `limits.timeout` per process.
 
-    The kernel enforces the limit on every backend, and the load of other programs does not count.
+    The kernel enforces the limit on every backend, and CPU time of other programs does not count.
     A process that ignores the signal is killed 1 s later.
     """
     return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, processor_seconds(limits)), *argv]

@@ -1,4 +1,4 @@
-"""One run of a submitted Python program from a file, as graders run it."""
+"""Runs a submitted Python program once, under the limits that graders use."""
 
 from collections.abc import Mapping
 
@@ -21,9 +21,9 @@ async def run_program(
 ) -> ProcessResult | Verdict:
     """Run a Python program once, in a pristine sandbox, and return its result.
 
-    Returns a Verdict if there is no result to look at: the program exceeded a limit or was killed,
-    or the infrastructure failed after its retries (INFRA_ERROR). `files` has paths and contents
-    beside the program. Raises ConfigurationError, for example if the sandbox has no Python.
+    Returns a Verdict if there is no result: the program exceeded a limit or was killed, or the
+    infrastructure failed after its retries (INFRA_ERROR). `files` maps paths in the sandbox to the
+    contents of additional files. Raises ConfigurationError, for example if the sandbox has no Python.
     """
     limits = limits or Limits()
     return await run(

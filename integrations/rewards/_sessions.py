@@ -1,4 +1,4 @@
-"""A session for a grader, with a warm pool of the sandboxes that run submissions."""
+"""Makes a session for a grader, with a warm pool of the sandboxes that run submissions."""
 
 import os
 from typing import Any
@@ -10,7 +10,7 @@ from sandboxkit.integrations.rewards._verdict import Grader
 from sandboxkit.provider import Provider
 
 _EACH_PROCESSOR = 2
-"""Sandboxes per CPU: while one runs a job, another is reset or its answer is compared."""
+"""Sandboxes per CPU: while one runs a job, another is reset or its result is compared."""
 
 
 def grading_session(
@@ -26,7 +26,8 @@ def grading_session(
     The default size of `pool` is `max_concurrency`, or else two sandboxes per CPU of this machine;
     0 means no pool. The default of `max_concurrency` is the size of the pool, so that the session
     creates no further sandboxes. There is no pool by default if `limits.reuse` is "never", if the
-    grader has no `limits`, or if the provider cannot reset a sandbox.
+    grader has no `limits`, or if the provider cannot reset a sandbox. Raises ConfigurationError for
+    invalid options.
     """
     limits = getattr(grader, "limits", None)
     if not isinstance(limits, Limits) or limits.reuse == "never":

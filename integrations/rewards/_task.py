@@ -31,14 +31,14 @@ Task = Mapping[str, Any]
 def checked(task: Task, reads: Reads = HOST_COMPARE, *, ignore: Collection[str] = ()) -> Task:
     """Return the task without columns that are None and without those in `ignore`.
 
-    Data sets fill columns that a row does not use with None. Columns that no grader reads pass
-    unchecked, unless the name resembles one of our keys or is another grader's name for one: such
-    a setting must not be ignored silently. Raises ConfigurationError for an invalid task.
+    Data sets fill columns that a row does not use with None. `reads` names the grader for error
+    texts, and the keys that it would ignore. Other columns pass unchecked. Raises ConfigurationError
+    for an invalid task, and for a column that looks like a misspelt key or another grader's setting.
     """
     given = {name: value for name, value in task.items() if name not in ignore}
     known = {key.name: key for key in TASK_KEYS}
     for name, value in given.items():
-        if name not in known and _says_something(value):
+        if name not in known and _is_set(value):
             _refuse_alike(name, value)
     own = {name: value for name, value in given.items() if value is not None or name not in known}
     for name, key in known.items():
@@ -82,7 +82,7 @@ def check_case(case: Any, where: str = "a case") -> None:
 
 
 def comparison_of(task: Task, case: Task | None = None) -> Comparison:
-    """Return the comparison for a case: its `strict`, `rel_tol` and `abs_tol`, or else the task's."""
+    """Return a case's comparison. A missing `strict`, `rel_tol` or `abs_tol` is taken from the task."""
     options = {"strict": True, "rel_tol": 0.0, "abs_tol": 0.0}
     for name in options:
         for source in (task, case or {}):
@@ -101,7 +101,7 @@ def _check(key: Key, value: Any, whose: str) -> None:
 
 
 def _check_company(key: Key, task: Task, where: str, reads: Reads) -> None:
-    if not _says_something(task[key.name]) or task[key.name] == key.default:
+    if not _is_set(task[key.name]) or task[key.name] == key.default:
         return
     if key.name in reads.unread:
         raise ConfigurationError(
@@ -125,7 +125,7 @@ def _refuse_alike(name: str, value: Any) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _suspicion(name: str) -> str:
-    """Return the remedy for an unknown key that seems meant for the grader; empty for any other column."""
+    """Return a remedy for an unknown key that seems meant for the grader, or "" for any other column."""
     if name in KNOWN_COLUMNS:
         return ""
     if name.lower() in OTHER_WORDS:
@@ -147,7 +147,7 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _says_something(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value is not None and not (isinstance(value, (str, list, tuple, dict)) and not value)
 
 

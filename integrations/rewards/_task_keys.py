@@ -1,4 +1,4 @@
-"""The keys that a task and its cases may have, as data."""
+"""A table of the keys that a task and its cases may have."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -31,17 +31,23 @@ TASK_KEYS = (
     Key("rel_tol", "number", "relative tolerance for floats in cases", ("cases",), 0),
     Key("abs_tol", "number", "absolute tolerance for floats in cases", ("cases",), 0),
     Key("entry_point", "text", "the function that is called"),
-    Key("prompt", "text or messages", "what the model was asked; code in it is the tests' context"),
+    Key("prompt", "text or messages", "the model's prompt; code in it is the tests' context"),
     Key("test", "text", "source that defines check(candidate)", ("entry_point",)),
     Key("tests", "text", "source of a module with functions test_...()"),
     Key("test_list", "list of text", "lines such as 'assert f(1) == 2'"),
-    Key("test_setup_code", "text", "what runs before the tests"),
+    Key("test_setup_code", "text", "code that runs before the tests"),
     Key("module", "text", "the name under which tests import the submission"),
-    Key("operators", "list of names", "classes whose operators are believed", _JUDGED),
+    Key("operators", "list of names", "classes whose operators are trusted", _JUDGED),
     Key("classes", "list of names", "classes whose objects stay live in the tests", _JUDGED),
     Key("names", "list of names", "names that the submission must define", _JUDGED),
     Key("in_place", "names or yes", "functions that change their arguments", _JUDGED, False),
-    Key("varies", "names or yes", "functions that may answer one call in two ways", _JUDGED, False),
+    Key(
+        "varies",
+        "names or yes",
+        "functions whose results for equal calls may differ",
+        _JUDGED,
+        False,
+    ),
     Key("trust", "isolated or shared", "where the tests run", _JUDGED, "isolated"),
     Key("banned_patterns", "list of text", "names that a submission must not use"),
     Key("language", "python", "the language of the submission"),
@@ -51,8 +57,8 @@ CASE_KEYS = (
     Key("args", "list", "positional arguments", ("expected",)),
     Key("kwargs", "mapping", "keyword arguments", ("expected",)),
     Key("expected", "value", "the result"),
-    Key("stdin", "text", "what the program reads", ("stdout",)),
-    Key("stdout", "text", "what the program must print", ("stdin",)),
+    Key("stdin", "text", "the program's standard input", ("stdout",)),
+    Key("stdout", "text", "the expected standard output", ("stdin",)),
     Key("strict", "yes or no", "instead of the task's"),
     Key("rel_tol", "number", "instead of the task's"),
     Key("abs_tol", "number", "instead of the task's"),
@@ -129,7 +135,7 @@ OTHER_WORDS = {
     "memory_limit": "the grader's limits=Limits(memory_mb=...)",
     "memory_mb": "the grader's limits=Limits(memory_mb=...)",
     "partial": "the grader's option partial=True",
-    "checker": "tests, which can compare as they like",
+    "checker": "tests, which can compare in any way",
     "banned": "banned_patterns",
     "forbidden": "banned_patterns",
 }

@@ -1,4 +1,4 @@
-"""Trusted tests for a judge: their sources, and how they refer to the submission."""
+"""Trusted tests for a judge: their sources, and the names that they take from the submission."""
 
 import ast
 import dataclasses
@@ -27,7 +27,7 @@ class Tests:
     in_place: bool | tuple[str, ...] = False
     """Functions whose changes to their arguments the tests see; True for every function."""
     varies: bool | tuple[str, ...] = False
-    """Functions that may answer equal calls differently; True for every function."""
+    """Functions whose results for equal calls may differ; True for every function."""
     module: str = "solution"
     """The name under which the tests may import the submission."""
     operators: tuple[str, ...] = ()
@@ -159,7 +159,10 @@ def _functions(source: str) -> tuple[str, ...]:
 
 # Any: a prompt may be text or messages.
 def _context(prompt: Any, entry_point: str) -> str:
-    """Return the other definitions in a prompt that is code, as in HumanEval; "" for any other prompt."""
+    """Return all definitions but `entry_point` in a prompt that is code, as in HumanEval.
+
+    Returns "" for a prompt that is not code.
+    """
     if not isinstance(prompt, str):
         return ""
     module = _parsed_prompt(prompt) or _parsed_prompt(f"{prompt.rstrip()}\n    pass\n")

@@ -1,7 +1,7 @@
-"""Comparison of values from a sandbox with expected ones; they never become Python objects.
+"""Compare encoded values from a sandbox with expected ones, without decoding them to Python objects.
 
 A value is JSON, as `_in_sandbox.encode` writes it. If the caller checks `may_equal` first, the time
-is proportional to the size of the expected value, however large the value from the sandbox is.
+depends only on the size of the expected value, and not on that of the value from the sandbox.
 """
 
 import cmath
@@ -37,7 +37,7 @@ Canonical = Any
 
 
 class ForgedJsonError(Exception):
-    """JSON that our program in the sandbox cannot have written: the submission forged it."""
+    """Raised for JSON that our program in the sandbox cannot have written: the submission forged it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Comparison:
     abs_tol: float = 0.0
 
     def equal(self, observed: Wire, expected: Wire) -> bool:
-        """Whether the values are equal. Raises Malformed if `observed` is not a valid encoding."""
+        """Whether the values are equal. Raises ForgedJsonError if `observed` is no valid encoding."""
         return self._equal(observed, expected, 0)
 
     def _equal(self, observed: Wire, expected: Wire, depth: int) -> bool:
         seen, wanted = _kind(observed, depth), _kind(expected, depth)
         if seen == "object" and not self.strict:
-            return self._stands_for(observed, expected, depth)
+            return self._equals_object(observed, expected, depth)
         if wanted in _NUMBERS:
             return seen in _NUMBERS and (
                 ((seen == wanted or not self.strict) and _number(observed) == _number(expected))
@@ -75,8 +75,8 @@ class Comparison:
             return self._dicts(observed, expected, depth + 1)
         return bool(_scalar(observed) == _scalar(expected))
 
-    def _stands_for(self, observed: Wire, expected: Wire, depth: int) -> bool:
-        """Compare the plain value that an object claims to have; the type of its container is ignored."""
+    def _equals_object(self, observed: Wire, expected: Wire, depth: int) -> bool:
+        """Compare the plain value that an object reports; for a container, its type does not matter."""
         match observed:
             case ["object", str(), [form]]:
                 wanted = _kind(expected, depth)
@@ -86,7 +86,7 @@ class Comparison:
             case ["object", str(), []]:
                 return False
             case _:
-                raise ForgedJsonError("an object of no known form")
+                raise ForgedJsonError("an object in an unknown form")
 
     def _series(self, observed: list[Wire], expected: list[Wire], depth: int) -> bool:
         return len(observed) == len(expected) and all(
@@ -134,7 +134,7 @@ class Comparison:
         return close or (cmath.isnan(left) and cmath.isnan(right))
 
     def _canonical(self, wire: Wire, depth: int) -> Canonical:
-        """Return a hashable form that is equal exactly for equal values."""
+        """Return a hashable form; two forms are equal if and only if the values are."""
         kind = _kind(wire, depth)
         if kind in _NUMBERS:
             return (kind if self.strict else "number", _number(wire))
@@ -171,7 +171,7 @@ def _kind(wire: Any, depth: int) -> str:
         raise ForgedJsonError("not a value, or one that is nested too deeply")
     kind = wire[0]
     if not isinstance(kind, str):
-        raise ForgedJsonError("a value of no known type")
+        raise ForgedJsonError("a value of an unknown type")
     return _ALIKE.get(kind, kind)
 
 
@@ -208,11 +208,11 @@ def _scalar(wire: Wire) -> Canonical:
         case ["values" | "slice", list()]:
             return ("opaque", wire[0])
         case _:
-            raise ForgedJsonError("a value of no known type")
+            raise ForgedJsonError("a value of an unknown type")
 
 
 def _number(wire: Wire) -> str:
-    """Return a number as text in lowest terms, whatever its encoding."""
+    """Return a number as text in lowest terms, so that equal numbers of any type have equal texts."""
     try:
         match wire:
             case bool() | int():
@@ -255,7 +255,7 @@ def _ratio(top: int, bottom: int) -> str:
 
 
 def _complex(wire: Wire) -> complex | None:
-    """Return a number as complex; None for a bool, a number that is too large, and any other value."""
+    """Return a number as complex; None for a bool, a number too large for a float, or a non-number."""
     try:
         match wire:
             case int() if not isinstance(wire, bool):

@@ -1,4 +1,4 @@
-"""The result of every grader: a verdict, and the party to blame for it."""
+"""The verdict that every grader returns: outcome, score, and whether the policy is to blame."""
 
 import math
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ class Outcome(StrEnum):
     TAMPERED = "tampered"
     COMPILE_ERROR = "compile_error"
     RUNTIME_ERROR = "runtime_error"
-    """A program ended by a signal or with a status other than 0."""
+    """The program was ended by a signal or exited with a status other than 0."""
     INFRA_ERROR = "infra_error"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One case of a grading: how it ended and what it used. None: not measured."""
+    """The result and resource use of one graded case. None means not measured."""
 
     name: str
     outcome: Outcome
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Displayable):
-    """A grade. If `attributable_to` is "infra" there is none: mask the sample.
+    """A grader's result. If `attributable_to` is "infra" there is no grade: mask the sample.
 
     Raises ConfigurationError for a score that is not a finite number in [0, 1], for a score of 1
     without the outcome PASSED, and unless INFRA_ERROR and "infra" occur together.
@@ -61,10 +61,10 @@ class Verdict(Displayable):
     detail: str = ""
     """One or two lines for a log. Text from the submission is escaped and shortened."""
     trust: Trust = "shared"
-    """"isolated": the deciding code ran in a place that never held the submission. "shared": it ran
-    in the submission's sandbox or process, or the grader makes no claim."""
+    """"isolated": the code that decided the grade ran where the submission never was. "shared": it
+    ran in the submission's sandbox or process, or the grader does not say where."""
     parts: tuple[Part, ...] = ()
-    """The cases that were graded, in their order, where the grader reports them; else empty."""
+    """The graded cases in order, or empty if the grader does not report them."""
 
     def __post_init__(self) -> None:
         if type(self.score) not in (int, float) or not math.isfinite(self.score):
@@ -82,11 +82,11 @@ class Verdict(Displayable):
 
     @property
     def reward(self) -> float | None:
-        """The score; None if the infrastructure failed, in which case the sample is masked and not a 0."""
+        """The score, or None if the infrastructure failed: mask such a sample, do not count it as 0."""
         return None if self.attributable_to == "infra" else float(self.score)
 
     def _page(self) -> Page:
-        reward = "none: leave it out" if self.reward is None else f"{self.reward:g}"
+        reward = "none: mask the sample" if self.reward is None else f"{self.reward:g}"
         rows = {"reward": reward, "attributable to": self.attributable_to, "trust": self.trust}
         moods: dict[float | None, str] = {1.0: "good", None: "open"}
         mood = moods.get(self.reward, "bad")

@@ -194,4 +194,4 @@ def test_operations_and_verdicts_show_how_they_ended(book: Book) -> None:
     assert "failed" in looked_at(graded)
     assert "<i>no</i>" in looked_at(graded)
     masked = book.run(f"{verdict}Verdict(Outcome.INFRA_ERROR, 0.0, 'infra')")
-    assert "leave it out" in looked_at(masked)
+    assert "mask the sample" in looked_at(masked)

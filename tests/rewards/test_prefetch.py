@@ -108,7 +108,7 @@ def test_prefetching_creates_at_most_the_pools_sandboxes() -> None:
 
     verdicts = asyncio.run(run())
     assert [each.outcome for each in verdicts] == [Outcome.FAILED, Outcome.PASSED] * 8
-    assert {each.detail for each in verdicts[::2]} == {"f(2) has another value than expected"}
+    assert {each.detail for each in verdicts[::2]} == {"f(2) does not have the expected value"}
     assert provider.made == 3
 
 

@@ -163,7 +163,7 @@ def test_tests_that_wait_for_a_submission_use_its_time() -> None:
     codes = ["def f(done): pass", "def f(done): done()"]
     verdicts = asyncio.run(grade_batch(codes, limits, IN_VAIN, 2))
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED]
-    assert verdicts[0].detail == "the tests waited in vain for something of the submission"
+    assert verdicts[0].detail == "the tests waited for the submission until their time limit"
 
 
 LATER = "import time\ndef f(x):\n    time.sleep(1.5)\n    return x + 1"

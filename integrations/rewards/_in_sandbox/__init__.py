@@ -1,1 +1,1 @@
-"""Programs that graders run inside sandboxes; they need nothing but Python 3.8."""
+"""Programs that graders run inside sandboxes; they need only Python 3.8 or later."""

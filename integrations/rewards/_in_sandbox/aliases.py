@@ -9,7 +9,7 @@ _NESTED = (*_MUTABLE, tuple)
 
 
 class Alias:
-    """A numbered container that occurs several times; only its first occurrence has `content`."""
+    """A container that occurs several times in a value, by number; only its first Alias has `content`."""
 
     def __init__(self, number: int, content: Any) -> None:
         self.number, self.content = number, content

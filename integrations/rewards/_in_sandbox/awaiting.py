@@ -1,4 +1,4 @@
-"""Await coroutines of the submission on the tests' event loop. Runs in the judge's sandbox."""
+"""Let tests await the submission's coroutines on their own event loop. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SLICE = 0.05
 
 
 class CoroutineRunner:
-    """The submission's coroutines that tests await on one event loop."""
+    """Runs the submission's coroutines, in its sandbox, while tests await them on one event loop."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -20,7 +20,10 @@ class CoroutineRunner:
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, number: int) -> Any:
-        """Wait for the coroutine `number`; a cancellation also cancels the submission's task."""
+        """Return the result of the submission's coroutine `number`, or raise its exception.
+
+        If the caller is cancelled, the submission's task is cancelled first.
+        """
         loop = asyncio.get_running_loop()
         self._futures[number] = loop.create_future()
         self._begin.append(number)
@@ -32,7 +35,7 @@ class CoroutineRunner:
             self._cancel.append(number)
             ended = self._futures[number] = loop.create_future()
             await asyncio.wait([ended])
-            ended.exception()  # looked at: the tests have their cancellation
+            ended.exception()  # retrieved, to avoid asyncio's warning: the tests get CancelledError
             raise
         finally:
             self._futures.pop(number, None)
@@ -46,7 +49,7 @@ class CoroutineRunner:
                 ended = await loop.run_in_executor(
                     None, self._connection.run, begin, cancel, _SLICE
                 )
-            except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            except BaseException as error:  # noqa: BLE001 - raised in every waiting call
                 for future in self._futures.values():
                     if not future.done():
                         future.set_exception(_storable(error))
@@ -59,7 +62,7 @@ class CoroutineRunner:
                     continue
                 try:
                     waiting.set_result(result())
-                except BaseException as error:  # noqa: BLE001 - so here
+                except BaseException as error:  # noqa: BLE001 - raised in the waiting call
                     waiting.set_exception(_storable(error))
 
 

@@ -1,4 +1,4 @@
-"""Proxies for functions and objects of the tests. Runs in a sandbox."""
+"""Proxies, in the submission's process, for functions and objects of the tests. Runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sand
 
 # Any: values of every kind.
 Ask = Callable[[int, str, Any, Any], Any]
-"""Call an operation on the tests' object: (object number, operation, args, kwargs)."""
+"""Apply an operation to an object of the tests: (object number, operation, args, kwargs) -> result."""
 
 
 class CallbackProxy:
-    """An object of the tests: a function to call, an iterator, or one with attributes."""
+    """A proxy for an object of the tests: a function, an iterator, or an object with attributes."""
 
     def __init__(self, ask: Ask, number: int, name: str, doc: str | None) -> None:
         self.__dict__.update(_CallbackProxy__ask=ask, _CallbackProxy__number=number)
@@ -25,7 +25,7 @@ class CallbackProxy:
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__ask(self.__number, "setattr", (name, value), {}):
             self.__dict__.pop(name, None)
-        else:  # the tests do not expect a change: it is seen here only
+        else:  # the tests' object must not change: only this proxy has the new value
             self.__dict__[name] = value
 
     def __hash__(self) -> int:
@@ -36,7 +36,7 @@ _classes: dict[tuple[str, ...], type[CallbackProxy]] = {}
 
 
 def number_of(value: Any) -> int:
-    """Return the number by which the tests identify a proxy's object."""
+    """Return the number by which the tests identify the object of a CallbackProxy."""
     return int(value.__dict__["_CallbackProxy__number"])
 
 
@@ -72,7 +72,7 @@ def _awaited(value: Any) -> Any:
 
 
 class Input(io.TextIOBase):
-    """Standard input, read from the tests' stdin, which they may have replaced."""
+    """The submission's standard input, which reads from the tests' `sys.stdin`."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -91,7 +91,7 @@ class Input(io.TextIOBase):
 
 
 class Printed(io.TextIOBase):
-    """A bounded buffer of text that the submission prints, for the tests' own stream."""
+    """A bounded buffer of the submission's output, which the tests' own stream gets later."""
 
     MOST = 1 << 20
 
@@ -104,7 +104,7 @@ class Printed(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Buffer text; drop what exceeds `MOST` characters."""
+        """Buffer text, up to `MOST` characters in total; drop the rest. Returns the length of `text`."""
         if self._size < self.MOST:
             self._parts.append(text[: self.MOST - self._size])
             self._size += len(text)

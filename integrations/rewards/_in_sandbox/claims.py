@@ -18,7 +18,7 @@ RAISED_BY_TESTS = "_raised_by_tests"
 
 
 def raised(phase: str, error: BaseException) -> list[Any]:
-    """Return the protocol answer for an exception."""
+    """Return the response message for an exception raised in `phase` (loading, setup or running)."""
     return ["raised", phase, *_described(error, 0)]
 
 
@@ -66,7 +66,7 @@ def named(kind: type) -> str:
 
 
 def of_submission(value: Any) -> bool:
-    """Return whether the submission defined an object's class; the interpreter and libraries did not."""
+    """Return whether an object's class is from the submission, not built in or of the standard library."""
     kind = type(value)
     if not kind.__flags__ & _HEAP_TYPE:
         return False
@@ -86,15 +86,15 @@ def compares(kind: Any) -> bool:
 
 
 def plain_form(value: Any) -> list[Any]:
-    """Return `plain_value` for an object whose class defines its own comparison; otherwise []."""
+    """Return `plain_value` if the object's class defines its own `__eq__`; otherwise []."""
     return plain_value(value, opaque) if compares(type(value)) else []
 
 
 def plain_value(value: Any, other: Other) -> list[Any]:
-    """Return [encoded value] for an instance of a subclass of a built-in type; return [] for others.
+    """Return [encoded plain value] of an object, or [] if it has none.
 
-    The value is that of the built-in base class, such as `int`. The type alone decides which one that
-    is, so that an object cannot show a different value to each comparison.
+    The object's class alone decides how the value is read: as its built-in base class, by `__index__`,
+    `__float__`, its keys, iteration, or its only attribute. `other` encodes parts that are not plain.
     """
     kind: Any = type(value)
     for base in (int, float, str, dict, list, tuple, set, frozenset):

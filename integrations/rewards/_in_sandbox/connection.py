@@ -1,4 +1,4 @@
-"""Calls between the tests and a submission, as data. Runs in the judge's sandbox."""
+"""Sends calls between the tests and the submission as data. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sandboxkit.integrations.rewards._in_sandbox.claims import RAISED_BY_TESTS
 from sandboxkit.integrations.rewards._in_sandbox.decode import Malformed, decode
 from sandboxkit.integrations.rewards._in_sandbox.exceptions import Exceptions
 from sandboxkit.integrations.rewards._in_sandbox.frozen import Frozen, frozen
-from sandboxkit.integrations.rewards._in_sandbox.handed_over import SharedValues, become
 from sandboxkit.integrations.rewards._in_sandbox.live import live
 from sandboxkit.integrations.rewards._in_sandbox.remote import (
     BINARY,
@@ -24,6 +23,7 @@ from sandboxkit.integrations.rewards._in_sandbox.remote import (
     Steps,
 )
 from sandboxkit.integrations.rewards._in_sandbox.repeats import Repeats
+from sandboxkit.integrations.rewards._in_sandbox.shared_values import SharedValues, become
 
 _TEXT = 500
 _MOST_COMPARED = 1000
@@ -35,7 +35,7 @@ _UNCHANGING = frozenset(
         *BINARY,
     )
 )
-"""Read-only requests; any other request invalidates all cached answers."""
+"""Read-only operations; any other operation invalidates all cached results."""
 _REMEMBERED = (bool, int, float, str, bytes, type(None), list, tuple, dict, set, frozenset)
 _REFUSED = frozenset(
     (
@@ -43,12 +43,12 @@ _REFUSED = frozenset(
         *("getattr", "setattr", "delattr", "vars", "globals", "locals", "dir", "print"),
     )
 )
-"""Builtin functions that do not come from the submission."""
+"""Builtin functions that the tests never accept as a value from the submission."""
 _UNKNOWN = {"compares": False, "hashable": True, "text": [None, None], "state": {}, "own": []}
 
 
 class SubjectFailed(BaseException):
-    """Raised when the submission cannot be tested at all; a test that catches it fails nevertheless."""
+    """Ends grading with `outcome`; the test fails even if it catches this exception."""
 
     def __init__(self, outcome: str, detail: str) -> None:
         super().__init__(detail)
@@ -56,7 +56,7 @@ class SubjectFailed(BaseException):
 
 
 class Connection:
-    """Carries calls from the tests to the submission; `exchange` carries one line each way."""
+    """Sends the tests' calls to the submission. `exchange` sends one request and returns the response."""
 
     def __init__(self, exchange: Any, job: Any) -> None:
         self._exchange, self._operators = exchange, set(job["operators"])
@@ -73,7 +73,7 @@ class Connection:
         self._exceptions = Exceptions()
         self._raised: list[Exception] = []
         """Exceptions that callbacks of the tests raised into the submission, by number."""
-        self._handed_over = SharedValues(self)
+        self._shared_values = SharedValues(self)
         self.loop: Any = None
         """The event loop on which the tests await coroutines of the submission; None if they do not."""
         self._lock = threading.RLock()
@@ -81,31 +81,37 @@ class Connection:
         self.failure: SubjectFailed | None = None
 
     def begin(self) -> None:
-        """Record which classes of the submission the tests use."""
+        """Fetch the numbers of the submission's classes whose objects stay live in the tests."""
         self._live.update((int(number), str(name)) for number, name in self._ask(["live"]))
 
     def is_live(self, classes: list[int]) -> bool:
-        """Return whether the tests use live objects of one of these classes; see `live.py`."""
+        """Return whether objects of one of these classes (by number) stay live in the tests."""
         return any(number in self._live for number in classes)
 
-    def believes(self, remote: Remote) -> bool:
-        """Return whether the task lists the object's class in `operators`, so that its operators count."""
+    def trusts_operators(self, remote: Remote) -> bool:
+        """Return whether the task's `operators` lists the object's class, so that its results count."""
         return any(self._live.get(number) in self._operators for number in remote._classes)
 
     def is_ordinary(self, error: BaseException) -> bool:
-        """Return whether the submission may catch an exception; it may not catch a failed assertion."""
+        """Return whether the submission may catch an exception of the tests.
+
+        It may not catch a failed assertion of the tests, which is recorded as the grading's result.
+        """
         assertion = isinstance(error, AssertionError)
         if assertion and not self._exceptions.is_of_submission(error):
             self.failure = self.failure or SubjectFailed("failed", f"assertion failed: {error}")
         return isinstance(error, Exception) and not assertion
 
     def tampered(self, detail: str) -> None:
-        """End the test of a submission that contradicts itself."""
+        """End grading with the outcome "tampered": the submission contradicts itself."""
         self.failure = self.failure or SubjectFailed("tampered", detail)
         raise self.failure
 
     def named(self, name: str, value: Any, *, top: bool = False) -> Any:
-        """Return a value that the tests read by name, and record the name in a function."""
+        """Return a value that the tests read as `name`; if it is a function, store the name in it.
+
+        `top` is True for an attribute of a module.
+        """
         if isinstance(value, Class) and name in self._classes:
             self._live[value._number] = name
         return value._named(name, top) if isinstance(value, Function) else value
@@ -130,11 +136,11 @@ class Connection:
         return [str(each) for each in self._ask(["names"])]
 
     def load(self, module: str, folder: str) -> Any:
-        """Return a module of the submission."""
+        """Return a module that the submission's process imports from `folder`."""
         return self._ask(["import", module, folder])
 
     def once(self, what: str, *args: Any) -> Any:
-        """Send a request, or return the cached answer if nothing has changed since the same request."""
+        """Apply an operation, or return its cached result if nothing could have changed it since."""
         try:
             key = (what, *((each._number,) if isinstance(each, Remote) else each for each in args))
             hash(key)
@@ -151,11 +157,15 @@ class Connection:
         return copied(self._answers[key])
 
     def do(self, what: str, *args: Any) -> Any:
-        """Apply an operation to objects of the submission."""
+        """Apply the operation `what` to objects of the submission and return the result."""
         return self._do(what, args, {}, back=self._take_discarded())
 
     def call(self, function: Remote, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of the submission; apply its changes of the arguments if the task wants them."""
+        """Call a function of the submission.
+
+        Its changes to the arguments are applied here too if the task's `in_place` lists `name`, or if
+        the call is a whole statement of the tests.
+        """
         back = self._take_discarded() or self._changes(name)
         top = name if isinstance(function, Function) and getattr(function, "_top", False) else ""
         return self._do("call", (function, *args), kwargs, back=back, name=name, top=top)
@@ -166,7 +176,7 @@ class Connection:
         return self._do("method", (owner, name, *args), kwargs, back=back, name=name)
 
     def require_method(self, owner: Frozen, name: str) -> None:
-        """Raise AttributeError if an object has no method of a name."""
+        """Raise AttributeError if an object has no method `name`."""
         if not isinstance(self.once("getattr", owner, name), Function):
             raise AttributeError(f"{name}: a {owner._kind} of the submission has no such method")
 
@@ -186,7 +196,7 @@ class Connection:
         )
 
     def discarded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function whose result the tests discard, and apply its changes of the arguments."""
+        """Call a function whose result the tests discard, and apply its changes to the arguments."""
         self._call.discarded = self._is_of_submission(function)
         return function(*args, **kwargs)
 
@@ -203,13 +213,16 @@ class Connection:
 
     @functools.cached_property
     def _awaiting(self) -> Any:
-        # Most tests wait for nothing, and the import of asyncio takes a third of their time.
+        # Most tests await nothing, and importing asyncio would take a third of their time.
         from sandboxkit.integrations.rewards._in_sandbox.awaiting import CoroutineRunner
 
         return CoroutineRunner(self)
 
     def run(self, begin: list[int], cancel: list[int], seconds: float) -> list[Any]:
-        """Run coroutines for `seconds`; return the number and the result of each that ended."""
+        """Start and cancel coroutines by number, and run all of them for up to `seconds`.
+
+        Returns, for each that ended, its number and a function that returns its result or raises.
+        """
         self._answers.clear()
         self._repeats.clear()
         ended = self._ask(["run", begin, cancel, seconds], raw=True)
@@ -244,12 +257,12 @@ class Connection:
             with self._lock:  # tests may have threads
                 answer = self._exchange(request)
                 while isinstance(answer, list) and answer[:1] == ["asked"]:
-                    answer = self._exchange(self._answered(answer, writable))
-            known = self._arrived(answer)
+                    answer = self._exchange(self._serve_callback(answer, writable))
+            known = self._described_objects(answer)
             if top and self._repeats.differs(top, request[2][1:], request[3], answer):
                 self.tampered(
-                    f"{top}() answered the same call in two ways: list it in the task's 'varies' if "
-                    "it may"
+                    f"{top}() returned different results for equal calls: list it in the task's "
+                    "'varies' if it may"
                 )
             if raw and answer[:1] == ["value"]:
                 return answer[1], known
@@ -257,23 +270,23 @@ class Connection:
         except (StopIteration, StopAsyncIteration) as error:
             if request[0] == "do" and request[1] in ("next", "anext", "step"):
                 raise
-            # Else it would end a loop of the tests that calls the submission.
+            # A StopIteration would silently end a loop of the tests that calls the submission.
             raise RuntimeError(f"the submission raised {type(error).__name__}") from error
         except SubjectFailed as failure:
             self.failure = self.failure or failure
             raise
 
-    def _answered(self, asked: Any, writable: bool) -> Any:
-        """Carry out the submission's request about an object of the tests, and return the answer."""
+    def _serve_callback(self, request: Any, writable: bool) -> Any:
+        """Apply the submission's operation to an object of the tests; return the response message."""
         try:
-            known = self._arrived(asked)
+            known = self._described_objects(request)
             read = functools.partial(self._in, known=known)
-            _, number, what, wires, named, _ = asked
+            _, number, what, wires, named, _ = request
             args = [read(each) for each in wires]
             kwargs = {str(name): read(each) for name, each in named.items()}
-            result = self._handed_over.do(number, str(what), args, kwargs, writable)
+            result = self._shared_values.do(number, str(what), args, kwargs, writable)
             return ["return", self._out(result)]
-        except Exception as error:  # noqa: BLE001 - the submission's to handle, as in one process
+        except Exception as error:  # noqa: BLE001 - raised in the submission, as in one process
             self.is_ordinary(error)
             names = [each.__name__ for each in type(error).__mro__]
             number = self._exceptions.number(type(error))
@@ -281,12 +294,12 @@ class Connection:
             self._raised.append(error)
             return ["raise", names, str(error)[:_TEXT], number, args, len(self._raised) - 1]
 
-    def _arrived(self, answer: Any) -> dict[Any, Any]:
-        """Return the objects that an answer describes, by number; forward what the submission printed."""
+    def _described_objects(self, answer: Any) -> dict[Any, Any]:
+        """Return the objects described in a response, by number; print the submission's output here."""
         try:
             extras = answer[-1]
             if not isinstance(extras, dict):
-                raise Malformed("not an answer")
+                raise Malformed("not a response")
             for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
                 if name in extras:
                     stream.write(str(extras[name]))
@@ -301,7 +314,7 @@ class Connection:
                 number, kind, classes, special, *about = entry
                 if about:
                     known[number] = frozen(self, int(number), str(kind), classes, special)
-                    known[number]._take(about[0], known)
+                    known[number]._set_description(about[0], known)
                     self._alike.setdefault(number, []).append(weakref.ref(known[number]))
                 elif self.is_live(classes):
                     made = self._remotes.get(number)
@@ -340,32 +353,35 @@ class Connection:
         raise error from error.__cause__
 
     def _renew(self, number: int, now: Frozen) -> None:
-        """Apply the new description of a changed object to all of its proxies."""
+        """Apply the new description of the changed object `number` to all of its proxies."""
         living = [each for each in self._alike.get(number, ()) if each() is not None]
         self._alike[number] = living
         for each in living:
             before = each()
             if before is not None and before is not now:
-                before._take(now._about, now._known)
+                before._set_description(now._about, now._known)
 
     def _in(self, wire: Any, known: dict[Any, Any]) -> Any:
         return decode(wire, functools.partial(self.reference, known=known))
 
     def reference(self, wire: Any, depth: int, known: dict[Any, Any]) -> Any:
-        """Return the proxy or value for a reference; `known` has the objects of the same answer."""
+        """Return the proxy or value for a reference; `known` has the objects of the same response.
+
+        Raises Malformed for a reference of an unknown kind.
+        """
         kind = wire[0]
         if kind == "object":
             number = int(wire[1])
             if number not in known and number not in self._remotes:
                 known[number] = frozen(self, number, "object", [], [])
-                known[number]._take(_UNKNOWN, known)
+                known[number]._set_description(_UNKNOWN, known)
             return known[number] if number in known else self._remotes[number]
         if kind == "alias":
             if wire[2]:
                 known["alias", wire[1]] = self._in(wire[2][0], known)
             return known["alias", wire[1]]
         if kind == "callback":
-            return self._handed_over.values[wire[1]]
+            return self._shared_values.values[wire[1]]
         if kind == "named":
             return _builtin(str(wire[1]))
         if kind == "error":
@@ -379,7 +395,7 @@ class Connection:
             return self._awaiting.wait(int(wire[1]))
         kinds = {"function": Function, "module": Module, "iterator": Steps}
         if kind not in kinds:
-            raise Malformed("a value of no known type")
+            raise Malformed("a value of an unknown type")
         return self._remote(kinds[kind], int(wire[1]), *map(str, wire[2:3]))
 
     def _remote(self, kind: type[Remote], number: int, *about: Any) -> Any:
@@ -388,11 +404,11 @@ class Connection:
         return self._remotes[number]
 
     def _out(self, value: Any) -> Any:
-        return self._handed_over.encode(value, self._exceptions)
+        return self._shared_values.encode(value, self._exceptions)
 
 
 def copied(value: Any) -> Any:
-    """Return a cached answer with new containers, because the tests may change what they receive."""
+    """Copy the containers of a cached result, because the tests may change their copy."""
     kind = type(value)
     if kind in (list, set, frozenset):
         return kind(map(copied, value))
@@ -404,7 +420,7 @@ def copied(value: Any) -> Any:
 def _builtin(name: str) -> Any:
     value = getattr(builtins, name)
     if name.startswith("_") or name in _REFUSED:
-        raise Malformed("a function that is not handed over")
+        raise Malformed("a builtin function that submissions must not return")
     if isinstance(value, type) and issubclass(value, BaseException):
-        raise Malformed("a class of exceptions that is not described")
+        raise Malformed("an exception class without a description")
     return value

@@ -6,19 +6,19 @@ from typing import Any  # Any: coroutines and what they return
 
 
 class Coroutines:
-    """The coroutines that the tests wait for."""
+    """The coroutines that the tests await, as tasks of one event loop."""
 
     def __init__(self) -> None:
-        # Not above: this module is loaded before every submission, and few need asyncio.
+        # Imported here because this module is loaded before every submission, and few need asyncio.
         import asyncio
 
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[int, Any] = {}
 
     def run(self, begin: dict[int, Any], cancel: list[int], seconds: float) -> list[Any]:
-        """Start and cancel coroutines, then run all until one ends or `seconds` pass.
+        """Start and cancel coroutines by number, then run all until one ends or `seconds` pass.
 
-        Return the number of each that ended, with a function that returns its result or raises.
+        Returns, for each that ended, its number and a function that returns its result or raises.
         """
         return self._loop.run_until_complete(self._run(begin, cancel, seconds))
 

@@ -20,8 +20,8 @@ class Malformed(ValueError):
 
 
 def refuse(wire: Any, depth: int) -> Any:
-    """Raise Malformed: the default for types other than plain data."""
-    raise Malformed(f"a value of no known type: {str(wire)[:80]}")
+    """Raise Malformed. `decode` uses this by default for types that are not plain data."""
+    raise Malformed(f"a value of an unknown type: {str(wire)[:80]}")
 
 
 def decode(wire: Any, other: Other = refuse, depth: int = 0) -> Any:
@@ -64,9 +64,9 @@ def _text(value: Any) -> str:
 
 
 def fraction(top: str, bottom: str) -> fractions.Fraction:
-    """Return a fraction from two hexadecimal numbers. Raises Malformed for huge ones."""
+    """Return the fraction of two hexadecimal numbers. Raises Malformed above `MAX_DIGITS` digits."""
     if len(top) > MAX_DIGITS or len(bottom) > MAX_DIGITS:
-        raise Malformed("a fraction of too many digits")
+        raise Malformed("a fraction with too many digits")
     return fractions.Fraction(int(top, 16), int(bottom, 16))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sand
 
 MAX_DEPTH = 200
 SMALL = 1 << 53
-"""Every JSON parser reads integers below this bound exactly."""
+"""All JSON parsers read integers with a smaller absolute value exactly."""
 
 # Any: values of every type, and JSON.
 Other = Callable[[Any, int], Any]

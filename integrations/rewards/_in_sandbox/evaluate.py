@@ -1,8 +1,8 @@
-"""Load a submission, evaluate one expression and send its value out. Runs in a sandbox.
+"""Load a submission, evaluate one expression and report its value. Runs in a sandbox.
 
-The job is one JSON object, given or on stdin; the answer is one JSON line on the original stdout.
-The submission shares this process and can forge the answer. That gains it nothing: an answer is
-only a claimed value, and what it is compared with is not in the sandbox.
+The job is one JSON object, passed to `main` or read from stdin; the response is one JSON line on the
+original stdout. The submission shares this process and can forge the response. That gains nothing:
+the response is only compared with an expected value, which is not in the sandbox.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _evaluated(submission: LoadedSubmission, job: Any) -> list[Any]:
 
 
 def main(line: str | None = None) -> None:
-    """Run the job."""
+    """Run the job in `line`, or on stdin if that is None; then exit the process."""
     lines, channel = take_channel()
     job, submission = json.loads(lines.readline() if line is None else line), LoadedSubmission()
     answer = submission.guarded(submission.load, job)

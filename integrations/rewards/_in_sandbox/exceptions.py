@@ -1,7 +1,7 @@
 """Make proxy classes for the submission's exception classes. Runs in the judge's sandbox.
 
-Each proxy is a new class, even where the submission's class is an alias of a builtin. It therefore
-catches what the submission raises and nothing that the tests raise.
+Each proxy is a new class, even if the submission's class is an alias of a builtin. An `except` clause
+with it therefore catches exceptions of the submission and none of the tests.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Read = Callable[[Any], Any]
 
 
 class Exceptions:
-    """The proxy classes of one job; the key is the names of a class and of its ancestors."""
+    """The proxy classes of one job. Classes with the same name and ancestors share one proxy class."""
 
     def __init__(self) -> None:
         self._classes: dict[Any, type[BaseException]] = {}
         self._numbers: dict[type[BaseException], int] = {}
 
     def number(self, kind: type) -> int | None:
-        """Return the number of the submission's class behind a proxy class; None for any other class."""
+        """Return the number of the submission's class for a proxy class; None for any other class."""
         return self._numbers.get(kind)
 
     def is_of_submission(self, error: BaseException) -> bool:
-        """Return whether the submission raised the exception first."""
+        """Return whether an exception's class is a proxy, that is, whether the submission raised it."""
         return type(error) in self._classes.values()
 
     def kind(
@@ -40,9 +40,9 @@ class Exceptions:
     ) -> type[BaseException]:
         """Return the proxy class for an exception class of the submission.
 
-        `names` are the class and its ancestors, `bases` the indices of the bases of each, as
-        `claims.ancestors` returns them. `number` is the submission's
-        class in its own process, if it has one there.
+        `names` are the names of the class and its ancestors, and `bases` lists for each of them the
+        indices of its bases in `names`. `number` identifies the class in the submission's process.
+        Raises Malformed for too many ancestors or classes.
         """
         if not 0 < len(names) <= _MOST_ANCESTORS or len(self._classes) > _MOST_CLASSES:
             raise Malformed("too many classes of exceptions")
@@ -51,7 +51,7 @@ class Exceptions:
             name, above = str(names[place]), [found[each] for each in bases[place] if each > place]
             key = (name, *(each for each, _ in above))
             if key not in self._classes:
-                self._classes[key] = _stand_in(name, [kind for _, kind in above])
+                self._classes[key] = _proxy_class(name, [kind for _, kind in above])
             found[place] = key, self._classes[key]
         kind = found[0][1]
         if number is not None:
@@ -65,7 +65,7 @@ class Exceptions:
         args = [read(each) for each in wires]
         try:
             error = kind(*args)
-        except (TypeError, ValueError):  # one that wants other arguments than it keeps
+        except (TypeError, ValueError):  # its __init__ takes other arguments than `args` holds
             error = kind.__new__(kind)
             error.args = tuple(args)
         error.__dict__["_text"] = str(text)
@@ -75,9 +75,9 @@ class Exceptions:
         return error
 
 
-def _stand_in(name: str, bases: list[Any]) -> type[BaseException]:
+def _proxy_class(name: str, bases: list[Any]) -> type[BaseException]:
     module, _, own = name.rpartition(".")
-    # Of the standard library only what the tests have imported: an import can do anything.
+    # Only standard library modules that the tests have imported are used: an import can do anything.
     library = module.partition(".")[0] in getattr(sys, "stdlib_module_names", ())
     builtin: Any = getattr(sys.modules.get(module) if library else builtins, own, None)
     known = module in ("", "builtins") or library
@@ -94,5 +94,5 @@ def _stand_in(name: str, bases: list[Any]) -> type[BaseException]:
     own = own or "Exception"
     try:
         return types.new_class(own, tuple(bases) or (Exception,), exec_body=fill)
-    except TypeError:  # their layouts do not go together
+    except TypeError:  # the bases have incompatible layouts
         return types.new_class(own, (bases[0],), exec_body=fill)

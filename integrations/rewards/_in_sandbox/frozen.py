@@ -1,7 +1,7 @@
-"""Proxies for objects of the submission that cannot change. Runs in the judge's sandbox.
+"""Proxies for objects of the submission with a fixed description. Runs in the judge's sandbox.
 
-A proxy answers from the one description that came with the object, so the object cannot contradict
-itself. Only a method call reaches the submission, which then sends a new description.
+A proxy evaluates every operation on the one description that was sent with the object, so the object
+cannot contradict itself. Only a method call is sent to the submission, which returns a new description.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sandboxkit.integrations.rewards._in_sandbox.remote import (
 
 
 class Frozen(Remote):
-    """A proxy for an object of the submission that answers from a fixed description."""
+    """A proxy for an object of the submission that evaluates operations on a fixed description."""
 
     __slots__ = ("_about", "_known", "_plain", "_state")
 
@@ -28,8 +28,8 @@ class Frozen(Remote):
         super().__init__(connection, number, kind, classes)
         object.__setattr__(self, "_known", {})
 
-    def _take(self, about: dict[str, Any], known: dict[int, Any]) -> None:
-        """Replace the description; `known` has the other objects of the same answer.
+    def _set_description(self, about: dict[str, Any], known: dict[int, Any]) -> None:
+        """Replace the description; `known` has the other objects of the same response, by number.
 
         Raises TypeError or KeyError for a malformed description.
         """
@@ -46,12 +46,10 @@ class Frozen(Remote):
         return decode(wire, functools.partial(self._connection.reference, known=self._known))
 
     def _value(self, what: str) -> Any:
-        """Return the plain value of the object for an operation. Raises TypeError if it has none."""
+        """Return the object's plain value. Raises TypeError, which names `what`, if it has none."""
         if not self._plain:
             if "plain" not in self._about:
-                raise TypeError(
-                    f"{what}: a {self._kind} of the submission stands for no plain data"
-                )
+                raise TypeError(f"{what}: a {self._kind} of the submission has no plain value")
             object.__setattr__(self, "_plain", (self._read(self._about["plain"]),))
         return self._plain[0]
 
@@ -116,9 +114,8 @@ class Frozen(Remote):
                 pass
         return hash(self._kind)
 
-    def _rank(self, what: str) -> Any:
-        """Return the value by which the object is ordered; `what` names the operation in the TypeError
-        that is raised if there is none."""
+    def _sort_key(self, what: str) -> Any:
+        """Return the value that `<` and sorting compare; a TypeError without one names the operation."""
         if self._about.get("ordered"):
             return tuple(getattr(self, name) for name in self._about["fields"])
         return self._value(what)
@@ -133,7 +130,8 @@ class Frozen(Remote):
 def same(left: Any, right: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool:
     """Return whether two objects of the submission have equal descriptions.
 
-    Their own `__eq__` is not called: it could return True or False for all objects.
+    Their own `__eq__` is not called: it could return True for everything. `seen` has the pairs that are
+    being compared already, for objects that contain each other.
     """
     if left is right or left._number == right._number:
         return True
@@ -153,7 +151,7 @@ def same(left: Any, right: Any, seen: frozenset[tuple[int, int]] = frozenset()) 
     if "fields" not in one and one["text"] != two["text"]:
         return False
     if not names and one["text"] == [None, None]:
-        return False  # there is nothing that could be equal
+        return False  # neither has attributes or a text to compare
     return all(_alike(getattr(left, n), getattr(right, n), seen | {pair}) for n in names)
 
 
@@ -176,8 +174,8 @@ def _special(name: str) -> Any:
         return function(self._value(name), *others)
 
     def ordered(self: Frozen, other: Any) -> Any:
-        against = other._rank(name) if isinstance(other, Frozen) else other
-        return function(self._rank(name), against)
+        against = other._sort_key(name) if isinstance(other, Frozen) else other
+        return function(self._sort_key(name), against)
 
     def reflected(self: Frozen, other: Any) -> Any:
         return BINARY[name[1:]](other, self._value(name))
@@ -219,7 +217,7 @@ SPECIAL = {
     "aenter": lambda self: self._connection.do("aenter", self),
     "aexit": Remote._leave_async,
 }
-"""The special methods that a proxy gets if the object's class has them, without underscores."""
+"""Special methods, without underscores. A proxy gets those that the object's class has."""
 
 
 def frozen(connection: Any, number: int, kind: str, classes: list[int], special: list[str]) -> Any:

@@ -2,7 +2,7 @@
 
 The first line on stdin is the job. Each line on the original stdout is a request to the subject
 ("S"), a request to the subject's machine ("H": run a program, read a file) or the results ("D").
-Each request is answered by one line on stdin.
+Each request gets one line as its response on stdin.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TestNamespace(dict[str, Any]):
 
 
 class Own(types.ModuleType):
-    """The module of the tests; `__module__` of their classes names it."""
+    """The module `tests`, in which the tests run; their classes have its name as `__module__`."""
 
     def __init__(self, names: TestNamespace) -> None:
         super().__init__("tests")
@@ -59,7 +59,7 @@ class Own(types.ModuleType):
 
 
 class SubmissionModule(types.ModuleType):
-    """The module that `import solution` imports."""
+    """The module that `import solution` returns in the tests. Its attributes are the submission's."""
 
     def __init__(self, name: str, connection: Connection, own: list[str]) -> None:
         super().__init__(name)
@@ -84,14 +84,14 @@ class SubmissionModule(types.ModuleType):
 
 
 class SubjectMachine(types.ModuleType):
-    """The module that `import subject` imports: programs and files of the subject's sandbox."""
+    """The module that `import subject` returns: access to programs and files of the subject's sandbox."""
 
     def __init__(self, exchange: Any, connection: Connection) -> None:
         super().__init__("subject")
         self.__dict__.update(_exchange=exchange, _connection=connection)
 
     def load(self, module: str, folder: str = "/workspace") -> Any:
-        """Return a module of the submission, imported in a process of the subject's sandbox."""
+        """Import a module from `folder` in a process of the subject's sandbox; return a proxy for it."""
         return self._connection.load(module, folder)
 
     def run(
@@ -103,7 +103,10 @@ class SubjectMachine(types.ModuleType):
         timeout: float = 30.0,
         env: dict[str, str] | None = None,
     ) -> tuple[int, str]:
-        """Run a program; return its exit status and standard output. Raises TimeoutError."""
+        """Run a program; return its exit status and standard output.
+
+        Raises TimeoutError after `timeout` seconds of CPU time, FileNotFoundError or OSError.
+        """
         answer = self._ask("run", list(argv), stdin, cwd, timeout, env or {})
         return answer[0], answer[1]
 
@@ -152,7 +155,7 @@ class Judge:
             raise SubjectFailed("tampered", "the answer is not one JSON value") from None
 
     def judge(self, job: Any) -> list[Any]:
-        """Return [outcome, detail] of each test, in order, up to the first failure."""
+        """Run the tests; return [outcome, detail] of each, in order, up to the first failure."""
         connection = Connection(lambda request: self._exchange("S", request), job)
         sys.modules[job["module"]] = SubmissionModule(job["module"], connection, job["own"])
         sys.modules["subject"] = SubjectMachine(self._exchange, connection)
@@ -185,15 +188,15 @@ def _problem(connection: Connection, work: Any) -> list[str] | None:
     try:
         work()
     except MemoryError:
-        found = ["oom", "the tests ran out of memory with what the submission returned"]
-    except BaseException as error:  # noqa: BLE001 - whatever a test ends with, it did not pass
+        found = ["oom", "the tests ran out of memory on the values that the submission returned"]
+    except BaseException as error:  # noqa: BLE001 - every exception fails the test
         found = ["failed", _shown(error)]
     failure = connection.failure
     return [failure.outcome, failure.detail] if failure else found
 
 
 def _shown(error: BaseException) -> str:
-    """Return the failed line of the test and the exception. Objects of the submission are not used."""
+    """Return the test's failed line and the exception's text, without calling the submission's objects."""
     text = ", ".join(str(each) for each in error.args if type(each) in _SHOWN)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if "test" in each.filename]
     where = f"line {frames[-1].lineno}: " if frames else ""
@@ -201,7 +204,7 @@ def _shown(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Run one job."""
+    """Run the job on stdin, send the results and exit the process."""
     lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -214,7 +217,7 @@ def main() -> None:
     if job["folder"]:
         sys.path.insert(0, os.getcwd())
         results = judge.judge(job)
-    else:  # the sandbox is kept, and others are judged in it meanwhile
+    else:  # the sandbox is kept for later judges, and other judges run in it now
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             os.chdir(folder)
             results = judge.judge(job)

@@ -14,20 +14,20 @@ from sandboxkit.integrations.rewards._in_sandbox.remote import (
 
 
 class Live(Remote):
-    """A proxy for an object that the tests made, or whose class they name; it may change at any time."""
+    """A proxy for an object of a class that the tests name. It may change, so operations are sent to it."""
 
     __slots__ = ("_mixed",)
 
     def _trusted(self) -> bool:
         """Return whether the task lists the class in `operators`."""
-        return bool(self._connection.believes(self))
+        return bool(self._connection.trusts_operators(self))
 
     def _value(self, what: str) -> Any:
-        """Return the object's current plain value for an operation. Raises TypeError if it has none."""
+        """Return the object's current plain value. Raises TypeError, which names `what`, if it has none."""
         if getattr(self, "_mixed", False):
             raise TypeError(
                 f"{what}: this {self._kind} was made with plain data of the tests: list its class in "
-                "the task's 'operators' to believe it"
+                "the task's 'operators' to trust its value"
             )
         shown: Frozen = self._connection.once("snapshot", self)
         if not shown._about["compares"] and what not in ("index", "float()"):
@@ -77,8 +77,8 @@ class Live(Remote):
         return self._connection.do("deepcopy", self)
 
 
-def _asked(name: str) -> Any:
-    """Return a special method that involves no other operand; it may change the object."""
+def _forwarded(name: str) -> Any:
+    """Return a special method without a second operand, which is sent to the submission's object."""
 
     def alone(self: Live, *args: Any) -> Any:
         if getattr(self, "_mixed", False) and not self._trusted():
@@ -136,10 +136,13 @@ def _call(self: Live, *args: Any, **kwargs: Any) -> Any:
 
 
 SPECIAL = {
-    **{name: _asked(name) for name in ("getitem", "setitem", "delitem", "contains")},
-    **{name: _asked(name) for name in ("neg", "pos", "abs", "invert", "round", "complex")},
-    **{name: _asked(name) for name in ("int", "float", "bool", "len", "reversed", "iter", "next")},
-    **{name: _asked(name) for name in ("enter", "aiter", "anext", "aenter")},
+    **{name: _forwarded(name) for name in ("getitem", "setitem", "delitem", "contains")},
+    **{name: _forwarded(name) for name in ("neg", "pos", "abs", "invert", "round", "complex")},
+    **{
+        name: _forwarded(name)
+        for name in ("int", "float", "bool", "len", "reversed", "iter", "next")
+    },
+    **{name: _forwarded(name) for name in ("enter", "aiter", "anext", "aenter")},
     "index": lambda self: operator.index(self._value("index")),
     **{name: _ordered(name) for name in ("lt", "le", "gt", "ge")},
     **{name: _between(name) for name in BINARY},

@@ -38,7 +38,7 @@ def exception(kind: Any, ancestors: list[str], args: list[Any], text: str) -> Ba
         if isinstance(each, type) and issubclass(each, BaseException):
             try:
                 return each(*args)
-            except TypeError:  # its class wants other arguments than it keeps
+            except TypeError:  # its __init__ takes other arguments than `args` holds
                 break
     return RuntimeError(text)
 

@@ -16,7 +16,7 @@ _PARTS = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Pristine:
-    """Copies of all modules, classes, functions and hooks. Changes within other objects remain."""
+    """A copy of all modules, classes, functions and hooks. `restore` cannot undo changes elsewhere."""
 
     def __init__(self) -> None:
         names: Any = vars(builtins)
@@ -42,8 +42,8 @@ class Pristine:
         self._numbers = repr([False, True, *range(-5, 257)])
 
     def restore(self) -> None:
-        """Restore everything; modules imported since then stay."""
-        for name, value in self._values:  # before anything here is looked up in them
+        """Restore the saved state; modules that were imported after saving stay imported."""
+        for name, value in self._values:  # first, since the code below uses builtins
             self._builtins[name] = value
         for function, part, value in self._functions:
             if getattr(function, part) is not value:
@@ -83,7 +83,7 @@ class Pristine:
         gc.collect()
 
     def is_sound(self) -> bool:
-        """Return whether the interpreter's constants are unchanged."""
+        """Return whether the interpreter's constants (False, True and small integers) are unchanged."""
         return repr([False, True, *range(-5, 257)]) == self._numbers
 
 

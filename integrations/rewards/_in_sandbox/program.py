@@ -1,4 +1,4 @@
-"""Run a submission that is a program, as `python3 -I PATH` would. Runs in a sandbox."""
+"""Run a submission that is a program, like `python3 -I PATH`. Runs in a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode rarer plain data and subclasses; a separate module makes startup faster."""
+"""Encode less common plain data and subclasses; as a separate module this does not slow down startup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode_rare(
         return str.__str__(value)
     for kind, name in _MAPPINGS.items():
         if isinstance(value, kind):
-            items = dict.items(value)  # whatever its class says they are
+            items = dict.items(value)  # not the class's own items(), which may differ
             return [
                 name,
                 [[encode(k, other, depth + 1), encode(v, other, depth + 1)] for k, v in items],
@@ -62,7 +62,7 @@ def encode_rare(
     scalar: Any = value
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         return encode(scalar.item(), other, depth + 1)
-    # Not imported for this: whoever made such a value has the module.
+    # Classes are compared by name, so that their modules need not be imported.
     for each in type(value).__mro__:
         write = _BY_NAME.get((each.__module__, each.__name__))
         if write is not None:

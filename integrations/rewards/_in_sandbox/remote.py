@@ -1,11 +1,11 @@
 """Proxies for objects that stay in the submission's sandbox. Runs in the judge's sandbox.
 
 Functions, modules, iterators, classes and live objects can change, so each use is a request to the
-submission. Equal requests get one answer as long as nothing happens between them.
+submission. The result of an equal request is cached until a request that may change something.
 
-The submission never evaluates an operator between its object and plain data, because the plain
-data may be what the test expects. The operator applies to the object's plain value; without one it
-raises TypeError. If the result is again an object, it has no plain value.
+The submission never evaluates an operator between its object and plain data, because the plain data
+may be an expected value. The operator applies to the object's plain value; without one it raises
+TypeError. If the result is again an object, it has no plain value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN_METHODS = frozenset(
     for name in dir(kind)
     if not name.startswith("_")
 )
-"""Methods of plain data; an object of the submission must not answer them."""
+"""Methods of plain data; they are never called on an object of the submission."""
 _OF_FUNCTIONS = ("__name__", "__qualname__", "__doc__", "__wrapped__", "__annotations__")
 
 
@@ -64,14 +64,14 @@ class Remote:
         return int(self._number)
 
     def _leave(self, kind: type | None, error: BaseException | None, trace: Any) -> bool:
-        """Leave a `with` block."""
+        """Leave a `with` block; return whether the exception is suppressed."""
         swallowed = self._connection.do("exit", self, *_leaving(error))
         return error is not None and bool(swallowed) and _may_swallow(self, error, trace)
 
     async def _leave_async(
         self, kind: type | None, error: BaseException | None, trace: Any
     ) -> bool:
-        """Leave an `async with` block."""
+        """Leave an `async with` block; return whether the exception is suppressed."""
         swallowed = await self._connection.do("aexit", self, *_leaving(error))
         return error is not None and bool(swallowed) and _may_swallow(self, error, trace)
 
@@ -85,8 +85,8 @@ def _leaving(error: BaseException | None) -> tuple[list[str] | None, str]:
 def _may_swallow(remote: Remote, error: BaseException, trace: Any) -> bool:
     """Return whether a context manager of the submission may suppress an exception.
 
-    It may suppress one that a `raise` statement of the tests in the block itself raised. It may
-    not suppress failures of a test, of a function that the block calls, or of its own.
+    It may suppress one that a `raise` statement directly in the `with` block of the tests raised. It
+    may not suppress a failed assertion, or an exception of its own or of a function that the block calls.
     """
     if not remote._connection.is_ordinary(error) or trace.tb_next is not None:
         return False
@@ -101,7 +101,7 @@ class Function(Remote):
     __slots__ = ("_called", "_top")
 
     def _named(self, name: str, top: bool) -> Function:
-        """Record the name by which the tests read the function; `top` says that a module has it."""
+        """Store the name by which the tests read the function; `top`: as an attribute of a module."""
         object.__setattr__(self, "_called", name)
         object.__setattr__(self, "_top", top)
         return self
@@ -116,7 +116,7 @@ class Function(Remote):
         if name in ("_called", "_top") or (name.startswith("__") and name not in _OF_FUNCTIONS):
             raise AttributeError(name)
         if not getattr(self, "_called", "") and name in PLAIN_METHODS:
-            raise AttributeError(f"{name}: a function of the submission is no plain data")
+            raise AttributeError(f"{name}: a function of the submission is not plain data")
         return self._connection.do("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -154,13 +154,11 @@ class Steps(Remote):
         if not hasattr(self, "_stepped"):
             object.__setattr__(self, "_stepped", False)
         if getattr(self, "_over", False) and not self._stepped:
-            raise TypeError(
-                "an iterator of the submission that has ended cannot be gone through again"
-            )
+            raise TypeError("an iterator of the submission has ended and cannot be iterated again")
         return self
 
     def __next__(self) -> Any:
-        if not hasattr(self, "_stepped"):  # by next(): these tests know that it is an iterator
+        if not hasattr(self, "_stepped"):  # the tests call next(), so they know it is an iterator
             object.__setattr__(self, "_stepped", True)
         if getattr(self, "_over", False):
             raise StopIteration
@@ -183,7 +181,7 @@ class Steps(Remote):
 
 
 class Class(Remote):
-    """A class of the submission; one that the tests do not name can only be called."""
+    """A class of the submission. Only a class in the task's `classes` has readable attributes."""
 
     __slots__ = ()
 
@@ -261,6 +259,6 @@ def with_operators(base: type, table: dict[str, Any], special: list[str], kind: 
 
 
 for _kind in (Function, Class):
-    setattr(  # noqa: B010 - a class's own docstring is in the way
+    setattr(  # noqa: B010 - the class body already has a docstring
         _kind, "__doc__", property(lambda self: self._connection.do("getattr", self, "__doc__"))
     )

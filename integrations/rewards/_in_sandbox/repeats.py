@@ -1,7 +1,7 @@
-"""Detect functions that answer equal calls differently. Runs in the judge's sandbox.
+"""Detect functions whose results differ between equal calls. Runs in the judge's sandbox.
 
-A test may check the product of the factors with one call, and their primality with the next. A
-function that counts its calls could return a different list each time.
+A test may call a function twice and check one property of the result after each call. A function that
+counts its calls could cheat by returning a different result each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNORDERED = ("set", "frozenset", "dict", "counter")
 
 
 class Repeats:
-    """The answers of one function, until another function is called.
+    """The results of one function by its arguments, until another function is called.
 
     `varies` is True, or the names of functions that may return different results for equal calls.
     """
@@ -28,24 +28,24 @@ class Repeats:
         self._answers: dict[str, str] = {}
 
     def clear(self) -> None:
-        """Drop the answers, because something happened that may change them."""
+        """Forget the results, because something happened that may change them."""
         self._answers.clear()
 
     def differs(self, function: str, args: Any, named: Any, answer: Any) -> bool:
-        """Return whether a function gave a different answer to equal arguments before."""
+        """Return whether a function returned a different result for equal arguments before."""
         if self._varies is True or function in (self._varies or ()) or not (args or named):
             return False
         if function != self._function:
             self.clear()
             self._function = function
-        key, said = json.dumps([args, named]), _comparable_text(answer)
-        if said is None or _UNCLEAR.search(key) or len(self._answers) > _MOST:
+        key, text = json.dumps([args, named]), _comparable_text(answer)
+        if text is None or _UNCLEAR.search(key) or len(self._answers) > _MOST:
             return False
-        return self._answers.setdefault(key, said) != said
+        return self._answers.setdefault(key, text) != text
 
 
 def _comparable_text(answer: Any) -> str | None:
-    """Return a string that is equal for equal answers; None for an answer that cannot be compared."""
+    """Return a text that is equal for equal results; None for a result that cannot be compared."""
     if answer[0] == "raised":
         return str(answer[2][0])
     if answer[0] != "value":

@@ -18,10 +18,10 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
 
 
 def compiled(source: str, file: str, module: str, kind: str = "exec") -> types.CodeType:
-    """Compile tests of the submission `module`.
+    """Compile tests of the submission, which they import as `module`; `file` is their file name.
 
     A failed assertion fails the test even if an `except` clause catches it, unless the clause names
-    AssertionError. Comparisons and `with` blocks go through `Believed`. `from solution import *`
+    AssertionError. Comparisons and `with` blocks go through `ComparisonGuard`. `from solution import *`
     imports nothing: the tests get the names that they use and do not define.
     """
     tree = ast.parse(source.strip(), file, kind)
@@ -66,7 +66,7 @@ class _Change(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         names = [_OPERATORS.get(type(each)) for each in node.ops]
-        if None in names:  # `is`: the submission has no say in it
+        if None in names:  # `is` calls no method of the submission
             return node
         operators = ast.Tuple([ast.Constant(each, None) for each in names], ast.Load())
         call = ast.Call(_name("__compared__"), [operators, node.left, *node.comparators], [])

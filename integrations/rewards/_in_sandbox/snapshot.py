@@ -42,11 +42,11 @@ def describe(value: Any, other: Other) -> dict[str, Any]:
     """
     kind: Any = type(value)
     found: dict[str, Any] = {"compares": compares(kind), "hashable": kind.__hash__ is not None}
-    plain = _answer(lambda: plain_value(value, other))
+    plain = _or_none(lambda: plain_value(value, other))
     if plain:
         found["plain"] = plain[0]
     if not plain or not isinstance(value, (int, float, str)):
-        found["text"] = [_answer(lambda: _text(str, value)), _answer(lambda: _text(repr, value))]
+        found["text"] = [_or_none(lambda: _text(str, value)), _or_none(lambda: _text(repr, value))]
     found["state"], found["own"] = _attributes(value, other)
     if hasattr(kind, "__dataclass_fields__") and kind.__dataclass_params__.eq:
         fields = kind.__dataclass_fields__.values()
@@ -55,9 +55,9 @@ def describe(value: Any, other: Other) -> dict[str, Any]:
     return found
 
 
-def _answer(question: Any) -> Any:
+def _or_none(read: Any) -> Any:
     try:
-        return question()
+        return read()
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - raised by the submission's methods
@@ -67,19 +67,19 @@ def _answer(question: Any) -> Any:
 def _text(how: Any, value: Any) -> str | None:
     kind: Any = type(value)
     if kind.__repr__ is object.__repr__ and (how is repr or kind.__str__ is object.__str__):
-        return None  # Python's own has an address in it
+        return None  # Python's default text contains a memory address
     return str.__str__(how(value))[:MOST_ITEMS]
 
 
 def _attributes(value: Any, other: Other) -> tuple[dict[str, Any], list[str]]:
-    """Return the data attributes, and the names of those that the class does not define."""
+    """Return the encoded data attributes, and the names of those that the object itself holds."""
     own = {str(name): each for name, each in getattr(value, "__dict__", {}).items()}
     shared: dict[str, Any] = {}
     for base in reversed(type(value).__mro__[:-1]):
         for name, each in base.__dict__.items():
             kind = type(each).__name__
             if kind in ("member_descriptor", "property", "cached_property"):
-                read = _answer(lambda: (getattr(value, name),))  # noqa: B023 - called at once
+                read = _or_none(lambda: (getattr(value, name),))  # noqa: B023 - called at once
                 if read is not None:
                     (own if kind == "member_descriptor" else shared)[name] = read[0]
             elif not name.startswith("__") and not hasattr(type(each), "__get__"):

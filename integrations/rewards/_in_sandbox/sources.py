@@ -12,17 +12,17 @@ import types
 from typing import Any  # Any: nodes of every kind
 
 CALL = "__call_discarding_result__"
-"""The name of the function through which the tests make such a call."""
+"""The name of the function that replaces such a call: `sort(items)` becomes `CALL(sort, items)`."""
 
 
 def compiled(source: str, name: str) -> types.CodeType:
-    """Compile a module of tests."""
+    """Compile a module of tests whose file name is `name`."""
     tree = _Discarding().visit(ast.parse(source.strip(), name))
     return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
 
 
 class _Discarding(ast.NodeTransformer):
-    """Marks calls that are statements, except in `try` and `with`."""
+    """Replaces calls that are statements, except in `try` and `with`, by calls through `CALL`."""
 
     def __init__(self) -> None:
         self._guarded = 0

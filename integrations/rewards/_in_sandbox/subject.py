@@ -1,11 +1,11 @@
 """Load a submission and apply requests to it. Runs in a sandbox.
 
-The first line on stdin is the job. Each further line is a request; it gets one line of answer on the
-original stdout. The submission shares this process and can forge every answer. That gains it
-nothing: an answer is only a claimed value, and what it is compared with is not in the sandbox.
+The first line on stdin is the job. Each further line is a request; its response is one line on the
+original stdout. The submission shares this process and can forge every response. That gains nothing:
+a response is only compared with an expected value, which is not in the sandbox.
 
-An object that is not plain data stays here. The tests get its number and, in the same answer, a
-description. They answer later questions from that description and do not ask again.
+An object that is not plain data stays here. The tests get its number and, in the same response, a
+description. They evaluate later operations on that description and send no further request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ROUTINES = (
     *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
 )
 _MOST_OBJECTS = 20_000
-"""The maximum number of objects that one answer describes; the tests cannot use any other."""
+"""The maximum number of objects that one response describes. The tests cannot use further ones."""
 _DESCRIBED = ("snapshot", "compare")
 """Operations whose objects are described even if their class is live."""
 
@@ -81,14 +81,14 @@ class Subject:
         self._lock = threading.RLock()
 
     def serve(self) -> None:
-        """Load the submission, then answer requests until stdin ends."""
+        """Load the submission, then execute requests until stdin ends."""
         sys.stdout, sys.stderr = self._out, self._errors
         job = json.loads(self._requests.readline())
         loaded = self._submission.guarded(self._submission.load, job)
         failed = [*loaded, {}] if loaded[0] != "value" else None
         if failed is None:
             sys.stdin = Input(self._ask)
-            own = self._submission.names["__builtins__"]  # not always that of the module builtins
+            own = self._submission.names["__builtins__"]  # may differ from the module builtins
             (own if isinstance(own, dict) else vars(own))["input"] = builtins.input = self._input
             self._classes = set(job["live"])
         for line in self._requests:
@@ -98,7 +98,10 @@ class Subject:
         return str(self._ask(-1, "input", (str(prompt),), {}))
 
     def _ask(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
-        """Apply an operation to an object of the tests; answer their requests until its result arrives."""
+        """Apply an operation to an object of the tests; return its result or raise its exception.
+
+        Executes requests of the tests until the result arrives.
+        """
         with self._lock:
             outer, self._met = self._met, set()
             asked = ["asked", number, what]
@@ -148,7 +151,7 @@ class Subject:
         return ["value", self._done(request), self._extras()]
 
     def _extras(self) -> dict[str, Any]:
-        """Return the extra parts of an answer: descriptions, changed arguments, printed text."""
+        """Return the extra parts of a response: descriptions, changed arguments, printed text."""
         found: dict[str, Any] = {}
         objects: list[Any] = []
         while self._waiting and len(objects) < _MOST_OBJECTS:
@@ -208,7 +211,7 @@ class Subject:
         return self._found(name, names[name])
 
     def _found(self, name: str, value: Any) -> Any:
-        """Return a value found under a name, and note it if it is a class that the tests work with."""
+        """Return `value`; record it first if `name` is that of a class whose objects stay live."""
         if name in self._classes and isinstance(value, type) and value not in self._live:
             self._live = (*self._live, value)
         return value
@@ -277,13 +280,13 @@ class Subject:
             value
         )
         if extended and not (issubclass(kind, tuple) and is_record(kind)):
-            return self._reference(value, MAX_DEPTH)  # with the methods that its class gives it
+            return self._reference(value, MAX_DEPTH)  # a copy would lose the methods of its class
         if kind in (list, dict, tuple):
             value = with_aliases(value)
         return encode(value, self._reference)
 
     def _reference(self, value: Any, depth: int) -> list[Any]:
-        """Return the reference that stands for an object that stays here."""
+        """Return the encoded reference to an object, which stays in this process."""
         kind = type(value)
         if kind is Alias:
             content = value.content and [encode(value.content[0], self._reference, depth)]
@@ -324,7 +327,7 @@ class Subject:
 
 
 def main() -> None:
-    """Serve the lines of stdin."""
+    """Execute the requests on stdin, then exit the process."""
     requests, answers = take_channel()
     Subject(requests, answers).serve()
     os._exit(0)

@@ -11,14 +11,14 @@ from typing import Any  # Any: values of every kind
 
 
 class LoadedSubmission:
-    """The submission as a module. Its failures become the answers `raised` and `memory`."""
+    """The submission as a module. Its failures become the responses "raised" and "memory"."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
         self._phase = "loading"
 
     def load(self, job: Any) -> list[Any]:
-        """Run the submission's code, then the setup code; return the answer."""
+        """Run the submission's code, then the setup code; return the response."""
         resource.setrlimit(resource.RLIMIT_CPU, tuple(job["seconds"]))
         module = types.ModuleType(job["module"])
         sys.modules[job["module"]] = module
@@ -26,7 +26,7 @@ class LoadedSubmission:
         path = names["__file__"] = os.path.join(os.getcwd(), f"{job['module']}.py")
         try:
             exec(compile(job["code"].lstrip("\ufeff"), path, "exec", dont_inherit=True), names)
-        except SystemExit as end:  # at its end, as programs do
+        except SystemExit as end:  # programs may call sys.exit() at their end
             if end.code not in (None, 0):
                 raise
         self._phase = "setup"
@@ -35,19 +35,19 @@ class LoadedSubmission:
         return ["value", None]
 
     def guarded(self, work: Any, request: Any) -> list[Any]:
-        """Return the answer to a request; an exception becomes an answer."""
+        """Return the response of `work(request)`; an exception becomes a response too."""
         try:
             return list(work(request))
         except MemoryError:
             return ["memory"]
-        except BaseException as error:  # noqa: BLE001 - SystemExit and all: it is the submission's
+        except BaseException as error:  # noqa: BLE001 - even SystemExit is the submission's failure
             from sandboxkit.integrations.rewards._in_sandbox.claims import raised
 
             return raised(self._phase, error)
 
 
 def take_channel() -> tuple[Any, int]:
-    """Return stdin and the descriptor of stdout, and replace both by /dev/null."""
+    """Return stdin and the descriptor of stdout, and redirect stdin, stdout and stderr to /dev/null."""
     lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -56,7 +56,7 @@ def take_channel() -> tuple[Any, int]:
 
 
 def send(channel: int, answer: Any) -> None:
-    """Write one line of JSON."""
+    """Write a response to the descriptor `channel` as one line of JSON."""
     data = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(channel, data) :]

@@ -1,4 +1,4 @@
-"""The task doctor: finds tasks that cheats can pass or that refuse good work, before a training run."""
+"""The task doctor: finds tasks that a cheat passes or whose reference fails, before a training run."""
 
 from sandboxkit.integrations.rewards.doctor._beforehand import (
     CheckTasks,

@@ -13,7 +13,7 @@ from sandboxkit.integrations.rewards.doctor._report import TaskFinding, TaskRepo
 __all__ = ["CheckTasks", "check_beforehand", "line_about"]
 
 CheckTasks = Literal["warn", "raise", "off"]
-"""How a trainer reacts to a task that can be bought or that refuses its reference."""
+"""What a trainer does with a task that a cheat passes ("bought") or whose reference fails ("refused")."""
 
 MOST = 8
 """Maximum number of tasks to check."""
@@ -32,10 +32,10 @@ async def check_beforehand(
     *,
     seconds: float = _SECONDS,
 ) -> list[TaskReport]:
-    """Check the first tasks that have a reference; `line_about` summarizes the reports.
+    """Check the first 8 distinct tasks that have a reference, within `seconds`; return the reports.
 
-    With "raise", raises ConfigurationError if a task can be bought or refuses its reference. An
-    infrastructure failure is only reported and does not stop a training run.
+    `what` "off" checks none. "raise" raises ConfigurationError if a cheat passes a task or its
+    reference fails. An infrastructure failure is only reported and does not stop a training run.
     """
     chosen = _chosen(tasks) if what != "off" else []
     if not chosen:
@@ -55,13 +55,13 @@ async def check_beforehand(
 
     reports = await asyncio.gather(*[one(number, *each) for number, each in enumerate(chosen, 1)])
     if what == "raise" and any(report.status in _BAD for report in reports):
-        remedy = "check_tasks='warn' trains on them all the same"
+        remedy = "check_tasks='warn' trains on them nevertheless"
         raise ConfigurationError(f"{line_about(reports)} ({remedy})")
     return list(reports)
 
 
 def line_about(reports: Sequence[TaskReport]) -> str:
-    """Return the summary, and the defect of each task that is bought or refused, as one line."""
+    """Return one line with the summary, and the defect of each "bought" or "refused" task."""
     bad = [_line(report) for report in reports if report.status in _BAD]
     return "; ".join([f"tasks checked before training: {summary(reports)}", *bad])
 

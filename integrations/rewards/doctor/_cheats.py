@@ -8,10 +8,10 @@ from sandboxkit.integrations.rewards.doctor._names import CheatNames
 
 __all__ = ["Cheat", "cheats"]
 
-_LITERALS = "compare each result with a value that is written out, for inputs whose answers differ"
-_KINDS = "check the type and the parts of what is returned, against values that are written out"
-_COPIES = "keep a copy of each argument from before the call, or write the expected value out"
-_MORE = "test more inputs, and keep back some that the prompt does not show"
+_LITERALS = "compare each result with a literal value, for inputs with different results"
+_KINDS = "compare the type and the parts of each result with literals"
+_COPIES = "copy each argument before the call, or write the expected value as a literal"
+_MORE = "test more inputs, also some that the prompt does not show"
 _RAISES = "also test the results of calls that raise nothing, and that other errors do not pass"
 
 
@@ -85,11 +85,11 @@ class Empty:
 
 
 def cheats(names: CheatNames, reference: str) -> list[Cheat]:
-    """Return the cheats that apply to the task, in the order of reporting."""
+    """Return the cheats that apply to the task, in the order in which they are reported."""
     found = [Cheat("an empty submission", "pass\n", _LITERALS), *_early_exits(names)]
     if names.printed is not None:
         code = f"import sys\nsys.stdout.write({names.printed!r})\n"
-        found.append(Cheat("a program that always prints the first answer", code, _MORE))
+        found.append(Cheat("a program that always prints the first expected output", code, _MORE))
     if names.own:
         found += [*_constants(names), *_arguments(names), *_objects(names)]
         found += _exceptions(names, reference)
@@ -98,7 +98,7 @@ def cheats(names: CheatNames, reference: str) -> list[Cheat]:
 
 
 def _early_exits(names: CheatNames) -> Iterator[Cheat]:
-    remedy = "grade by HostCompare, which does not trust how a process ends"
+    remedy = "use HostCompare, which does not trust a process's exit status"
     for call in ("os._exit(0)", "sys.exit(0)"):
         yield Cheat(f"{call} when it is loaded", f"import os, sys\n{call}\n", remedy)
         if names.own:
@@ -109,7 +109,7 @@ def _early_exits(names: CheatNames) -> Iterator[Cheat]:
 def _constants(names: CheatNames) -> Iterator[Cheat]:
     for value in ("None", "True", "False", "0", "''", "[]", "iter(())"):
         code = _defined(names, f"def constant(*a, **k): return {value}\n", "constant")
-        what = "an iterator that is empty" if value == "iter(())" else value
+        what = "an empty iterator" if value == "iter(())" else value
         yield Cheat(f"always returns {what}", code, _LITERALS)
     if names.answer is not None:
         code = _defined(names, f"def constant(*a, **k): return {names.answer}\n", "constant")
@@ -127,7 +127,7 @@ def _arguments(names: CheatNames) -> Iterator[Cheat]:
 
 def _objects(names: CheatNames) -> Iterator[Cheat]:
     code = _defined(names, _SHIFTER, "Shifter()", classes="Shifter")
-    yield Cheat("an object that answers anew each time it is asked", code, _KINDS)
+    yield Cheat("an object whose value changes with each operation", code, _KINDS)
     code = _defined(names, _EQUAL, "Equal()", classes="Equal")
     yield Cheat("an object that equals everything", code, _KINDS)
     if names.classes:
@@ -135,7 +135,7 @@ def _objects(names: CheatNames) -> Iterator[Cheat]:
             empty = f"def constant(*a, **k): return None\n{_EMPTY.format(returns=value)}"
             code = _defined(names, empty, "constant", classes="Empty")
             what = f"a class without state whose methods return {value}"
-            yield Cheat(what, code, "test what an object holds after its methods were called")
+            yield Cheat(what, code, "test an object's state after calling its methods")
 
 
 def _exceptions(names: CheatNames, reference: str) -> Iterator[Cheat]:
@@ -149,7 +149,7 @@ def _exceptions(names: CheatNames, reference: str) -> Iterator[Cheat]:
             yield Cheat(
                 f"its exceptions are {base}, and it raises none",
                 f"{_without_raises(reference)}\n{renamed}",
-                "test that the call raises outside of what catches it, as unittest's assertRaises does",
+                "check outside the `try` block that the call raised, as unittest's assertRaises does",
             )
 
 
@@ -163,7 +163,11 @@ def _overrides(names: CheatNames) -> Iterator[Cheat]:
 def _defined(
     names: CheatNames, helper: str, value: str, *, classes: str | None = None, made: str = ""
 ) -> str:
-    """Return source that binds every name of the submission to `value`, or its classes to `classes`."""
+    """Return source that binds every name of the submission to `value`, except some classes.
+
+    Classes are bound to `classes` if that is given. Exception classes are defined as new classes,
+    unless the source `made` defines them.
+    """
     lines = [f"{name} = {value}" for name in names.functions]
     lines += [f"{name} = {classes or value}" for name in names.classes]
     if not made:

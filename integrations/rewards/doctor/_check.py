@@ -1,4 +1,4 @@
-"""Checking one task: its reference, cheats, and wrong variants of the reference."""
+"""Checks one task by grading its reference, cheats, and wrong variants of the reference."""
 
 import asyncio
 import dataclasses
@@ -53,11 +53,11 @@ async def check(
     seconds: float = SECONDS,
     room: asyncio.Semaphore | None = None,
 ) -> TaskReport:
-    """Grade the reference, cheats and wrong variants of the reference, and report what is wrong.
+    """Grade the reference, cheats and up to `mutants` wrong variants; report the task's defects.
 
     A task without usable tests is reported as refused. `room` limits the concurrent gradings of all
-    checks that share it. The report covers what was graded within `seconds` of the start of the first
-    grading. Infrastructure failures are reported as "unknown" and not raised.
+    checks that share it. The report covers all gradings that end within `seconds` of the start of the
+    first. Infrastructure failures are reported as "unknown" and not raised.
     """
     begun = time.monotonic()
     room = room or room_of(session)
@@ -97,7 +97,7 @@ class _Checkup:
     _findings: list[TaskFinding] = field(default_factory=list)
 
     async def run(self, count: int) -> tuple[Status, list[TaskFinding]]:
-        """Run the check; return the status and the findings, worst first."""
+        """Run the check with up to `count` wrong variants; return the status and the findings."""
         begun = time.monotonic()
         try:
             names = names_of(self.task, self.reference)
@@ -116,9 +116,9 @@ class _Checkup:
         return self._status(), self._findings
 
     def _objection(self, task: Mapping[str, Any]) -> str | None:
-        """Return why the grader refuses the task, as far as it can tell without a sandbox.
+        """Return the error of the grader's check without a sandbox; None if there is none.
 
-        Later errors may concern the sandboxes; they count as unknown and not as the task's fault.
+        An error in a later grading may concern the sandboxes and is not held against the task.
         """
         validate = getattr(self.grader, "validate", None)
         try:
@@ -143,7 +143,10 @@ class _Checkup:
     async def _refused(
         self, why: str, names: CheatNames, remedy: str
     ) -> tuple[Status, list[TaskFinding]]:
-        """Return the status refused; the remedy is the first key with which the reference passes, if any."""
+        """Return "refused" and a finding with the text `why`.
+
+        Its remedy is the first key of the task with which the reference passes, else `remedy`.
+        """
         for key, changed in remedies(self.task, names, self.reference):
             if self._objection(changed) is not None:
                 continue
@@ -155,7 +158,7 @@ class _Checkup:
         return "refused", [TaskFinding("refused", why, remedy)]
 
     async def _try_all(self, grader: Grader, names: CheatNames, count: int) -> None:
-        """Grade everything concurrently, as `room` allows, and count the results that are in time."""
+        """Grade the cheats, `count` variants and the reference again; record findings and counts."""
         tricks = cheats(names, self.reference)
         variants = mutants(self.reference, count)
         tried: list[Cheat | Mutant | None] = [*tricks, None, *variants]
@@ -196,7 +199,7 @@ class _Checkup:
                 return masked(f"{type(error).__name__}: {shown(error)}")
 
     async def _graded(self, work: Sequence[Coroutine[Any, Any, Verdict]]) -> list[Verdict | None]:
-        """Return the verdicts; None for gradings that were not done in time."""
+        """Run the gradings concurrently; return the verdicts, None for those that did not end in time."""
         running = [asyncio.ensure_future(each) for each in work]
         try:
             await asyncio.wait(running, timeout=self._left())
@@ -219,7 +222,10 @@ class _Checkup:
 
 
 def _brief(grader: Grader, took: float) -> Grader:
-    """Return the grader with shorter time limits, for submissions that hang."""
+    """Return the grader with shorter time limits, since cheats and variants may hang.
+
+    `took` is the time in seconds that the reference needed.
+    """
     limits = getattr(grader, "limits", None)
     if not isinstance(limits, Limits) or not dataclasses.is_dataclass(grader):
         return grader

@@ -1,4 +1,4 @@
-"""Checks all tasks of a file of JSON lines, in order."""
+"""Checks all tasks in a file of JSON lines, in order."""
 
 import collections
 import json
@@ -22,12 +22,12 @@ _AHEAD = 3
 """Number of tasks checked concurrently: enough that one slow grading does not idle the pool, and few
 enough that tasks do not use up each other's time limits."""
 _START = 120.0
-"""Time limit in seconds for the start of a first sandbox."""
+"""Time limit in seconds for starting the first sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A task of a file, with its reference solution."""
+    """A task that was read from a file, with its reference solution."""
 
     name: str
     task: Mapping[str, Any]  # Any: a row of a user's data set
@@ -35,9 +35,10 @@ class Entry:
 
 
 def read_tasks(path: str | Path, key: str | None = None) -> list[Entry]:
-    """Read the tasks of a file. `key` is the column of the reference; None: one of REFERENCES.
+    """Read the tasks from a file of JSON lines. `key` is the reference's column; None: one of REFERENCES.
 
-    Raises ConfigurationError, which names the first line without an object or without a reference.
+    Raises ConfigurationError for an unreadable or empty file; for a line that is no JSON object or has
+    no reference, the error names the first such line.
     """
     try:
         lines = Path(path).read_text("utf-8").splitlines()
@@ -58,7 +59,7 @@ def check_file(
 ) -> Iterator[TaskReport]:
     """Check tasks in a new session, and yield the reports in the order of the tasks.
 
-    Raises the provider's error if it cannot start a sandbox.
+    Raises the provider's error if no sandbox can be started.
     """
     with grading_session(grader, provider, tags="tasks-check") as session:
         Operation(require_working(session, _START)).result()

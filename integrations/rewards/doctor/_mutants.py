@@ -1,4 +1,4 @@
-"""Mutants: wrong variants of a reference solution with one small change each, reproducible by seed."""
+"""Mutants: wrong variants of a reference solution, each with one small change."""
 
 import ast
 import copy
@@ -37,19 +37,22 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 _SKIPPED = ("annotation", "returns", "decorator_list", "type_params", "defaults", "kw_defaults")
 _Place = tuple[int, str, int | None]
-"""A node's place: number of its parent in ast.walk, field name, and index if the field is a list."""
+"""The position of a node: index of its parent in ast.walk, field name, and index if that is a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A variant of the reference, and the line that changed."""
+    """A variant of the reference. `change` is the first changed line, as "before  ->  after"."""
 
     change: str
     code: str
 
 
 def mutants(reference: str, count: int, seed: int = 0) -> list[Mutant]:
-    """Return up to `count` distinct mutants. Raises SyntaxError if the reference does not parse."""
+    """Return up to `count` distinct mutants, chosen at random by `seed`.
+
+    Raises SyntaxError if the reference does not parse.
+    """
     tree = ast.parse(reference)
     original = ast.unparse(tree)
     changes = list(_changes(tree))

@@ -1,4 +1,4 @@
-"""Finds the names that a task's tests take from the submission."""
+"""Finds the names that a task's tests expect the submission to define."""
 
 import ast
 import builtins
@@ -38,7 +38,10 @@ class CheatNames:
 
 
 def names_of(task: Mapping[str, Any], reference: str) -> CheatNames:
-    """Collect the names from the tests, and classes from the reference. Raises ConfigurationError."""
+    """Collect names from the tests, and classes from the reference.
+
+    Raises ConfigurationError for tests that do not parse.
+    """
     tests = _sources(task)
     trees = [parsed(each) for each in tests]
     bound = {name for tree in trees for name in _bound(tree)}
@@ -109,7 +112,7 @@ def _imported(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 def _caught(tree: ast.Module) -> Iterator[str]:
-    """Yield exceptions in `except` and in calls such as assertRaises(X), raises(X) and suppress(X)."""
+    """Yield the names of exceptions in `except` clauses and in calls such as raises(X) or suppress(X)."""
     for node in ast.walk(tree):
         match node:
             case ast.ExceptHandler(type=ast.expr() as kind):

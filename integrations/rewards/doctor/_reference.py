@@ -11,7 +11,11 @@ REFERENCES = ("reference", "canonical_solution", "code")
 
 # Any: a task is a row of a user's data set.
 def reference_of(task: Mapping[str, Any], key: str | None = None) -> str | None:
-    """Return the whole program, or None. A partial `canonical_solution` is appended to the prompt."""
+    """Return a task's reference solution as a whole program, or None if it has none.
+
+    `key` is its column; None searches `REFERENCES`. A partial `canonical_solution` is appended to the
+    task's `prefix` or `prompt`.
+    """
     for name in (key,) if key else REFERENCES:
         text = task.get(name)
         if not isinstance(text, str) or not text.strip():
@@ -27,5 +31,5 @@ def reference_of(task: Mapping[str, Any], key: str | None = None) -> str | None:
 
 
 def _defines(text: str, name: object) -> bool:
-    """Whether a solution is complete, as in data sets that repeat the prompt in it."""
+    """Whether a solution defines the function `name` itself, and so does not continue the prompt."""
     return f"\ndef {name}(" in f"\n{text}"

@@ -1,4 +1,4 @@
-"""Keys of a task with which its reference may pass if the tests refuse it."""
+"""Finds keys that can be added to a task so that its tests may accept its reference."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ Remedy = tuple[str, dict[str, Any]]
 
 
 def remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iterator[Remedy]:
-    """Yield each remedy that the task does not have yet, those that weaken grading least first."""
+    """Yield the keys that the task lacks, beginning with those that weaken grading least."""
     if not any(task.get(name) for name in ("test", "tests", "test_list")):
         return
     defined = _classes(reference)

@@ -71,7 +71,7 @@ def test_tests_that_compare_a_submission_with_itself_are_cheated_by_constants() 
     report = checked(module("add", "assert add(1, 2) == add(2, 1)"))
     assert report.status == "bought"
     found = {finding.what: finding.remedy for finding in report.findings}
-    assert "written out" in found["always returns None"]
+    assert "a literal value" in found["always returns None"]
     assert report.shape == "judge"
 
 
@@ -110,7 +110,7 @@ def price(n, member):
 def test_a_reference_that_fails_is_refused_with_its_verdict() -> None:
     report = checked({"test_list": ["assert add(1, 2) == 4"]})
     assert report.status == "refused"
-    assert "add(1, 2) has another value" in report.findings[0].what
+    assert "add(1, 2) does not have the expected value" in report.findings[0].what
     assert "disagree" in report.findings[0].remedy
     assert (report.cheats, report.mutants) == (0, 0)
 
@@ -154,7 +154,7 @@ def test_programs_are_checked_too() -> None:
     cases = [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "6"}]
     assert checked({"cases": cases}, reference).status == "fine"
     report = checked({"cases": cases[:1]}, reference)
-    assert "a program that always prints the first answer" in {
+    assert "a program that always prints the first expected output" in {
         finding.what for finding in report.findings
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, _tests
-from sandboxkit.integrations.rewards._beside import beside
+from sandboxkit.integrations.rewards._same_process import grade_in_same_process
 from tests.rewards.cheats import SLOW, TRIALS
 from tests.rewards.conftest import grade_all
 from tests.rewards.corpus.idioms import IDIOMS
@@ -32,7 +32,7 @@ class Beside:
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         verdict = Verdict(Outcome.PASSED, 1.0)
         for tests in _tests.tests_of(task, task.get("test_list", ())):
-            verdict = await beside(session, submission, tests, self.limits)
+            verdict = await grade_in_same_process(session, submission, tests, self.limits)
             if verdict.outcome is not Outcome.PASSED:
                 break
         return verdict

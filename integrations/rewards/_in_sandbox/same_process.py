@@ -1,13 +1,13 @@
 """Run tests in forks of the process that loaded the submission. Runs in a sandbox.
 
-There are three processes. The keeper never runs the submission, and the submission cannot read or
-trace it. Only the keeper has the token that makes a result valid. It forks the subject, which loads
-the submission and then restores the interpreter's state; only then does the keeper read the tests.
-For each test the subject forks a process, which reads the test and a secret number from a pipe.
+There are three kinds of process. The keeper never runs the submission, and the submission cannot
+read or trace it. Only the keeper has the token that makes a result valid. It forks the subject, which
+loads the submission and then restores the interpreter's state; only then does the keeper read the
+tests. For each test the subject forks a process, which reads the test and a secret number from a pipe.
 The number in its report proves that the test finished.
 
 This is not safe against a submission that reads its caller's frames, because a test and the
-submission share one process. Direct access to frames is detected; frames in tracebacks are not.
+submission share one process. Direct access to frames is detected; access through tracebacks is not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import types
 from collections.abc import Callable
 from typing import Any  # Any: JSON, and values of tests and submissions
 
-from sandboxkit.integrations.rewards._in_sandbox.believed import Believed, is_library
+from sandboxkit.integrations.rewards._in_sandbox.comparison_guard import ComparisonGuard, is_library
 from sandboxkit.integrations.rewards._in_sandbox.pristine import Pristine
 from sandboxkit.integrations.rewards._in_sandbox.rewritten import compiled
 from sandboxkit.integrations.rewards._in_sandbox.submission import send, take_channel
@@ -42,7 +42,7 @@ _ASK_FOR_OTHERS = (f"{os.sep}inspect.py", f"{os.sep}traceback.py")
 
 
 def frame(descriptor: int) -> Any:
-    """Read one JSON value, and no byte beyond it."""
+    """Read one length-prefixed JSON value from a descriptor, and no byte beyond it."""
     return json.loads(_exactly(descriptor, int(_exactly(descriptor, _HEAD))))
 
 
@@ -104,14 +104,17 @@ class InterpreterWatch:
 
 
 def subject(job: Any, down: int, up: int) -> None:
-    """Load the submission, then fork for each test that the keeper asks for."""
+    """Load the submission, then fork a process for each test that the keeper sends. Never returns.
+
+    `down` and `up` are the descriptors of the pipes from and to the keeper.
+    """
     for name in job["imports"]:
         try:
             __import__(name)
         except ImportError:
-            continue  # the test that imports it will say so
+            continue  # the test that imports it will fail
     module = types.ModuleType(job["module"])
-    # Else they are the caller's, which in a kept interpreter are a copy that no patch reaches.
+    # Else the caller's would apply, which in a warm interpreter are a copy that patches do not reach.
     vars(module)["__builtins__"] = vars(builtins)
     pristine, watch = Pristine(), InterpreterWatch()
     watch.begin()
@@ -135,7 +138,7 @@ def _load(module: types.ModuleType, code: str) -> None:
     path = module.__file__ = os.path.join(os.getcwd(), f"{module.__name__}.py")
     try:
         exec(compile(code.lstrip("\ufeff"), path, "exec", dont_inherit=True), vars(module))
-    except SystemExit as end:  # at its end, as programs do
+    except SystemExit as end:  # programs may call sys.exit() at their end
         if end.code not in (None, 0):
             raise
 
@@ -143,7 +146,7 @@ def _load(module: types.ModuleType, code: str) -> None:
 def test(
     task: Any, module: types.ModuleType, watch: InterpreterWatch, pristine: Pristine
 ) -> list[Any]:
-    """Run one test; return its number, its outcome and a detail."""
+    """Run one test; return its number, its outcome ("passed", "failed", ...) and a detail."""
     names, own = vars(module), task["file"]
     failures: list[Any] = []
 
@@ -153,9 +156,9 @@ def test(
 
     tests = types.ModuleType("tests")
     space = vars(tests)
-    believed = Believed(own, task["operators"])
+    guard = ComparisonGuard(own, task["operators"])
     space.update(__file__=own, __builtins__=vars(builtins))
-    space.update(__failed__=fail, __compared__=believed.compare, __entered__=believed.entered)
+    space.update(__failed__=fail, __compared__=guard.compare, __entered__=guard.entered)
     sys.modules["tests"] = tests
     watch.own = own
 
@@ -182,7 +185,7 @@ def _found_out(watch: InterpreterWatch, pristine: Pristine) -> list[str] | None:
 
 
 def _catching(used: list[str], names: dict[str, Any]) -> list[str] | None:
-    """Refuse names of the submission that would catch the assertions of the tests."""
+    """Return an outcome if a name of the submission is a class that catches failed assertions, else None."""
     for name in used:
         value = names.get(name)
         for each in value if type(value) is tuple else (value,):
@@ -196,7 +199,7 @@ def _tried(work: Callable[[], Any], own: str = "") -> list[str] | None:
         work()
     except MemoryError:
         return ["oom", "MemoryError"]
-    except BaseException as error:  # noqa: BLE001 - whatever it ends with, it did not pass
+    except BaseException as error:  # noqa: BLE001 - every exception fails the test
         places = traceback.extract_tb(error.__traceback__)
         found = [each.lineno for each in places if each.filename == own]
         where = f"line {found[-1]}: " if found else "" if own else "while loading: "
@@ -231,15 +234,15 @@ class SubjectTestRunner:
                 return [*results, self._failure(line)]
         return results
 
-    def _failure(self, told: list[Any]) -> list[str]:
-        if len(told) == 2 and told[0] in ("failed", "oom", "tampered"):
-            return [told[0], str(told[1])[:_TEXT]]
-        status = told[1] if told[:1] == ["ended"] else None
-        if not told:  # it has closed the pipe, which only its end should do
+    def _failure(self, report: list[Any]) -> list[str]:
+        if len(report) == 2 and report[0] in ("failed", "oom", "tampered"):
+            return [report[0], str(report[1])[:_TEXT]]
+        status = report[1] if report[:1] == ["ended"] else None
+        if not report:  # the subject closed the pipe, which only its end should do
             os.kill(self._subject, signal.SIGKILL)
             status = os.waitpid(self._subject, 0)[1]
         if status == signal.SIGXCPU:
-            return ["timeout", "used its processor time"]
+            return ["timeout", "exceeded its CPU time limit"]
         return ["failed", "the process of the tests ended before the test did"]
 
     def _line(self) -> list[Any]:
@@ -256,14 +259,14 @@ class SubjectTestRunner:
         return value if isinstance(value, list) else []
 
     def _end_others(self) -> None:
-        """Kill processes that the submission left running, which could read the next test's input."""
+        """Kill processes that the submission left running: they could read the next test's input."""
         while others := _descendants() - {self._subject}:
             for each in others:
                 try:
                     os.kill(each, signal.SIGKILL)
                     os.waitpid(each, 0)
                 except (ProcessLookupError, ChildProcessError):
-                    continue  # it has ended, or is a child of one of them
+                    continue  # it has ended, or is the child of another one
 
 
 def _compiled(task: Any) -> Any:

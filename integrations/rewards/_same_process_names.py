@@ -22,8 +22,8 @@ class TestNames:
     """Modules to import before the submission is loaded."""
 
 
-def named(tests: Tests) -> TestNames:
-    """Return the names in the tests. Raises ConfigurationError for tests that do not parse."""
+def names_in_tests(tests: Tests) -> TestNames:
+    """Return the names that the tests use. Raises ConfigurationError for tests that do not parse."""
     trees = [parsed(source) for source in (tests.setup, *tests.sources)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     loaded = {each.id for each in nodes if isinstance(each, ast.Name)}

@@ -20,18 +20,18 @@ def is_library(place: str) -> bool:
     return place.startswith((_LIBRARY + os.sep, "<frozen"))
 
 
-class Believed:
-    """The comparisons and blocks of tests whose own code is in the file `own`.
+class ComparisonGuard:
+    """Evaluates the comparisons and `with` blocks of tests, whose code is in the file `own`.
 
-    The submission's own operators apply only if both operands are its objects, or if the task
-    names the class in `operators`. Otherwise `==` is False, and `<` or `>` raises TypeError.
+    The submission's own operators apply only if both operands are its objects, or if `operators`
+    names the class. Otherwise `==` is False, `!=` is True, and an ordering raises TypeError.
     """
 
     def __init__(self, own: str, operators: list[str]) -> None:
         self._own, self._operators = own, operators
 
     def compare(self, operators: tuple[str, ...], first: Any, *others: Any) -> Any:
-        """Return the value of `first OPERATOR other OPERATOR other ...`."""
+        """Return the value of the chained comparison `first OPERATOR other OPERATOR other ...`."""
         result: Any = True
         for name, other in zip(operators, others):  # noqa: B905 - Python 3.8
             result = self._compare(name, first, other)
@@ -41,17 +41,21 @@ class Believed:
         return result
 
     def entered(self, manager: Any) -> Any:
-        """Return the context manager that a `with` of the tests enters instead of `manager`."""
+        """Return the context manager to enter for `with manager` in the tests.
+
+        It is `manager` itself, unless the submission implements it: then it is a wrapper.
+        """
         method: Any = getattr(type(manager), "__exit__", None)
         codes = [getattr(method, "__code__", None)]
         codes.append(getattr(getattr(manager, "gen", None), "gi_code", None))
         places = [each.co_filename for each in codes if each is not None]
-        return manager if all(map(self._is_known, places)) else _BelievedContext(manager, self)
+        return manager if all(map(self._is_known, places)) else _GuardedContext(manager, self)
 
-    def may_end(self, error: BaseException, trace: Any) -> bool:
-        """Return whether a submission may suppress an exception that ended a block of the tests.
+    def may_suppress(self, error: BaseException, trace: Any) -> bool:
+        """Return whether the submission's `__exit__` may suppress an exception in a `with` block of tests.
 
-        It may not if its own code raised the exception, or if the tests misused its objects.
+        It may not suppress one that its own code raised, nor an AttributeError, NameError or TypeError
+        unless a `raise` statement raised it.
         """
         while trace.tb_next is not None:
             if not self._is_known(trace.tb_frame.f_code.co_filename):
@@ -80,7 +84,7 @@ class Believed:
         return compare(left, right)
 
     def _is_mixed(self, left: Any, right: Any, name: str, depth: int) -> bool:
-        """Return whether an operator of the submission would compare data that is not its own."""
+        """Return whether an operator of the submission would compare its object with other data."""
         ours = self._is_foreign(left, name), self._is_foreign(right, name)
         if any(ours):
             return not all(ours)
@@ -112,15 +116,15 @@ class Believed:
         return not self._is_known(place) and kind.__name__ not in self._operators
 
 
-class _BelievedContext:
+class _GuardedContext:
     """A wrapper around the submission's context manager; it suppresses only permitted exceptions."""
 
-    def __init__(self, manager: Any, believed: Believed) -> None:
-        self._manager, self._believed = manager, believed
+    def __init__(self, manager: Any, guard: ComparisonGuard) -> None:
+        self._manager, self._guard = manager, guard
 
     def __enter__(self) -> Any:
         return type(self._manager).__enter__(self._manager)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         swallowed = type(self._manager).__exit__(self._manager, kind, error, trace)
-        return bool(swallowed) and error is not None and self._believed.may_end(error, trace)
+        return bool(swallowed) and error is not None and self._guard.may_suppress(error, trace)

@@ -1,4 +1,4 @@
-"""Objects of the tests that the submission may use, and how. Runs in the judge's sandbox."""
+"""Objects of the tests that the submission received and may use. Runs in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SharedValues:
         self._numbers: dict[int, int] = {}
 
     def encode(self, value: Any, exceptions: Exceptions) -> Any:
-        """Return a value encoded for the submission."""
+        """Encode a value for the submission; objects that are not plain data become numbers."""
 
         def other(each: Any, depth: int) -> Any:
             if isinstance(each, Remote):
@@ -54,7 +54,11 @@ class SharedValues:
         return encode(value, other)
 
     def do(self, number: int, what: str, args: Any, kwargs: Any, writable: bool) -> Any:
-        """Apply an operation of the submission to an object; `writable` says whether it may change it."""
+        """Apply the submission's operation `what` to the object `number` and return the result.
+
+        A negative `number` is the tests' stdin. Without `writable`, setting an attribute has no effect.
+        Raises AttributeError for an operation or attribute that the submission may not use.
+        """
         if number < 0:
             return _input(what, args)
         value = self.values[number]
@@ -68,12 +72,12 @@ class SharedValues:
             if what == "iter":
                 return iter(value)
             return getattr(type(value), f"__{what}__")(value, *args)
-        raise AttributeError(f"what the tests handed over has no {what:.20}")
+        raise AttributeError(f"the object of the tests does not support {what:.20}")
 
     def _attribute(self, value: Any, what: str, args: Any, writable: bool) -> Any:
         name, own = str(args[0]), _is_of_tests(value)
         if name[:1] == "_" or not (own or type(value) in _FILES):
-            raise AttributeError(f"what the tests handed over has no attribute {name:.80}")
+            raise AttributeError(f"the object of the tests has no attribute {name:.80}")
         if what == "getattr":
             return getattr(value, name)
         if own and writable:
@@ -116,7 +120,7 @@ def _awaited(connection: Any, value: Any) -> Any:
 
 
 def _importable(value: Any) -> tuple[str, str] | None:
-    """Return a builtin's module and name, such as ("operator", "add"); None if it has none."""
+    """Return the module and name from which a builtin can be imported, such as ("operator", "add")."""
     module = getattr(value, "__module__", None) or "builtins"
     name = getattr(value, "__qualname__", "")
     if "." in name and module == "builtins":
@@ -129,9 +133,12 @@ def _importable(value: Any) -> tuple[str, str] | None:
 
 
 def become(value: Any, now: Any) -> None:
-    """Change a list, dict, set, bytearray or deque in place."""
+    """Replace the content of a list, dict, set, bytearray or deque by that of `now`.
+
+    Raises Malformed if the types differ.
+    """
     if not isinstance(value, type(now)):
-        raise Malformed("an argument that became another type")
+        raise Malformed("an argument whose type has changed")
     value.clear()
     if isinstance(value, (dict, set)):
         value.update(now)
