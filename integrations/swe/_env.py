@@ -25,15 +25,15 @@ class SweConfig:
 
     max_steps: int = 50
     max_tokens: int | None = None
-    """Maximum number of tokens, as the caller reports them with each step; None: no limit."""
+    """Maximum number of tokens, summed over `step(tokens=...)`; None: no limit."""
     tool_timeout: float = 120.0
     """Time limit of each call in seconds, on the environment's clock."""
     observation_limit: int = 16_000
-    """Maximum characters of an observation; a longer one is shortened in the middle."""
+    """Maximum characters of an observation. The middle of a longer one is left out."""
     start_timeout: float = 600.0
     """Time limit in seconds for a sandbox to start, including the session's queue."""
     setup_retries: int = 2
-    """Maximum number of retries of the start and setup."""
+    """Maximum number of retries of the sandbox's start and set-up."""
     error_penalty: float = 0.0
     """Subtracted from the score for each call that is an error."""
     unsubmitted_penalty: float = 0.0
@@ -51,7 +51,7 @@ class Step:
     observation: str
     done: bool = False
     reward: float | None = None
-    """None before the end. None at the end means an infrastructure failure: mask the sample."""
+    """None until `done`. None when done means an infrastructure failure: mask the sample."""
     verdict: Verdict | None = None
     """Set when the episode is done."""
     error: bool = False
@@ -73,8 +73,8 @@ class _Episode:
 class SweEnv:
     """An environment for one rollout at a time: call `reset`, then `step` until it is done.
 
-    Raises neither for the policy's calls and results, which are graded, nor for infrastructure
-    failures: such an episode ends with the reward None. `clock` may be paused with the trainer.
+    The policy's mistakes become observations. An infrastructure failure raises nothing either: it ends
+    the episode with the reward None. While `clock` is paused, time limits of tool calls do not run.
     This is a context manager; `close` stops the sandbox.
     """
 
@@ -84,7 +84,7 @@ class SweEnv:
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
     setups: TaskSetups | None = None
-    """Starts the episodes of a task from one set-up; None: each is set up by itself."""
+    """If given, each task is set up once and its episodes start from a snapshot of the result."""
     _episode: _Episode | None = field(default=None, init=False, repr=False)
 
     schemas = SCHEMAS
@@ -93,7 +93,8 @@ class SweEnv:
     async def reset(self, task_id: str) -> Step:
         """Drop the current episode and start a task; the observation is its instruction.
 
-        Raises ConfigurationError for an unknown task.
+        If the sandbox cannot be started, the step is done, without a reward. Raises ConfigurationError
+        for an unknown task.
         """
         await self.close()
         if task_id not in self.tasks:
@@ -124,7 +125,7 @@ class SweEnv:
         return Step(task.instruction)
 
     async def _set_up(self, task: Task) -> Sandbox:
-        """Return a started sandbox in which the task's set-up is done."""
+        """Return a started sandbox after the task's set-up, from `setups`' snapshot if there is one."""
         seconds = self.config.start_timeout
 
         async def prepared(snapshot: Snapshot | None = None) -> Sandbox:
@@ -148,7 +149,7 @@ class SweEnv:
 
     # Any: a JSON object written by a model.
     async def step(self, name: str, arguments: str | Mapping[str, Any], *, tokens: int = 0) -> Step:
-        """Make one tool call. `tokens` is the number of tokens that the model spent on it.
+        """Execute one tool call of the model, which used `tokens` tokens for it; return the observation.
 
         Raises ConfigurationError if no episode is in progress.
         """
@@ -175,7 +176,7 @@ class SweEnv:
         return Step(text, error=result.error)
 
     async def finish(self) -> Step:
-        """Grade the episode as it is, for a model that stops calling tools.
+        """Grade the current state and end the episode, for a model that stops calling tools.
 
         Raises ConfigurationError if no episode is in progress.
         """

@@ -10,7 +10,7 @@ from sandboxkit.integrations.swe._env import Step, SweEnv
 # Any: messages of OpenAI's chat completions API.
 Message = dict[str, Any]
 Policy = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Message]]
-"""Takes the messages and the tools; returns the assistant's next message."""
+"""A function of the messages and the tools' schemas that returns the assistant's next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,10 @@ class Episode:
 
 
 async def run_episode(env: SweEnv, first: Step, policy: Policy) -> Episode:
-    """Run a policy from the first step to the end. A message without a tool call ends the episode."""
+    """Run a policy until the episode is done; `first` is the step that `env.reset` returned.
+
+    A message without a tool call ends the episode.
+    """
     messages: list[Message] = [{"role": "user", "content": first.observation}]
     step = first
     while not step.done:

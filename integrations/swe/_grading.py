@@ -1,4 +1,4 @@
-"""Grading of a task, by default in a sandbox that the agent never had access to."""
+"""Grades an agent's work on a task, by default in a sandbox that the agent never had access to."""
 
 from sandboxkit import (
     CommandError,
@@ -31,7 +31,7 @@ async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 
 
     The task's artefacts are copied to a pristine sandbox of the task's image, where `setup.sh` does
     not run. With `task.in_place` the agent's own sandbox is graded. A `judge.py` runs in a separate
-    sandbox, a `test.sh` next to the code: see `Verdict.trust`.
+    sandbox (trust "isolated"), a `test.sh` in the sandbox with the work (trust "shared").
     """
 
     before: list[MissingRewardError] = []
@@ -58,7 +58,7 @@ def make_sandbox(
 ) -> Sandbox:
     """Return a sandbox of the task's image, not yet started: for the agent or, with `tests`, for grading.
 
-    With `snapshot` it has the task's set-up, and therefore the network of the time after it.
+    With `snapshot` it starts from the task's finished set-up, with the network that applies after that.
     """
     after = task.network or ("none" if task.setup_network is not None else None)
     before = task.setup_network or task.network
@@ -90,7 +90,7 @@ async def _shared(
         try:
             await lay_out(sandbox, task.tests)
         except CommandFailedError:
-            # A busy machine may fail it once; where the artefacts take the room, it fails again.
+            # A busy host may make it fail once; if the artefacts fill the disk, it fails again.
             await lay_out(sandbox, task.tests)
     except (SandboxFileError, CommandError) as error:
         await sandbox.stop()  # frees its slot for the control sandbox
@@ -103,9 +103,10 @@ async def _tested(
 ) -> Verdict:
     """Run the tests; if they write no reward, decide whether the submission is to blame.
 
-    It is to blame (TAMPERED) if the same tests do write a reward in a control sandbox without the
-    submission. With a network the cause may also be a network failure in one sandbox, so
-    the first time raises ProviderUnavailableError for a retry, and the second time counts.
+    It is to blame (TAMPERED) if the same tests write a reward in a control sandbox without the
+    submission. With a network, a network failure in one sandbox may also be the cause. The first missing
+    reward then raises ProviderUnavailableError, so that grading is retried; the second one counts.
+    `before` records the first one.
     """
     try:
         return await run_tests(sandbox, task)
@@ -130,7 +131,10 @@ def _has_network(sandbox: Sandbox, task: Task) -> bool:
 
 
 async def _without_submission(session: Session, task: Task, detail: str) -> Verdict | None:
-    """Run the tests in a control sandbox; return None if they write a reward, else a masked verdict."""
+    """Run the tests in a sandbox without the submission; return None if they write a reward.
+
+    Otherwise returns a masked verdict whose text begins with `detail`.
+    """
     control = make_sandbox(session, task, tests=True)
     try:
         if task.seeds is not None:
@@ -138,7 +142,7 @@ async def _without_submission(session: Session, task: Task, detail: str) -> Verd
         await lay_out(control, task.tests)
         verdict = await run_tests(control, task)
     except MissingRewardError:
-        return _masked(f"{detail}; nor do they without a submission")
+        return _masked(f"{detail}; without a submission they wrote none either")
     except TROUBLE as error:
         return verdict_of(error, Phase.STARTED, trust="shared")
     finally:
@@ -153,7 +157,10 @@ def _masked(detail: str) -> Verdict:
 
 
 async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
-    """Blame the policy if the tests can be laid out in a control sandbox without its artefacts."""
+    """Return the verdict on `error`, raised when the tests were laid out beside the artefacts.
+
+    The policy is to blame if the tests can be laid out in a sandbox without the artefacts.
+    """
     control = make_sandbox(session, task, tests=True)
     try:
         await lay_out(control, task.tests)

@@ -1,4 +1,4 @@
-"""Many concurrent environments, with limits on live episodes and on setups."""
+"""Runs many environments concurrently, with limits on live episodes and on set-ups."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ class SwePool:
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
     setups: TaskSetups | None = None
-    """Starts the episodes of a task from one set-up; None: each is set up by itself."""
+    """If given, each task is set up once and its episodes start from a snapshot of the result."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.starts < 1:

@@ -12,11 +12,11 @@ __all__ = ["TaskSetups"]
 
 
 class TaskSetups:
-    """Snapshots of tasks after their seeds and `setup.sh`, each taken when its first episode starts.
+    """Snapshots of tasks after their seeds and `setup.sh`, each made before the task's first episode.
 
-    Give it to `SweEnv` or `SwePool`. Processes that a set-up leaves running are not in a snapshot. On exit the
-    snapshots are deleted; one that a sandbox still uses expires after `ttl` seconds. Providers without
-    snapshots refuse the first episode with ConfigurationError.
+    Give it to `SweEnv` or `SwePool`. Processes that a set-up leaves running are not in a snapshot. On
+    exit the snapshots are deleted; one that a sandbox still uses expires after `ttl` seconds. With a
+    provider that has no snapshots the first episode raises ConfigurationError.
     """
 
     def __init__(self, session: Session, *, ttl: float = 86400.0) -> None:
@@ -25,9 +25,9 @@ class TaskSetups:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def of(self, task: Task, prepare: Callable[[], Awaitable[Sandbox]]) -> Snapshot:
-        """Return the task's snapshot; the first call takes it of the sandbox that `prepare` returns.
+        """Return the task's snapshot; the first call makes it from the sandbox that `prepare` returns.
 
-        Concurrent calls wait for the first one. Raises its errors; the next call then tries again.
+        Concurrent calls wait for the first one. If that raises, the next call tries again.
         """
         async with self._locks.setdefault(task.id, asyncio.Lock()):
             if task.id not in self._taken:
@@ -40,7 +40,7 @@ class TaskSetups:
             return self._taken[task.id]
 
     def forget(self, task: Task) -> None:
-        """Set the task up again for its next episode, because its snapshot is gone."""
+        """Drop the task's snapshot, which no longer exists: the next episode sets the task up again."""
         self._taken.pop(task.id, None)
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class TaskSetups:
             try:
                 await snapshot.delete()
             except SandboxError:
-                pass  # it expires
+                pass  # a sandbox uses it; it expires after `ttl`
 
     async def __aenter__(self) -> "TaskSetups":
         return self

@@ -1,6 +1,6 @@
-"""Grading by a `test.sh` that runs in the same sandbox as the submission.
+"""Grades with a `test.sh` that runs in the same sandbox as the submission.
 
-The submission may run as the same user as the tests and has the same access, so verdicts from here
+The submission may run as the same user as the tests and has the same access, so these verdicts
 have `trust="shared"`. Countermeasures: /tests and /logs are created anew before any code of the
 submission runs; the shell of `test.sh` is an execute-only copy, so its own user cannot read its
 memory or descriptors; every process of the tests is killed before the reward is read; links to the
@@ -35,7 +35,7 @@ _KILLED = 128
 _KILL_ALL = "kill -KILL -1; exit 0"  # kill fails if there was no other process
 _SECONDS = 60.0
 _OWN_PROCESSES = ("local", "docker")
-"""Backends whose sandbox is a PID namespace with the agent as process 1, which it cannot kill."""
+"""Backends whose sandbox has its own PID namespace, in which `kill -1` spares sandboxkit's agent (pid 1)."""
 
 # The kernel does not let a user trace a program that the user cannot read.
 _CLOSE = f'cp "$BASH" {_SHELL} && chmod 0111 {_SHELL}'
@@ -90,9 +90,9 @@ async def kill_all(sandbox: Sandbox) -> None:
 
 
 async def lay_out(sandbox: Sandbox, tests: Path) -> None:
-    """Replace /tests and /logs by the tests, an empty log folder and a shell for the tests.
+    """Replace /tests and /logs by the tests, an empty log folder and the shell that runs the tests.
 
-    Raises SandboxFileError or CommandError if existing files cannot be removed or are in the way.
+    Raises SandboxFileError or CommandError if existing files cannot be removed or replaced.
     """
     owner = await _other_user(sandbox)
     for folder in (_TESTS, "/logs"):
@@ -144,13 +144,13 @@ async def _folder(sandbox: Sandbox, path: str) -> None:
 
 
 async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verdict:
-    """Return the verdict from the reward and exit status; call it when no process of the tests is left."""
+    """Return the verdict from the reward and exit status. All processes of the tests must have ended."""
     if status > _KILLED:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"tests killed: {detail}")
     try:
         await _folder(sandbox, _LOGS)
         if (await sandbox.stat(_REWARD)).type is not FileType.FILE:
-            return _tampered(f"{_REWARD} is no file")
+            return _tampered(f"{_REWARD} is not a file")
         score = _score(await sandbox.read_file(_REWARD, max_bytes=_MAX_REWARD))
     except SandboxFileNotFoundError:
         if status == 0 and _writes_reward(tests):
@@ -159,9 +159,9 @@ async def _read(sandbox: Sandbox, tests: Path, status: int, detail: str) -> Verd
     except SandboxFileError as error:
         return _tampered(f"{_REWARD}: {error}")
     if not 0 <= score <= 1:
-        return _tampered(f"{_REWARD} holds no number in [0, 1]")
+        return _tampered(f"{_REWARD} does not contain a number in [0, 1]")
     if score > 0 and status != 0:
-        return _tampered(f"{_REWARD} says {score:g}, the exit status {status}: {detail}")
+        return _tampered(f"{_REWARD} contains {score:g}, but the exit status is {status}: {detail}")
     return _verdict(score, detail)
 
 
@@ -181,12 +181,12 @@ async def _read_reward(sandbox: Sandbox, detail: str) -> Verdict:
     except SandboxFileError as error:
         raise MissingRewardError(f"{_LOGS}: {error}") from None
     if not 0 <= score <= 1:
-        raise MissingRewardError(f"what is in {_LOGS} is no number in [0, 1]: {detail}")
+        raise MissingRewardError(f"the reward in {_LOGS} is not a number in [0, 1]: {detail}")
     return _verdict(score, detail)
 
 
 async def _content(sandbox: Sandbox, path: str, most: int) -> bytes:
-    """Read a regular file. Raises SandboxFileError for anything else, links included."""
+    """Read a regular file of up to `most` bytes. Raises SandboxFileError for other types and for links."""
     kind = (await sandbox.stat(path)).type
     if kind is not FileType.FILE:
         raise SandboxFileError(f"{path!r} is a {kind}, not a file", path=path)
@@ -194,9 +194,9 @@ async def _content(sandbox: Sandbox, path: str, most: int) -> bytes:
 
 
 def _named_score(text: bytes) -> float:
-    """Parse a JSON number, or an object's "reward" or only value; NaN if it is not in [-1, 1]."""
+    """Parse a JSON number, or a JSON object's "reward" or only value; NaN if it is not in [-1, 1]."""
     try:
-        found: Any = json.loads(text)  # Any: whatever the tests wrote
+        found: Any = json.loads(text)  # Any: JSON that the tests wrote
     except (ValueError, RecursionError):
         return math.nan
     if isinstance(found, dict):
@@ -216,7 +216,7 @@ def _score(text: bytes) -> float:
 
 
 def _writes_reward(tests: Path) -> bool:
-    """Whether any file of the tests mentions reward.txt, so that they are expected to write it."""
+    """Whether the tests are expected to write a reward, since one of their files mentions reward.txt."""
     files = [path for path in tests.rglob("*") if path.is_file()]
     return any(b"reward.txt" in path.read_bytes() for path in files)
 

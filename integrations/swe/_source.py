@@ -1,4 +1,4 @@
-"""Sources of tasks: a folder, a .tar.gz, or a data set repository on Hugging Face."""
+"""Loads tasks from a folder, a .tar.gz, or a data set repository on Hugging Face."""
 
 import functools
 import hashlib
@@ -17,7 +17,7 @@ _HF = "hf:"
 
 
 def load_tasks(source: str | os.PathLike[str]) -> dict[str, Task]:
-    """Read all tasks of a source, by id.
+    """Return all tasks of a source as {id: task}.
 
     A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, or
     `hf:owner/name[@revision]`, a data set repository with either. A repository is resolved once per
@@ -30,7 +30,7 @@ def load_tasks(source: str | os.PathLike[str]) -> dict[str, Task]:
         folder = _unpacked(folder)
     tasks = {task.id: task for task in map(load_task, _folders(folder))}
     if not tasks:
-        raise ConfigurationError(f"{text!r} holds no folder with an instruction.md")
+        raise ConfigurationError(f"{text!r} contains no folder with an instruction.md")
     return tasks
 
 
@@ -86,7 +86,7 @@ def _unpacked(archive: Path) -> Path:
         try:
             fresh.rename(target)
         except OSError:
-            if not target.is_dir():  # otherwise another process was faster
+            if not target.is_dir():  # another process may have created it meanwhile
                 raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -100,7 +100,7 @@ def _extract(archive: Path, folder: Path) -> None:
             for member in tar:
                 total += member.size
                 if total > _MAX_BYTES:
-                    raise ConfigurationError(f"{archive} holds more than {_MAX_BYTES} bytes")
+                    raise ConfigurationError(f"{archive} contains more than {_MAX_BYTES} bytes")
                 tar.extract(member, folder, filter="data")
     except (tarfile.TarError, EOFError) as error:
-        raise ConfigurationError(f"{archive} is no archive of tasks: {error}") from error
+        raise ConfigurationError(f"{archive} is not a readable .tar.gz: {error}") from error

@@ -1,4 +1,4 @@
-"""One task, read from its folder: instruction, environment and tests."""
+"""A SWE task (instruction, environment, tests), and its loader from a folder."""
 
 import posixpath
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _MOST_SECONDS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task on disk. `tests` are uploaded to a sandbox only after the agent has finished."""
+    """A task on disk. Its folder `tests` is uploaded to a sandbox only after the agent has finished."""
 
     id: str
     instruction: str
@@ -23,18 +23,20 @@ class Task:
     image: str | None = None
     """Image of the sandboxes; None: the provider's default."""
     setup: str | None = None
-    """A bash script that runs once in the agent's sandbox, after the seeds are there."""
+    """A bash script that runs once in the agent's sandbox, after the seeds have been copied there."""
     seeds: Path | None = None
     """A folder whose contents are copied to `workdir` before the agent starts."""
     workdir: str = "/workspace"
     artefacts: tuple[str, ...] = ("/workspace",)
     """Absolute paths to grade. They are copied to the sandbox in which the tests run."""
     judged: bool = False
-    """Whether `judge.py` grades in a separate sandbox, instead of `test.sh` next to the code."""
+    """Whether `judge.py` grades in a separate sandbox, instead of `test.sh` in the one with the code."""
     in_place: bool = False
     """Grade in the agent's own sandbox, where the agent may have tampered with anything."""
     setup_timeout: float = 300.0
+    """Time limit of `setup` in seconds."""
     test_timeout: float = 300.0
+    """Time limit of the tests in seconds."""
     memory_mb: int | None = None
     cpus: float | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,11 +50,11 @@ class Task:
     test_network: Network | Egress | None = None
     """Network of the tests' sandbox; None: the session's setting or, with `in_place`, the agent's."""
     reward_decides: bool = False
-    """Whether `test.sh` follows Harbor: the reward that it writes counts whatever its exit status.
+    """Whether `test.sh` follows Harbor: the reward that it writes counts, and its exit status does not.
     Without a reward the sample is masked, unless the submission prevented the reward."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigurationError now for errors that would otherwise show only after the agent's work."""
+        """Raise ConfigurationError for errors that would otherwise occur only after the agent's work."""
         for name in ("setup_timeout", "test_timeout"):
             seconds = getattr(self, name)
             if not 0 < seconds <= _MOST_SECONDS:
@@ -61,8 +63,8 @@ class Task:
                 )
         if self.setup_network is not None and self.network == "internet":
             raise ConfigurationError(
-                f"task {self.id!r}: setup_network does not go with network='internet', which cannot be "
-                "cut off later; leave one out"
+                f"task {self.id!r}: setup_network and network='internet' exclude each other, since "
+                "'internet' cannot be taken away later; remove one of them"
             )
         if self.changes_network and "internet" in (self.network or "internet", self.test_network):
             raise ConfigurationError(
@@ -83,7 +85,7 @@ class Task:
 
 
 def load_task(folder: Path) -> Task:
-    """Read a task from its folder. Raises ConfigurationError, which names the file at fault.
+    """Read a task from its folder. Raises ConfigurationError, which names the missing or invalid file.
 
     The layout is `instruction.md`, `tests/judge.py` or `tests/test.sh` (`judge.py` wins) and,
     optionally, `image.txt`, `setup.sh`, `environment/seeds/`. Each top-level `test_...()` of
@@ -139,7 +141,9 @@ def _artefacts(paths: Any) -> tuple[str, ...]:
     """Return the artefacts. Raises ValueError for a path inside /tests or /logs."""
     for path in paths:
         if posixpath.normpath(path).split("/")[1:2] in (["tests"], ["logs"]):
-            raise ValueError(f"artefact {path!r} is in the way of the tests, in /tests and /logs")
+            raise ValueError(
+                f"artefact {path!r} conflicts with the tests, which use /tests and /logs"
+            )
     return tuple(paths)
 
 

@@ -11,7 +11,7 @@ from sandboxkit import ConfigurationError
 
 # Any: TOML values, here and below.
 def read_settings(path: Path) -> dict[str, Any]:
-    """Parse a `task.toml`; empty if there is none. Raises ConfigurationError for invalid TOML."""
+    """Parse a `task.toml`; return {} if it does not exist. Raises ConfigurationError for invalid TOML."""
     if not path.is_file():
         return {}
     try:
@@ -21,7 +21,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return a table of a task's settings, empty if missing. Raises ConfigurationError if it is no table."""
+    """Return the table `name` of a task's settings, or {} if it is missing.
+
+    Raises ConfigurationError, which names `folder`, if the value is not a table.
+    """
     table = settings.get(name, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"{folder / 'task.toml'}: [{name}] is not a table")
@@ -29,7 +32,10 @@ def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, A
 
 
 def dockerfile(text: str) -> tuple[str | None, str | None, set[str]]:
-    """Parse a Dockerfile: last FROM image, last working directory, and instructions that need a build."""
+    """Parse a Dockerfile; return the last FROM image, the last WORKDIR and all instructions for a build.
+
+    FROM, WORKDIR, CMD, ENTRYPOINT and LABEL need no build.
+    """
     base: str | None = None
     workdir: str | None = None
     more = set[str]()

@@ -5,8 +5,8 @@
 `/reset` takes `{"task_id": ...}` and returns `{"episode_id", "observation", "reward", "done"}`.
 `/step` takes `{"episode_id": ..., "action": {"tool": ..., "arguments": {...}}}` and returns the same
 keys. A final reward of null means that the infrastructure failed: mask the sample. The server has no
-authentication: everyone who reaches the port can use the sandboxes. It listens on 127.0.0.1 unless
-`--host` says otherwise.
+authentication: everyone who reaches the port can use the sandboxes. It listens on 127.0.0.1 by default;
+`--host` changes this.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _MAX_BODY = 4 * 1024 * 1024
 
 
 class SweServer(ThreadingHTTPServer):
-    """Serves at most `max_episodes` episodes at a time, and forgets each one when it is done."""
+    """Serves at most `max_episodes` episodes at a time, and drops each one when it is done."""
 
     daemon_threads = True
 
@@ -53,7 +53,7 @@ class SweServer(ThreadingHTTPServer):
         episode_id = secrets.token_hex(8)
         with self._lock:
             if len(self._episodes) >= self._max:
-                raise ConfigurationError(f"{self._max} episodes are under way; end some first")
+                raise ConfigurationError(f"{self._max} episodes are running; end some first")
             self._episodes[episode_id] = (env, threading.Lock())
         try:
             step = asyncio.run(env.reset(str(body.get("task_id"))))
@@ -63,12 +63,12 @@ class SweServer(ThreadingHTTPServer):
         return self._answer(episode_id, step)
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Make one tool call. Raises ConfigurationError for an episode that is over or unknown."""
+        """Execute one tool call. Raises ConfigurationError for an episode that is over or unknown."""
         episode_id, action = str(body.get("episode_id")), body.get("action")
         with self._lock:
             found = self._episodes.get(episode_id)
         if found is None:
-            raise ConfigurationError(f"no episode {episode_id[:80]!r} is under way")
+            raise ConfigurationError(f"no episode {episode_id[:80]!r} is running")
         if not isinstance(action, dict):
             raise ConfigurationError("action is not an object with tool and arguments")
         env, busy = found
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(server: SweServer) -> Iterator[str]:
-    """Serve on a background thread; yield the URL."""
+    """Serve on a background thread and yield the URL; close the server on exit."""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -165,7 +165,7 @@ def serving(server: SweServer) -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve until interrupted."""
+    """Parse the command line and serve until Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m sandboxkit.integrations.swe.serve")
     parser.add_argument("tasks", help="a folder, a .tar.gz, or hf:owner/name")
     parser.add_argument("--host", default="127.0.0.1")

@@ -78,13 +78,13 @@ async def test_colours_and_progress_are_not_shown(tools: Toolbox) -> None:
 async def test_a_shell_that_ends_is_replaced_and_that_is_said(tools: Toolbox) -> None:
     ended = await tools.call("bash", {"command": "cd /tmp; echo bye; exit 3"})
     assert ended.text == (
-        "bye\nexit\n\n[exit status 3; the shell has ended: the next command has a new one]"
+        "bye\nexit\n\n[exit status 3; the shell has ended: the next command starts a new one]"
     )
     assert ended.error
     assert await bash(tools, "pwd; echo $$ > pid") == "/workspace\n"
     await tools.bash._sandbox.exec(["sh", "-c", "kill -9 $(cat /workspace/pid)"])
     again = await tools.call("bash", {"command": "echo here"})
-    assert again.text == "here\n\n[the shell had ended before: this was a new one]"
+    assert again.text == "here\n\n[the previous shell had ended: this command ran in a new one]"
     assert not again.error
     assert "status 137; the shell has ended" in await bash(tools, "kill -9 $$")
 
@@ -102,14 +102,14 @@ async def test_a_script_past_its_time_runs_until_it_is_stopped(sandbox: Sandbox)
     assert result.text.startswith("begun\n\n[still running; a call waits up to 1 s")
     refused = await tools.call("bash", {"command": "pwd"})
     assert refused.error
-    assert "not run: the script before this one still runs" in refused.text
+    assert "not run: the previous script is still running" in refused.text
     assert "still running" in await bash(tools, "")
     assert "[exit status 130]" in await bash(tools, "C-c")
     assert await bash(tools, "pwd; ps ax 2>/dev/null | grep -c '[s]leep 61'") == (
         "/tmp\n0\n\n[exit status 1]"
     )
-    assert "no script runs" in await bash(tools, "C-c")
-    assert "no script runs" in await bash(tools, "yes", as_input=True)
+    assert "no script is running" in await bash(tools, "C-c")
+    assert "no script is running" in await bash(tools, "yes", as_input=True)
 
 
 async def test_a_program_that_ignores_the_interrupt_is_killed_and_then_its_shell(
