@@ -1,4 +1,4 @@
-"""Batches of TRL's reward functions: their rows, failures and logged metrics."""
+"""Batches of TRL's reward functions: their data set rows, failure rates and logged metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ _OF_TRL = frozenset({"completion_ids", "environments", "log_extra", "log_metric"
 
 
 def rows(count: int, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the data set's row for each completion."""
+    """Return the data set's row for each of the `count` completions, from TRL's `columns`."""
     own = {name: values for name, values in columns.items() if name not in _OF_TRL}
     return [{name: values[index] for name, values in own.items()} for index in range(count)]
 
 
 def text_of(completion: Any) -> str:
-    """Return a completion's text; of messages, the assistant's content."""
+    """Return a completion's text. If it is a list of messages, join those of the assistant."""
     if isinstance(completion, str):
         return completion
     texts = [m.get("content") for m in completion if m.get("role", "assistant") == "assistant"]
@@ -37,9 +37,9 @@ def refuse_broken(
 ) -> float:
     """Return the share of infrastructure failures among the samples that needed a sandbox.
 
-    `what` names the samples in the error. Raises ProviderUnavailableError if the share is above 0 and at
-    least `limit`, or if one prompt has two samples or more and all of them failed: training would
-    silently skip that prompt.
+    `what` begins the error's text. Raises ProviderUnavailableError if the share is above 0 and at least
+    `limit`, or if a prompt has two samples or more and all of them failed: training would silently
+    skip that prompt.
     """
     groups: dict[str, list[GradedSample]] = {}
     for prompt, sample in zip(prompts, samples, strict=True):
@@ -68,7 +68,10 @@ def log(
     log_metric: LogMetric | None,
     log_extra: LogExtra | None,
 ) -> None:
-    """Log outcomes and times to TRL: shares and percentiles as metrics, each sample's as table columns."""
+    """Log shares of outcomes and percentiles of times as metrics, and both per sample as table columns.
+
+    `rate` is the share of infrastructure failures. A callback that is None gets nothing.
+    """
     if log_metric is not None:
         log_metric("infra_failed_rate", rate)
         counts = Counter(sample.verdict.outcome for sample in samples)

@@ -1,4 +1,4 @@
-"""Environments for `environment_factory`: one sandbox per rollout, with tools to work in it."""
+"""Environments for TRL's `environment_factory`: one sandbox per rollout, with tools to work in it."""
 
 import asyncio
 import time
@@ -19,15 +19,15 @@ from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironmen
 from sandboxkit.provider import Provider
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
-"""Grades a rollout: takes its sandbox and the data set's row."""
+"""A function of a rollout's sandbox and data set row that grades the rollout."""
 _MAX_BYTES = 4 * 1024 * 1024
 """Maximum size in bytes of a file to read; the model sees only `observation_limit` of it."""
 _FAILED = "error: the sandbox has failed; this rollout does not count"
 _GRACE = 30.0
 """Seconds after its timeout by which a tool call must return."""
 _SHELL_GRACE = 600.0
-"""Seconds after its timeout by which a script must return. A rollout can slow its own shell, so that each
-step takes up to its own limit. Only a delay beyond the sum of these limits is an infrastructure failure."""
+"""Seconds after its timeout by which a bash call must return; later is an infrastructure failure. It is
+long because a rollout can slow down its own shell, whose operations have their own time limits."""
 
 
 class SandboxEnvironments(Environments):
@@ -39,9 +39,9 @@ class SandboxEnvironments(Environments):
             ).train()
 
     `timeout` limits each tool call in seconds. `start_timeout` limits a sandbox's start, including
-    the session's queue. `observation_limit` is the maximum length of a tool's answer in characters;
-    a longer one is shortened in the middle. A row's `files` (path to content) are written before a
-    rollout begins. A rollout's sandbox lives until the next rollout begins in the same environment,
+    the session's queue. `observation_limit` is the maximum length of a tool's result in characters;
+    the middle of a longer one is left out. A row's `files` (path to content) are written before a
+    rollout begins. A rollout's sandbox is stopped when the next rollout begins in the same environment,
     so keep `max_concurrency` above the number of rollouts in a batch.
 
     With `get_reward` the environments have TRL's method of that name, and no reward function is
@@ -75,7 +75,10 @@ class SandboxEnvironments(Environments):
         self._made = RewardedSandboxEnvironment if get_reward else SandboxEnvironment
 
     def __call__(self) -> "SandboxEnvironment":
-        """Return a new environment; `reset` starts its sandbox."""
+        """Return a new environment; its `reset` starts a sandbox.
+
+        Raises ProviderUnavailableError if the backend is not available.
+        """
         self._require_backend()
         return self._made(self)
 
@@ -108,11 +111,11 @@ class SandboxEnvironment(RolloutEnvironment):
 
     def bash(self, command: str, as_input: bool = False) -> str:
         """
-        Run a bash script in a shell that lasts: its directory, variables, functions and jobs are there in the next call. A script that is not done when its time is over goes on; then an empty command waits for more, the command C-c stops it, and as_input types the command into it.
+        Run a bash script in a persistent shell: its directory, variables, functions and jobs are kept for the next call. A script that exceeds the time limit keeps running; then an empty command waits for more output, the command C-c stops it, and as_input types the command into it.
 
         Args:
             command: The script to run.
-            as_input: Whether the command is input for the script that still runs.
+            as_input: Whether the command is input for the script that is still running.
         """
 
         async def run(sandbox: Sandbox) -> str:
@@ -141,7 +144,7 @@ class SandboxEnvironment(RolloutEnvironment):
 
     def write_file(self, path: str, content: str) -> str:
         """
-        Write a text file, replacing what was there.
+        Write a text file, or replace an existing one.
 
         Args:
             path: Absolute path of the file.
@@ -161,7 +164,7 @@ class SandboxEnvironment(RolloutEnvironment):
         Args:
             path: Absolute path of the file.
             old: The passage, exactly as it is in the file.
-            new: What takes its place.
+            new: The text that replaces it.
         """
 
         async def run(sandbox: Sandbox) -> str:
@@ -193,7 +196,7 @@ class SandboxEnvironment(RolloutEnvironment):
             phase = Phase.GRADED
             with self._trace.spend("grading"):
                 if self._bash is not None:
-                    # End its processes, which could otherwise change files during grading.
+                    # End the shell's processes, which could otherwise change files during grading.
                     await self._bash.close()
                 return await self._owner.judge(self._sandbox, self._row)
         except TROUBLE as error:
@@ -243,12 +246,12 @@ class SandboxEnvironment(RolloutEnvironment):
         else:
             observation = Operation(call(self._sandbox)).result()
         observation = truncate_middle(observation, self._owner.observation_limit)
-        trace.called(name, arguments, observation, observation.startswith("error: "), begun)
+        trace.add_call(name, arguments, observation, observation.startswith("error: "), begun)
         return observation
 
 
 class RewardedSandboxEnvironment(SandboxEnvironment):
-    """An environment whose reward TRL reads through `get_reward`."""
+    """An environment with `get_reward`, from which TRL reads the reward."""
 
     def get_reward(self) -> float | None:
         """Grade the sandbox; return the score, or None after an infrastructure failure."""

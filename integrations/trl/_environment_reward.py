@@ -1,4 +1,4 @@
-"""The reward function of environments: all rollouts of a batch graded at once, and logged."""
+"""The reward function for environments: grades all rollouts of a batch concurrently, and logs them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class EnvironmentReward:
     if all rollouts of a prompt failed. Every rollout counts as needing a sandbox. A rollout also
     fails after `deadline` seconds in which no sandbox of the session started or ended.
 
-    Of the logged times, `start` is the wait for the rollout's sandbox, including the session's
-    queue, and `tools` the time of its calls. `sampling` is known only with `SandboxRollouts`: the
-    time of the turns that were generated together with the rollout's.
+    Logged times: `start` is the wait for the rollout's sandbox, including the session's queue, and
+    `tools` the time of its tool calls. `sampling` is known only with `SandboxRollouts`: it is the time
+    of the batched generations in which the rollout took part.
     """
 
     def __init__(
@@ -55,7 +55,10 @@ class EnvironmentReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Return the rewards of a batch in its order; None after an infrastructure failure. Blocks."""
+        """Grade a batch and return its rewards in order; None after an infrastructure failure. Blocks.
+
+        Raises ProviderUnavailableError for too many failures, and ConfigurationError without environments.
+        """
         if len(environments) != len(completions):
             raise ConfigurationError(
                 f"{len(completions)} completions and {len(environments)} environments: "
@@ -63,8 +66,8 @@ class EnvironmentReward:
             )
         if hasattr(environments[0], "get_reward"):
             raise ConfigurationError(
-                "these environments tell TRL their reward themselves, and it would count "
-                "twice: leave out get_reward=True, or EnvironmentReward"
+                "these environments have get_reward=True, so their reward would count twice: "
+                "remove get_reward=True or EnvironmentReward"
             )
         graded = Operation(self._all(environments)).result()
         traces = [each._trace for each in environments]

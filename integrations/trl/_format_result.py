@@ -1,4 +1,4 @@
-"""The text that a tool returns for a finished command."""
+"""Formats a finished command's output as the text that a tool returns."""
 
 from sandboxkit import CommandTimeoutError, ProcessResult
 
@@ -10,6 +10,6 @@ def format_result(result: ProcessResult) -> str:
 
 
 def format_killed(error: CommandTimeoutError, timeout: float) -> str:
-    """Return the output of a command that timed out, and a note that it was killed."""
+    """Return the output of a command that exceeded `timeout` seconds, and a note that it was killed."""
     output = error.result.stdout + error.result.stderr
     return f"{output}\n[killed: it ran longer than {timeout:g} seconds]"

@@ -49,7 +49,10 @@ class Records:
         columns: Mapping[str, Any],
         traces: Sequence[Trace] | None = None,
     ) -> None:
-        """Write a batch under the number of the trainer's next step."""
+        """Write a batch as the rollouts of the trainer's next step. A failed write only logs a warning.
+
+        `traces` has each rollout's calls, tokens and times; None without environments.
+        """
         if self._folder is None:
             return
         state = columns.get("trainer_state")
@@ -95,7 +98,7 @@ class Records:
             _log.warning("the rollouts of step %d cannot be written: %s", step, error)
 
     def _places(self, prompts: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        """Yield each rollout's group, numbered uniquely in this process, and its place in the group."""
+        """Yield each rollout's group number, unique in this process, and its index in the group."""
         groups: dict[str, int] = {}
         members: Counter[str] = Counter()
         for key in map(repr, prompts):
@@ -120,7 +123,7 @@ def _tokens(trace: Trace, columns: Mapping[str, Any], number: int) -> int | None
 
 
 def _prompt_text(prompt: Any) -> str:
-    """Return a prompt's text; of messages, one line "role: content" for each."""
+    """Return a prompt's text. If it is a list of messages, each becomes "role: content"."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message['role']}: {_content(message)}" for message in prompt)
@@ -135,7 +138,7 @@ def _turns(completion: Any) -> Iterator[Turn]:
 
 
 def _calls_of(completion: Any) -> Iterator[int]:
-    """Yield the index of its turn for each tool call of a completion."""
+    """Yield, for each tool call of a completion, the index of the turn that made it."""
     if isinstance(completion, str):
         return
     for turn, (_, messages) in enumerate(itertools.groupby(completion, lambda each: each["role"])):

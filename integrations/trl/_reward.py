@@ -1,4 +1,4 @@
-"""Reward functions for `reward_funcs`, which grade a batch of completions in sandboxes."""
+"""Reward functions for TRL's `reward_funcs` that grade a batch of completions in sandboxes."""
 
 import asyncio
 import inspect
@@ -35,27 +35,27 @@ class SandboxReward:
 
     A row's columns are the grader's task. The column `banned_patterns` is a list of names that a
     completion must not use. A completion without code, or with a banned name, gets the reward 0.
-    Equal completions of equal rows are graded once. If that fails in the infrastructure, the
-    failure counts for one of them and the next one is graded again.
+    Equal completions of equal rows are graded once and share the result. An infrastructure failure
+    counts only for the completion that was graded; the next equal one is then graded again.
 
-    An infrastructure failure is None. TRL (1.16) leaves None out of the group's baseline and gives
-    it the advantage 0, provided that every reward function returns None: use `CombinedReward` for
-    several. The failure rate is failures / samples that needed a sandbox; completions without code
-    or with a banned name do not count. A batch raises ProviderUnavailableError if the rate is
-    `max_infra_failed_rate` or more (0: at the first failure; 1: only if all failed), or if all of
-    two or more samples of one prompt failed.
+    After an infrastructure failure the reward is None. TRL (1.16) leaves such a sample out of the
+    group's baseline and gives it the advantage 0, if every reward function returns None for it: use
+    `CombinedReward` for several. The failure rate is failures / samples that needed a sandbox;
+    completions without code or with a banned name do not count. A batch raises
+    ProviderUnavailableError if the rate is `max_infra_failed_rate` or more (0: at the first failure; 1:
+    only if all failed), or if a prompt has two samples or more and all of them failed.
 
     A sample fails after `deadline` seconds in which no sandbox of the session started or ended, so
     slow completions delay others but do not fail them. `deadline` is also an upper limit for the
     grader's `limits.deadline`; `limits.longest_batch` computes how long a batch can take. A
     process's first call starts a sandbox first, and raises the provider's error if that fails.
-    `pool` is the number of sandboxes that serve all completions, with the defaults of
+    `pool` is the number of sandboxes that grade all completions, with the defaults of
     `grading_session`; with 0 each run gets a fresh sandbox.
 
     Before the first batch of a process, up to 8 of its rows with a reference solution (in
     `reference`, `canonical_solution` or `code`) are checked for at most 60 s: does the grader
     accept the reference, and does it accept cheats? `check_tasks`: "warn" logs a line, "raise"
-    raises ConfigurationError if a task is bought or refused, "off" skips the check.
+    raises ConfigurationError if a task accepts a cheat or refuses its reference, "off" skips the check.
 
     Logged metrics: `infra_failed_rate`; `outcome/...`; `trust/shared`, the share of graded samples
     with that trust; and `rollout/PART_seconds_p50` and `_p99`, where PART is `queue` (waiting to be
@@ -108,7 +108,10 @@ class SandboxReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> Rewards:
-        """Return the rewards of a batch in its order; None after an infrastructure failure. Blocks."""
+        """Grade a batch and return its rewards in order; None after an infrastructure failure. Blocks.
+
+        Raises ProviderUnavailableError for too many failures, and ConfigurationError for a bad task.
+        """
         return Operation(
             self.score(prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns)
         ).result()
@@ -122,7 +125,10 @@ class SandboxReward:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> Rewards:
-        """Return the rewards of a batch; `reward_funcs=[reward.score]` runs concurrently with other coroutines."""
+        """Like calling the object, but as a coroutine.
+
+        TRL runs `reward_funcs=[reward.score]` concurrently with other coroutines.
+        """
         tasks = rows(len(completions), columns)
         samples = await self._completions.grade([text_of(each) for each in completions], tasks)
         rewards = [sample.verdict.reward for sample in samples]
@@ -134,7 +140,7 @@ class SandboxReward:
         return rewards
 
     def close(self) -> None:
-        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
+        """Close the session; the next call opens a new one. Also happens at the interpreter's exit."""
         self._completions.close()
 
 
@@ -159,20 +165,23 @@ class CombinedReward:
         if not self._functions or len(self._weights) != len(self._functions):
             raise ConfigurationError(
                 f"{len(self._functions)} reward functions and {len(self._weights)} weights: "
-                "give a function at least, and a weight for each"
+                "give at least one function, and one weight for each"
             )
         self.__name__ = name
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
     ) -> Rewards:
-        """Return the weighted sums in the batch's order. Blocks."""
+        """Call all functions and return the weighted sums in the batch's order. Blocks.
+
+        Raises ConfigurationError if a function returns a wrong number of rewards, and their own errors.
+        """
         return Operation(self.score(prompts, completions, **kwargs)).result()
 
     async def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any
     ) -> Rewards:
-        """Return the weighted sums in the batch's order."""
+        """Like calling the object, but as a coroutine."""
 
         async def one(function: RewardFunction) -> Rewards:
             call = getattr(function, "score", function)

@@ -1,4 +1,4 @@
-"""The base classes of all TRL environments."""
+"""Base classes of the environments for TRL, and the trace of a rollout."""
 
 import contextlib
 import dataclasses
@@ -19,10 +19,10 @@ from sandboxkit.integrations.rewards import Verdict
 
 @dataclass(slots=True)
 class Trace:
-    """The calls, tokens and times of a rollout. None or empty means that TRL does not report it."""
+    """The tool calls, tokens and times of a rollout. TRL does not report a field that is None or empty."""
 
     seconds: dict[Part, float] = field(default_factory=dict)
-    """`start` is the wait of the first tool call, or of grading, for the sandbox, including the queue."""
+    """Seconds by part. `start` is how long the first tool call, or grading, waited for the sandbox."""
     turns: list[Turn] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     prompt_tokens: int | None = None
@@ -32,7 +32,7 @@ class Trace:
 
     @contextlib.contextmanager
     def spend(self, part: Part) -> Iterator[None]:
-        """Add the context's time to `part`."""
+        """Add the time that the `with` block takes to `part`."""
         begun = time.monotonic()
         try:
             yield
@@ -40,17 +40,17 @@ class Trace:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - begun
 
     # Any: arguments written by a model.
-    def called(
+    def add_call(
         self, name: str, arguments: Mapping[str, Any], answer: str, error: bool, begun: float
     ) -> None:
-        """Record a finished tool call."""
+        """Record a finished tool call. `begun` is its start on `time.monotonic`."""
         took = time.monotonic() - begun
         turn = max(len(self.turns) - 1, 0)
         written = _written(name, arguments)
         self.calls.append(Call(turn, written, answer, error, name == "submit", took))
 
     def numbered(self, turns: Iterable[int]) -> list[Call]:
-        """Return the calls; if no turns were recorded, take the turn of each call from `turns`."""
+        """Return the calls. If no turns were recorded, `turns` has the turn index of each call."""
         if self.turns:
             return self.calls
         places = iter(turns)
@@ -66,7 +66,7 @@ def _written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 class RolloutEnvironment(ABC):
-    """An environment, reused for one rollout after another. The model can call its public methods."""
+    """An environment that is reused for many rollouts. The model can call its public methods."""
 
     def __init__(self) -> None:
         self._trace = Trace()
@@ -75,14 +75,14 @@ class RolloutEnvironment(ABC):
     # Any: a row of a user's data set.
     @abstractmethod
     def reset(self, **row: Any) -> None:
-        """Begin a rollout and drop the previous one, without waiting for a sandbox."""
+        """Begin a rollout for a data set's row and drop the previous one. Does not wait for a sandbox."""
 
     @abstractmethod
     async def _grade(self) -> tuple[Verdict, float | None]:
         """Grade the rollout; return the verdict and the reward, None after an infrastructure failure."""
 
     def _quiet(self) -> float | None:
-        """Return the seconds since a sandbox of the session started or ended; None without a session."""
+        """Return the seconds since any sandbox of the session started or ended; None without a session."""
         return None
 
     def _reward(self) -> float | None:
@@ -90,7 +90,7 @@ class RolloutEnvironment(ABC):
 
 
 class Environments(ABC):
-    """A factory of environments that owns their session and closes it at the end.
+    """A factory of environments. It owns their session and closes it when the context ends.
 
     TRL makes one environment per rollout of a batch, reuses them for the next batch, and never
     closes them.
@@ -120,7 +120,7 @@ class Environments(ABC):
         self._works = True
 
     def close(self) -> None:
-        """Stop every sandbox of every environment."""
+        """Close the session, which stops the sandboxes of all environments."""
         self.session.close().result()
 
     def __enter__(self) -> Self:

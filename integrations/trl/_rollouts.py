@@ -1,4 +1,4 @@
-"""A `rollout_func` that runs the tool calls of its rollouts concurrently."""
+"""A `rollout_func` for TRL that runs the tool calls of all rollouts concurrently."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ _MAX_ERROR = 1000
 
 @dataclass
 class _Rollout:
-    """One rollout: its tokens, and a mask of those that the model generated."""
+    """One rollout: its tokens, and a mask that is 1 for each token that the model generated."""
 
     environment: RolloutEnvironment
     prompt_ids: list[int]
@@ -53,11 +53,11 @@ class SandboxRollouts:
             ).train()
 
     With `environment_factory` TRL makes the tool calls of a batch sequentially; here a turn takes as
-    long as its slowest rollout. The rest is as in TRL: the chat template and its tools,
-    `max_completion_length` for the completion including the tools' answers (which are not trained
-    on), and `max_tool_calling_iterations`. TRL passes only prompts, so each row is looked up in the
-    trainer's data sets. If prompts are not unique there, give a function `row` from a prompt to its
-    row. Prompts must be messages, without images; text raises ConfigurationError.
+    long as its slowest rollout. The chat template and its tools, `max_completion_length` for the
+    completion including the tools' results (which are not trained on), and
+    `max_tool_calling_iterations` work as in TRL. TRL passes only prompts, so each row is looked up in
+    the trainer's data sets. If prompts are not unique there, give a function `row` that returns the row
+    of a prompt. Prompts must be messages, without images; text raises ConfigurationError.
     """
 
     def __init__(
@@ -73,7 +73,10 @@ class SandboxRollouts:
 
     # Any: TRL's trainer, whose types are incomplete, and its arguments.
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Run one rollout per prompt; TRL has already repeated the prompts of a group."""
+        """Run one rollout per prompt and return what TRL expects of a `rollout_func`.
+
+        TRL has already repeated a group's prompt for each of its rollouts.
+        """
         dialogue = self._dialogue = self._dialogue or _Dialogue(trainer)
         self._row = self._row or RowsByPrompt(trainer)
         while len(self._pool) < len(prompts):
@@ -102,7 +105,7 @@ class SandboxRollouts:
                 active = [
                     each
                     for each, answers in zip(active, replies, strict=True)
-                    if dialogue.hear(each, answers)
+                    if dialogue.add_results(each, answers)
                 ]
                 if active:
                     dialogue.turn(active)
@@ -126,22 +129,22 @@ def _answer(tools: Mapping[str, Callable[..., str]], call: Message, trace: Trace
             raise ToolError(f"there is no tool {name!r}; there are {', '.join(tools)}")
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
         content = tools[name](**given)
-    except Exception as error:  # noqa: BLE001 - as TRL does: the model sees what its call raised
+    except Exception as error:  # noqa: BLE001 - as in TRL, the model sees the error of its call
         content = truncate_middle(f"error: {error}", _MAX_ERROR)
-        if len(trace.calls) == made:  # no tool was reached
-            trace.called(name, {"call": call}, content, True, begun)
+        if len(trace.calls) == made:  # no tool was run
+            trace.add_call(name, {"call": call}, content, True, begun)
     return {"role": "tool", "name": name, "content": content}
 
 
 class _Dialogue:
-    """A trainer's model, tokenizer and chat template."""
+    """Generates turns and appends tool results, with a trainer's model, tokenizer and chat template."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._limit: int = trainer.max_completion_length
         self._context: int = getattr(trainer.model.config, "max_position_embeddings", 1 << 30)
         self.max_turns: int = trainer.max_tool_calling_iterations
-        words = copy.deepcopy(trainer.processing_class)  # TRL's own parsing is left as it is
+        words = copy.deepcopy(trainer.processing_class)  # so that TRL's own parsing does not change
         if getattr(words, "response_template", None) is None:
             words = add_response_schema(words)
         if not is_chat_template_prefix_preserving(words):
@@ -159,8 +162,8 @@ class _Dialogue:
 
     def turn(self, rollouts: list[_Rollout]) -> bool:
         """Generate the next turn of each rollout; return whether there are log probabilities."""
-        # The only way to generate with whichever engine TRL is configured to use. It is private,
-        # but so is the engine that TRL's examples of rollout_func use.
+        # This private method is the only way to generate with the engine that TRL is configured to
+        # use. TRL's own examples of rollout_func use a private engine, too.
         begun = time.monotonic()
         replies, logprobs = self._trainer._generate_single_turn(
             [each.prompt_ids + each.ids for each in rollouts], None, {}, num_generations=1
@@ -180,19 +183,22 @@ class _Dialogue:
             rollout.calls = message.get("tool_calls") or []
         return logprobs is not None
 
-    def hear(self, rollout: _Rollout, answers: list[Message]) -> bool:
-        """Append the tools' answers; return False, without appending, if they do not fit."""
+    def add_results(self, rollout: _Rollout, answers: list[Message]) -> bool:
+        """Append the tools' results; return False, without appending, if they exceed a length limit.
+
+        Raises ConfigurationError for a chat template that changes a turn when others follow it.
+        """
         called: list[Message] = [
             {"role": "user", "content": "-"},
             {"role": "assistant", "content": "", "tool_calls": rollout.calls},
         ]
         before = self._render(called, None, more=False)
         after = self._render([*called, *answers], None)
-        # Templates add a line break after the token that ends a turn; the model does not.
+        # Templates add a line break after the token that ends a turn; the model does not generate it.
         ends = [at + 1 for at, token in enumerate(before) if token == self._words.eos_token_id]
         end = ends[-1] if ends else len(before)
         if after[:end] != before[:end]:
-            raise ConfigurationError("the chat template writes a turn anew once others follow it")
+            raise ConfigurationError("the chat template changes a turn when others follow it")
         suffix = after[end:]
         length = len(rollout.ids) + len(suffix)
         if length > self._limit or len(rollout.prompt_ids) + length >= self._context:

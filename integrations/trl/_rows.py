@@ -9,7 +9,10 @@ from sandboxkit import ConfigurationError
 
 # Any: TRL's trainer, and rows of a user's data set.
 class RowsByPrompt:
-    """Finds rows in a trainer's data sets by their prompt. Keeps a digest and index of each row, not the row."""
+    """Finds rows in a trainer's data sets by their prompt. Keeps only a digest and the index of each row.
+
+    Raises ConfigurationError for a streamed data set, and for different rows with the same prompt.
+    """
 
     def __init__(self, trainer: Any) -> None:
         evaluated = trainer.eval_dataset

@@ -1,4 +1,4 @@
-"""SWE tasks as environments: a shell, an editor and submit, graded in a fresh sandbox."""
+"""SWE tasks as environments for TRL, with a shell, an editor and submit; graded in a fresh sandbox."""
 
 import time
 from collections.abc import Mapping
@@ -47,7 +47,10 @@ class SweEnvironments(Environments):
         self._made = RewardedSweEnvironment if get_reward else SweEnvironment
 
     def __call__(self) -> "SweEnvironment":
-        """Return a new environment; `reset` starts its sandbox."""
+        """Return a new environment; its `reset` starts a sandbox.
+
+        Raises ProviderUnavailableError if the backend is not available.
+        """
         self._require_backend()
         return self._made(self)
 
@@ -86,11 +89,11 @@ class SweEnvironment(RolloutEnvironment):
 
     def bash(self, command: str, as_input: bool = False) -> str:
         """
-        Run a bash script in a shell that lasts: its directory, variables, functions and jobs are there in the next call. A script that is not done when its time is over goes on; then an empty command waits for more, the command C-c stops it, and as_input types the command into it.
+        Run a bash script in a persistent shell: its directory, variables, functions and jobs are kept for the next call. A script that exceeds the time limit keeps running; then an empty command waits for more output, the command C-c stops it, and as_input types the command into it.
 
         Args:
             command: The script to run.
-            as_input: Whether the command is input for the script that still runs.
+            as_input: Whether the command is input for the script that is still running.
         """
         return self._tool("bash", command=command, as_input=as_input)
 
@@ -108,7 +111,7 @@ class SweEnvironment(RolloutEnvironment):
         View and edit files.
 
         Args:
-            command: view shows a file with line numbers, or a folder; create writes a whole file; str_replace replaces text that occurs exactly once; insert adds lines after a line; undo_edit takes back the last edit of a file. (choices: ["view", "create", "str_replace", "insert", "undo_edit"])
+            command: view shows a file with line numbers, or a folder; create writes a whole file; str_replace replaces text that occurs exactly once; insert adds lines after a line; undo_edit undoes the last edit of a file. (choices: ["view", "create", "str_replace", "insert", "undo_edit"])
             path: Absolute path of the file or folder.
             view_range: For view: first and last line, counted from 1; -1 is the last line.
             file_text: For create: the file's whole text.
@@ -135,7 +138,7 @@ class SweEnvironment(RolloutEnvironment):
         if self._last is not None or self._submitted:
             return _OVER
         self._submitted = True
-        self._trace.called("submit", {}, "submitted", False, time.monotonic())
+        self._trace.add_call("submit", {}, "submitted", False, time.monotonic())
         return "submitted"
 
     async def _begin(self, before: Operation[Step] | None, task_id: str) -> Step:
@@ -150,7 +153,7 @@ class SweEnvironment(RolloutEnvironment):
             return _OVER
         begun = time.monotonic()
         observation, error = Operation(self._step(self._first, name, arguments)).result()
-        self._trace.called(name, arguments, observation, error, begun)
+        self._trace.add_call(name, arguments, observation, error, begun)
         return observation
 
     async def _step(
@@ -187,7 +190,7 @@ class SweEnvironment(RolloutEnvironment):
 
 
 class RewardedSweEnvironment(SweEnvironment):
-    """An environment whose reward TRL reads through `get_reward`."""
+    """An environment with `get_reward`, from which TRL reads the reward."""
 
     def get_reward(self) -> float | None:
         """Grade the task; return the score minus penalties, or None after an infrastructure failure."""

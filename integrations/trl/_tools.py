@@ -1,4 +1,4 @@
-"""Functions for `tools=`: each call gets its own sandbox."""
+"""Functions for TRL's `tools=`; each call gets its own sandbox."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _RETRIES = 2
 
 
 class SandboxTools:
-    """Stateless tools, for models that use them only to compute something.
+    """Stateless tools `python` and `bash`, for models that use them only to compute something.
 
         with SandboxTools(provider="docker") as tools:
             GRPOTrainer(tools=[tools.python, tools.bash], reward_funcs=..., ...).train()
@@ -29,7 +29,7 @@ class SandboxTools:
     TRL does not pass the rollout to a function of `tools=`. So every call gets a pristine sandbox
     and no state is kept between calls. An infrastructure failure cannot be attributed to its
     rollout: the call raises, TRL shows the model an error and counts it in
-    `tools/failure_frequency`. Use `SandboxEnvironments` where that matters. The limits have the
+    `tools/failure_frequency`. Use `SandboxEnvironments` if that matters. The limits have the
     same meaning as there.
     """
 
@@ -56,24 +56,24 @@ class SandboxTools:
 
     @property
     def functions(self) -> list[Callable[[str], str]]:
-        """All tools, for the `tools=` of a trainer."""
+        """All tools, for the trainer's `tools=`."""
         return [self.python, self.bash]
 
     def python(self, code: str) -> str:
         """
-        Run a Python program and see what it prints.
+        Run a Python program and return its output.
 
         Args:
-            code: The program. Nothing lasts from one call to the next.
+            code: The program. No state is kept between calls.
         """
         return self._run(["python3", "-c", code])
 
     def bash(self, command: str) -> str:
         """
-        Run a shell command and see its output and exit status.
+        Run a shell command and return its output and exit status.
 
         Args:
-            command: The command. Nothing lasts from one call to the next.
+            command: The command. No state is kept between calls.
         """
         return self._run(["bash", "-c", command])
 
@@ -103,6 +103,6 @@ class SandboxTools:
             return format_killed(error, self._timeout)
         except TimeoutError:
             raise SandboxStartError(
-                f"no sandbox and no answer within {self._start_timeout:g} s and the timeout",
+                f"no sandbox and no result within start_timeout={self._start_timeout:g} s plus timeout",
                 provider=self.session.provider_name,
             ) from None
