@@ -10,7 +10,7 @@ _DISTRIBUTION = "sandboxkit-sdk"
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Wrap imports: raise MissingExtraError with the name of the extra if a package is missing."""
+    """Wrap imports: if a package is missing, raise MissingExtraError, which names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A pydantic model that has a field for each option of a sandbox that plain data can hold."""
+"""A pydantic model with a field for each option of a sandbox whose value is plain data."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -8,7 +8,7 @@ from sandboxkit.options import CONFIG_OPTIONS
 
 
 class OptionValues(BaseModel):
-    """Options of a sandbox, each None where it is not given. Unknown options and bad values are refused."""
+    """Options of a sandbox; None means not given. Unknown options and bad values do not validate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -20,16 +20,16 @@ class OptionValues(BaseModel):
                 option.check(option.name, given[option.name])
         return self
 
-    # Any: the keywords of Session and Session.sandbox, which check them.
+    # Any: keyword arguments of Session and Session.sandbox, which check them.
     def options(self) -> dict[str, Any]:
-        """Return the given options as keywords for Session and Session.sandbox."""
+        """Return the options that are not None as keyword arguments of Session and Session.sandbox."""
         values = {option.name: getattr(self, option.name) for option in CONFIG_OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
 
 if TYPE_CHECKING:
     # Type checkers cannot see the fields. Each subclass declares an `__init__` for them, with
-    # Unpack[ConfigOptions], which also brings the meanings into editors.
+    # Unpack[ConfigOptions], so that editors show the options' descriptions.
     OptionFields = OptionValues
 else:
     _FIELDS = {

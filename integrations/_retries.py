@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def pauses(first: float = 0.25) -> Iterator[float]:
-    """Yield pauses in seconds without end: `first`, then doubled each time, up to 10."""
+    """Yield an endless series of pauses in seconds: `first`, then doubled each time, up to 10."""
     while True:
         yield first
         first = min(2 * first, 10.0)
@@ -22,10 +22,10 @@ async def retry(
     *,
     first: float = 0.2,
 ) -> T:
-    """Return the result of `once()`, calling it again while `again(error, failures)` is true.
+    """Return the result of `once()`; if it raises, retry while `again(error, failures)` is true.
 
-    `failures` counts from 1. Sleeps before each retry: `first` seconds, doubled each time up to 10,
-    or the error's `retry_after` if that is longer. Raises the last error.
+    `failures` is the number of failures so far. Sleeps before each retry: `first` seconds, doubled each
+    time up to 10, or the error's `retry_after` if that is longer. Raises the last error.
     """
     failures = 0
     for pause in pauses(first):
@@ -35,6 +35,6 @@ async def retry(
             failures += 1
             if not again(error, failures):
                 raise
-            asked = getattr(error, "retry_after", None) or 0.0
-        await asyncio.sleep(max(pause, asked))
+            least = getattr(error, "retry_after", None) or 0.0
+        await asyncio.sleep(max(pause, least))
     raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""Deadlines that do not count the time spent in a queue."""
+"""Deadlines that do not include the time spent in a queue."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ class DeadlineError(Exception):
 
 @contextlib.asynccontextmanager
 async def service_time(deadline: float, queued: Callable[[], float | None]) -> AsyncIterator[None]:
-    """Cancel the body after `deadline` seconds outside the queue, and raise DeadlineError.
+    """Cancel the `with` block after `deadline` seconds outside the queue, and raise DeadlineError.
 
-    `queued()` returns None while the work is being served, else the number of seconds since
-    anything in the queue moved. Time in the queue does not count, but a queue that has not moved for
-    `deadline` seconds raises DeadlineError as well.
+    `queued()` returns None while the work runs; while it waits, the number of seconds since the queue
+    last made progress. Time in the queue does not count, but a queue without progress for `deadline`
+    seconds raises DeadlineError as well.
     """
     loop = asyncio.get_running_loop()
     begun = read = loop.time()
@@ -64,8 +64,8 @@ async def service_time(deadline: float, queued: Callable[[], float | None]) -> A
 def within(grader: T, deadline: float) -> T:
     """Return a copy of the grader whose `limits.deadline` is at most `deadline` seconds.
 
-    Each of its runs then ends before the deadline of its sample. Returns the grader unchanged if
-    its deadline is not later, or if `limits` allow one run to take `deadline` seconds or more.
+    Each run of the copy ends before the sample's deadline. Returns the grader itself if its deadline is
+    not later, or if `limits.timeout` or `limits.wall` is `deadline` or more.
     """
     limits: Any = getattr(grader, "limits", None)  # Any: a grader need not have them
     if not dataclasses.is_dataclass(limits) or getattr(limits, "deadline", 0.0) <= deadline:

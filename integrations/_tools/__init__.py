@@ -1,4 +1,4 @@
-"""The tools a model uses in a sandbox: a shell, a file editor, submit; shared by the integrations."""
+"""A model's tools in a sandbox, shared by the integrations: a shell, a file editor and submit."""
 
 from sandboxkit.integrations._tools._bash import Bash, BashResult
 from sandboxkit.integrations._tools._clock import Clock

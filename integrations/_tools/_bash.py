@@ -26,14 +26,14 @@ _QUIET_SECONDS = 1.0
 """Seconds without output after which the response to an input is considered complete."""
 _LEAST_WAIT = 0.02
 _BUSY = (
-    "not run: the script before this one still runs. Wait for it with an empty command, stop it "
+    "not run: the previous script is still running. Wait for it with an empty command, stop it "
     "with the command C-c, or type this into it with as_input"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BashResult:
-    """The output and the state of a script."""
+    """The output of one call of the bash tool, and the state of its script."""
 
     output: str
     """Standard output and standard error as they arrived, without escape sequences."""
@@ -42,11 +42,11 @@ class BashResult:
     ended: bool = False
     """Whether the script ended the shell too. The next script gets a new shell."""
     restarted: bool = False
-    """Whether the old shell had ended before this script, which therefore ran in a new one."""
+    """Whether this script ran in a new shell, because the previous shell had ended before."""
 
     @property
     def running(self) -> bool:
-        """Whether the call timed out first. The script runs on, and the next call continues with it."""
+        """Whether the script is still running after the timeout. The next call continues with it."""
         return self.returncode is None
 
 
@@ -78,7 +78,7 @@ class Bash:
     async def run(self, script: str, *, as_input: bool = False) -> BashResult:
         """Run a script or, with `as_input`, type it into the running script.
 
-        Raises ToolError for the model's mistakes, and infrastructure errors as they are.
+        Raises ToolError for the model's mistakes. Infrastructure errors are raised unchanged.
         """
         if "\0" in script:
             raise ToolError("the command contains a NUL character")
@@ -110,7 +110,7 @@ class Bash:
         terminal = self._terminal
         if not self._running or terminal is None:
             if as_input or word in (INTERRUPT, END_OF_INPUT):
-                raise ToolError("no script runs that could take it")
+                raise ToolError("no script is running that could receive it")
             return await self._begin(script)
         if word == INTERRUPT:
             return await self._stop(terminal)
@@ -155,7 +155,7 @@ class Bash:
         *,
         quiet: float | None = None,
     ) -> list[TerminalResult]:
-        """Collect results until the script ends, is quiet for `quiet` seconds, or the timeout is over."""
+        """Collect results until the script ends, prints nothing for `quiet` seconds, or the time is up."""
         deadline = self._clock.time() + self._timeout
         results = [await operation]
         while results[-1].running and (left := deadline - self._clock.time()) > 0:

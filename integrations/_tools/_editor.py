@@ -28,7 +28,7 @@ class Editor:
     """Edits the files of one sandbox. Changes can be undone per file, newest first.
 
     The methods return the text for the model. They raise ToolError for the model's mistakes and for
-    a call that takes longer than `timeout` seconds, and infrastructure errors as they are.
+    a call that takes longer than `timeout` seconds. Infrastructure errors are raised unchanged.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Editor:
             raise ToolError(f"{error.path}: {error}") from None
         except TimeoutError:
             operation.cancel()
-            raise ToolError(f"the call was given up after {self._timeout:g} s") from None
+            raise ToolError(f"the call was cancelled after {self._timeout:g} s") from None
 
 
 class _Missing(ToolError):

@@ -9,11 +9,11 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer to one tool call."""
+    """The result of one tool call."""
 
     text: str
     """The text that the model sees."""
     error: bool = False
-    """Whether the call was refused, still runs or exited with a non-zero status."""
+    """Whether the call was refused, is still running or exited with a non-zero status."""
     submitted: bool = False
     """Whether the model submitted its work."""

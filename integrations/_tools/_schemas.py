@@ -24,15 +24,15 @@ def _function(name: str, description: str, properties: Schema, required: list[st
 
 BASH: Schema = _function(
     "bash",
-    "Run a bash script in a shell that lasts: its directory, variables, functions and jobs are "
-    "there in the next call. Long output is cut in the middle. A script that is not done when its "
-    "time is over goes on, and you get its output so far. Then an empty command waits for more, the "
-    "command C-c stops it, and as_input types the command into it.",
+    "Run a bash script in a persistent shell: its directory, variables, functions and jobs are kept "
+    "for the next call. Long output is cut in the middle. A script that exceeds the time limit keeps "
+    "running, and you get its output so far. Then an empty command waits for more output, the command "
+    "C-c stops it, and as_input types the command into it.",
     {
         "command": {"type": "string", "description": "The script to run."},
         "as_input": {
             "type": "boolean",
-            "description": "Whether the command is input for the script that still runs.",
+            "description": "Whether the command is input for the script that is still running.",
         },
     },
     ["command"],
@@ -42,7 +42,7 @@ EDITOR: Schema = _function(
     "str_replace_editor",
     "View and edit files. view shows a file with line numbers, or a folder; create writes a whole "
     "file; str_replace replaces text that occurs exactly once; insert adds lines after a line; "
-    "undo_edit takes back the last edit of a file.",
+    "undo_edit undoes the last edit of a file.",
     {
         "command": {
             "type": "string",

@@ -1,4 +1,4 @@
-"""Tool calls by name, as a model makes them: validated, limited in time, and answered with text."""
+"""Executes a model's tool calls by name: validates the arguments, limits the time, returns text."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Toolbox:
     """bash, str_replace_editor and submit in one sandbox.
 
     `timeout` limits each call, in seconds on `clock`; a script keeps running after it.
-    `observation_limit` is the maximum length of an answer in characters.
+    `observation_limit` is the maximum length of a result in characters.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Toolbox:
 
     # Any: arguments written by a model.
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
-        """Make a call; `arguments` is a JSON object, as text or parsed.
+        """Execute the tool call `name`; `arguments` is a JSON object, as text or parsed.
 
         A mistake of the model is returned as a result with `error` set. Raises infrastructure errors.
         """
@@ -120,9 +120,9 @@ def format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:
     elif result.returncode:
         notes.append(f"exit status {result.returncode}")
     if result.ended:
-        notes.append("the shell has ended: the next command has a new one")
+        notes.append("the shell has ended: the next command starts a new one")
     if result.restarted:
-        notes.append("the shell had ended before: this was a new one")
+        notes.append("the previous shell had ended: this command ran in a new one")
     if not notes:
         return ToolResult(result.output or "(no output)")
     note = f"[{'; '.join(notes)}]"
@@ -162,6 +162,6 @@ def _check(tool: str, key: str, value: Any, properties: Mapping[str, Any]) -> No
         raise ToolError(f"{key} of {tool} is not {called}")
     integers = value if kind is list else [value] if kind is int else []
     if not all(type(item) is int and abs(item) < _LARGE for item in integers):
-        raise ToolError(f"{key} of {tool} holds what is no line number")
+        raise ToolError(f"{key} of {tool} contains something other than line numbers")
     if "enum" in schema and value not in (*schema["enum"], "undo"):
         raise ToolError(f"{key}={value[:80]!r} is not one of {', '.join(schema['enum'])}")

@@ -1,4 +1,4 @@
-"""Observations: valid Unicode text, shortened in the middle."""
+"""Shortens texts for a model, by leaving out the middle, and makes them valid Unicode."""
 
 from sandboxkit import ConfigurationError, ProcessResult
 
@@ -6,7 +6,7 @@ _MARK = "\n[... {} characters left out ...]\n"
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """Return `text`; if it is too long, its beginning and end around a note of what is missing.
+    """Return `text`. If it is too long, replace its middle by a note on how many characters are missing.
 
     The result has at most `limit` characters, unless the note alone is longer. Invalid Unicode,
     such as half of a surrogate pair, becomes "?". Raises ConfigurationError unless limit > 0.
@@ -22,10 +22,10 @@ def truncate_middle(text: str, limit: int) -> str:
 
 
 def stderr_of(result: ProcessResult, limit: int) -> str:
-    """Return a command's standard error, with a note if output beyond `limit` bytes was dropped."""
+    """Return a command's standard error, with a note if more than `limit` bytes were written."""
     if not result.truncated:
         return result.stderr
-    return f"{result.stderr}\n[of more than {limit} bytes the middle was dropped]"
+    return f"{result.stderr}\n[the middle of more than {limit} bytes was dropped]"
 
 
 def _valid(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Code shared by all trainers: grading of completions, timing of rollouts, and the files that record them."""
+"""Code shared by all trainers: grading of completions, timing of rollouts, and records of rollouts."""

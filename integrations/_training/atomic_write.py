@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Replaces files atomically."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ __all__ = ["atomic_write"]
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path; the file written there replaces `path` when the context ends.
 
-    If the context raises or writes nothing, `path` is unchanged. The temporary file is removed.
+    If the `with` block raises or writes nothing, `path` is unchanged. The temporary file is removed.
     """
     new = path.with_name(f".{path.name}")
     try:

@@ -1,4 +1,4 @@
-"""Timing of rollouts: each second of a rollout, and of a step, is attributed to one part."""
+"""Measures how much time rollouts, and training steps, spend in each part: sampling, grading, ..."""
 
 import math
 import threading
@@ -16,7 +16,7 @@ sandbox. `grading`: the grader, including its own sandboxes."""
 
 
 def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """Return {`name`_p50, `name`_p99}; NaN if `seconds` is empty."""
+    """Return the median and the 99th percentile as {`name`_p50, `name`_p99}; NaN if `seconds` is empty."""
     ordered = sorted(seconds)
     return {
         f"{name}_p{percent}": ordered[len(ordered) * percent // 100] if ordered else math.nan
@@ -25,7 +25,7 @@ def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 class StageTimes:
-    """Counts the rollouts in each part, and the time spent there. Thread-safe."""
+    """Counts the rollouts that are in each part, and divides elapsed time among the parts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,17 +34,18 @@ class StageTimes:
         self._since = time.monotonic()
 
     def spent(self) -> dict[Part, float]:
-        """Return the seconds per part in which some rollout was in progress, since the clock was made.
+        """Return the elapsed seconds by part, since this object was created.
 
-        A moment in which any rollout samples counts as sampling. Any other moment is divided in
-        proportion to the number of rollouts in each part; `queue` is what more sandboxes could save.
+        Time in which any rollout is in `sampling` counts as sampling. Other time is divided in
+        proportion to the number of rollouts in each part; time without rollouts is not counted. More
+        sandboxes could save the time of `queue`.
         """
         with self._lock:
             self._advance()
             return dict(self._spent)
 
     def move(self, before: Part | None, after: Part | None) -> None:
-        """Move one rollout to another part; None means before its start or after its end."""
+        """Move one rollout from part `before` to part `after`; None means outside of the rollout."""
         with self._lock:
             self._advance()
             if before is not None:
@@ -63,7 +64,7 @@ class StageTimes:
 
 
 class Timer:
-    """Adds one rollout's time to `seconds`, by part, until its context ends."""
+    """Context manager that adds one rollout's time to `seconds`, by part."""
 
     def __init__(self, clock: StageTimes, seconds: MutableMapping[Part, float]) -> None:
         self._clock, self._seconds = clock, seconds

@@ -1,4 +1,4 @@
-"""Grading of completions: the code of each is extracted and graded in a session of its own."""
+"""Grades completions: extracts the code of each and grades it, in a session that this module opens."""
 
 import asyncio
 import dataclasses
@@ -29,12 +29,12 @@ from sandboxkit.provider import Provider
 __all__ = ["CompletionGrader", "GradedSample"]
 
 _LOG = logging.getLogger(__name__)
-_BEGUN = 2
+_PER_SANDBOX = 2
 """Number of completions graded at a time, per sandbox of the pool."""
 
 
 class _Opened:
-    """The session of one process and its locks; a forked child opens its own."""
+    """The session of one process, with its lock and semaphore; a forked child opens its own session."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -45,11 +45,11 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class GradedSample:
-    """A completion's verdict, and how it came about."""
+    """A completion's verdict, and whether and how long it was graded."""
 
     verdict: Verdict
     graded: bool = True
-    """False for a completion that was refused without grading."""
+    """False for a completion that was refused without grading: it has no code, or a banned name."""
     seconds: Mapping[Part, float] = field(default_factory=dict)
     remembered: bool = False
     """Whether verdict and times were copied from an equal completion."""
@@ -61,7 +61,7 @@ class GradedSample:
 
     @property
     def needed_sandbox(self) -> bool:
-        """Whether the sample counts in the failure rate: it was graded, or failed in the infrastructure."""
+        """Whether the sample counts in the failure rate, since it was graded or its grading failed."""
         return self.graded or self.failed
 
 
@@ -69,16 +69,16 @@ class CompletionGrader:
     """Grades completions concurrently, in a session that each process opens at its first call.
 
     A completion without code, or with a name of its task's `banned_patterns`, gets the reward 0.
-    Equal completions of equal tasks in one call are graded once. If that fails in the
-    infrastructure, the failure counts for one of them and the next one is graded again.
+    Equal completions of equal tasks in one call are graded once and share the result. An infrastructure
+    failure counts only for the completion that was graded; the next equal one is then graded again.
 
     A sample fails after `deadline` seconds in which no sandbox of the session started or ended, so
     slow completions delay others but do not fail them. `deadline` is also an upper limit for the
     grader's `limits.deadline`.
 
-    The first call of a process starts a sandbox, logs the longest time of its batch, and checks
-    those of its tasks that have a reference solution, as `check_tasks` says. The object can be
-    pickled if its grader and `extract` can. `name` appears in errors.
+    The first call of a process starts a sandbox, logs an upper bound for the time of its batch, and
+    checks its tasks that have a reference solution; `check_tasks` is "warn", "raise" or "off". The
+    object can be pickled if its grader and `extract` can. `name` appears in errors.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CompletionGrader:
     def grade(
         self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
     ) -> Operation[list[GradedSample]]:
-        """Return the graded completions, in the order of `texts`; each has its own task.
+        """Grade the completions `texts`, each for its task; return the results in the same order.
 
         Raises the provider's error if the first call of a process cannot start a sandbox, and
         ConfigurationError for a task that the grader refuses.
@@ -125,7 +125,7 @@ class CompletionGrader:
         return Operation(self._grade_all(texts, tasks))
 
     def close(self) -> None:
-        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
+        """Close the session; the next call opens a new one. Also happens at the interpreter's exit."""
         opened, self._opened = self._opened, _Opened()
         if opened.session is not None and opened.pid == os.getpid():
             opened.session.close().result()
@@ -160,7 +160,8 @@ class CompletionGrader:
         """Grade `count` equal completions: once for all, unless the infrastructure fails.
 
         A failure counts for one of them only, and the next one is graded again. Equal completions
-        may be most of a group; masking all of them would distort the group's baseline.
+        may be most of a group; masking all of them would distort the group's baseline. `room` limits
+        the completions that are graded at a time.
         """
         samples = [await self._grade(session, room, text, task)]
         while samples[-1].failed and len(samples) < count:
@@ -202,9 +203,9 @@ class CompletionGrader:
         async with opened.lock:
             if opened.session is None:
                 opened.session = await self._open(tasks)
-                # Limit concurrency to the pool: otherwise the cases of all completions would
+                # Limit concurrency by the pool's size: otherwise the cases of all completions would
                 # interleave, and all completions would finish only at the end.
-                opened.room = asyncio.Semaphore(_BEGUN * opened.session.pool or sys.maxsize)
+                opened.room = asyncio.Semaphore(_PER_SANDBOX * opened.session.pool or sys.maxsize)
             return opened.session, opened.room
 
     async def _open(self, tasks: Sequence[Mapping[str, Any]]) -> Session:
@@ -214,7 +215,7 @@ class CompletionGrader:
             limits = getattr(self._grader, "limits", None)
             if isinstance(limits, Limits) and session.pool:
                 _LOG.info(
-                    "a batch of %d completions that all sleep takes %.0f s at most",
+                    "a batch of %d completions takes %.0f s at most, even if all of them sleep",
                     len(tasks),
                     limits.longest_batch(len(tasks), session.pool),
                 )

@@ -1,4 +1,4 @@
-"""Curves for a step's log: what its rewards were made of, and pass@k."""
+"""Values for a step's log: means over the cases of its rewards, and pass@k."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ __all__ = ["part_curves", "pass_at_k"]
 
 
 def part_curves(verdicts: Iterable[Verdict]) -> dict[str, float]:
-    """Return means over the verdicts that have parts and blame the policy; empty if there are none.
+    """Return means over the verdicts that have parts and are no infrastructure failures; {} without any.
 
-    `parts/score` is the share of a verdict's points by weight, `parts/OUTCOME` the share of its cases
-    with that outcome, and `parts/processor_seconds` the processor time (s) of one case, where measured.
+    `parts/score` is a verdict's score, weighted over its cases; `parts/OUTCOME` the share of its cases
+    with that outcome; and `parts/processor_seconds` the CPU time of one case in seconds, if measured.
     """
     graded = [each.parts for each in verdicts if each.parts and each.attributable_to == "policy"]
     if not graded:

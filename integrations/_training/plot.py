@@ -1,4 +1,4 @@
-"""Plots of a run's reward: as text for a terminal, and as reward.svg in its folder."""
+"""Plots a run's reward, as text for a terminal and as reward.svg in the run's folder."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
-    """Read a file of JSON lines, up to the first incomplete line; empty if there is no file."""
+    """Read a file of JSON lines up to the first invalid line; return [] if there is no file."""
     if not path.exists():
         return []
     found = []
@@ -30,7 +30,7 @@ def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
 
 
 def draw(run: Path) -> str:
-    """Write `run`/reward.svg and return the curve as text; "" if no step is recorded yet.
+    """Write reward.svg to the folder `run` and return the plot as text; "" if no step is recorded yet.
 
     Raises ConfigurationError if the folder has no metrics.jsonl or cannot be written to.
     """

@@ -1,4 +1,4 @@
-"""The rollouts of a run on disk: one atomically written file of gzipped JSON lines per step."""
+"""Stores a run's rollouts on disk, in one file of gzipped JSON lines per step, written atomically."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ _NAME = re.compile(r"step-(\d+)\.jsonl\.gz")
 _LEVEL = 4
 """Compression level, 1 to 9; low because training waits for the write."""
 
-Row = Mapping[str, Any]  # Any: JSON; rollout_record.py says what is in it
+Row = Mapping[str, Any]  # Any: JSON; see rollout_record.py
 
 
 def write(run: Path, step: int, rows: Iterable[Row]) -> None:
@@ -28,16 +28,16 @@ def write(run: Path, step: int, rows: Iterable[Row]) -> None:
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as new:
         with gzip.open(new, "wt", compresslevel=_LEVEL, encoding="utf-8") as file:
-            for count, row in enumerate(rows, 1):  # noqa: B007 - for after the loop
+            for count, row in enumerate(rows, 1):  # noqa: B007 - used after the loop
                 file.write(json.dumps(row) + "\n")
         if not count:
             new.unlink()
 
 
 def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON
-    """Yield a step's rollouts, none if there is no file.
+    """Yield a step's rollouts; nothing if there is no file.
 
-    For a damaged file, log a warning and yield the rollouts before the damage.
+    If the file is damaged, log a warning and yield only the rollouts before the damage.
     """
     path = _path(run, step)
     try:
@@ -51,7 +51,7 @@ def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON
 
 
 def steps(run: Path) -> list[int]:
-    """Return the steps that have a file, in order."""
+    """Return the numbers of the steps that have a file, in order."""
     folder = run / _FOLDER
     names = [_NAME.fullmatch(each.name) for each in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(name[1]) for name in names if name)

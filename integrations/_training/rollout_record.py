@@ -19,7 +19,7 @@ _MOST = 500
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn: the policy's text up to a tool call, or the answers of all tools to it."""
+    """One turn: the policy's text up to its tool calls, or the results of those calls."""
 
     role: str
     """`assistant` or `tool`."""
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool."""
+    """One tool call. `written` is its JSON as the policy wrote it, `answer` the tool's result."""
 
     turn: int
     """Index of the turn that made the call, from 0."""
@@ -43,7 +43,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """One rollout. A field is None if the trainer does not report it."""
+    """One rollout. `member` is its index in its group, `version` that of the policy's weights.
+
+    A field is None if the trainer does not report it.
+    """
 
     group: int
     member: int
@@ -65,7 +68,7 @@ class RolloutRecord:
     calls: Sequence[Call] = field(default=())
 
     def json(self) -> dict[str, Any]:  # Any: JSON
-        """Return the record as JSON. `cut` names the texts that were shortened in the middle."""
+        """Return the record as JSON. Its key `cut` lists the fields that were shortened."""
         texts, verdict = _Texts(), self.verdict
         turns = iter(self.turns)
         made: dict[str, Any] = {"group": self.group, "member": self.member, "row": self.row}

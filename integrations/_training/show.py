@@ -1,4 +1,4 @@
-"""Text views of a run: its steps, the rollouts of a step or an outcome, or one whole rollout.
+"""Text views of a run: its steps, a list of its rollouts, or one whole rollout.
 
 Uses only the standard library, so that it runs without the training packages.
 """
@@ -30,7 +30,7 @@ def safe(text: str) -> str:
 
 
 def steps(run: Path) -> Iterator[str]:
-    """Yield lines: each step with its reward and outcomes, then the outcomes of all steps.
+    """Yield the lines of a table of steps, with rewards and outcomes, and of the totals.
 
     Raises ConfigurationError for a folder without a run.
     """
@@ -66,10 +66,10 @@ def steps(run: Path) -> Iterator[str]:
 
 
 def rollouts(run: Path, step: int | None, outcome: str | None, which: str | None) -> Iterator[str]:
-    """Yield lines: a list of the rollouts of a step and outcome, or one whole rollout.
+    """Yield the lines of a list of rollouts or, with `which`, of one whole rollout.
 
-    `which` is "best" or "worst" by reward (the latest of equal ones), or GROUP.MEMBER. Raises
-    ConfigurationError if there is no such step or rollout.
+    `step` and `outcome` select rollouts; None selects all. `which` is "best" or "worst" by reward (the
+    latest of equal ones), or GROUP.MEMBER. Raises ConfigurationError if there is no such step or rollout.
     """
     kept = records.steps(run)
     if step is not None and step not in kept:
@@ -91,7 +91,7 @@ def rollouts(run: Path, step: int | None, outcome: str | None, which: str | None
 
 
 def _steps(run: Path) -> dict[int, Row]:
-    """Return each step's row of metrics.jsonl; for an unfinished step, a summary of its rollouts."""
+    """Return {step: row of metrics.jsonl}; for an unfinished step, the row is made from its rollouts."""
     if not (run / "metrics.jsonl").exists():
         raise ConfigurationError(f"{str(run)!r} has no metrics.jsonl: give a run's folder")
     rows = plot.rows(run / "metrics.jsonl")
@@ -170,21 +170,21 @@ def _whole(row: Row) -> Iterator[str]:
     notes = [
         f"reward {reward}: {row['outcome']}, {whose[row['attributable_to']]}, {row['trust']}",
         *(["the grader raised"] if row["grader_raised"] else []),
-        *(["the verdict is that of an equal one"] if row["remembered"] else []),
+        *(["the verdict is copied from an equal rollout"] if row["remembered"] else []),
     ]
     yield from _folded("; ".join(notes))
     if row["detail"]:
         yield from _folded(safe(row["detail"]))
     known = [f"{whose} {count}" for whose, count in row["tokens"].items() if count is not None]
-    cut = "; cut off for its length" if row["truncated"] else ""
+    cut = "; cut off at the length limit" if row["truncated"] else ""
     yield f"tokens: {', '.join(known) or 'not known'}{cut}"
     spent = [f"{part} {seconds:.2f}" for part, seconds in row["seconds"].items()]
     yield f"seconds: {', '.join(spent)}"
     for name, outcome, score, weight, seconds in row["parts"]:
-        used = "" if seconds is None else f", {seconds:.2f} s of processor time"
+        used = "" if seconds is None else f", {seconds:.2f} s of CPU time"
         yield from _folded(f"case {safe(name)}: {outcome}, {score * weight:g} of {weight:g}{used}")
     if row["cut"]:
-        yield from _folded(f"longer than what was kept: {', '.join(row['cut'])}")
+        yield from _folded(f"shortened in this record: {', '.join(row['cut'])}")
     yield from _part("prompt", row["prompt"])
     if row["prefix"]:
         yield from _part("prefix", row["prefix"])

@@ -1,4 +1,4 @@
-"""Tasks as trainers and clients send them: a mapping, or its JSON."""
+"""Reads a grader's task from a mapping or its JSON, as trainers and clients send it."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ __all__ = ["task_of"]
 
 
 def task_of(truth: Any) -> dict[str, Any]:
-    """Return the grader's task: `truth` is a mapping, or the JSON text of one.
+    """Return the grader's task in `truth`, a mapping or the JSON text of one.
 
-    Arrays and scalars of numpy become lists and numbers, at any depth. Raises ConfigurationError
-    for anything else.
+    NumPy arrays and scalars become lists and numbers, at any depth. Raises ConfigurationError if
+    `truth` is neither.
     """
     value = _plain(truth)
     if isinstance(value, str):
