@@ -16,10 +16,10 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class SandboxkitConfig(OptionFields):
-    """Options of a sample's sandbox; each field but `provider` is one of `ConfigOptions`.
+    """Options of a sample's sandbox. The fields are `provider` and those of `ConfigOptions`.
 
     Use it as `SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(provider="docker"))`, or write the
-    fields to a YAML file and name that: `("sandboxkit", "sandbox.yaml")`. Missing fields have
+    fields to a YAML file and give its name: `("sandboxkit", "sandbox.yaml")`. Missing fields have
     sandboxkit's defaults; unknown fields are refused.
     """
 
@@ -34,7 +34,7 @@ class SandboxkitConfig(OptionFields):
 
 
 def read(config: BaseModel | str | None) -> SandboxkitConfig:
-    """Read the value of a task or of `--sandbox sandboxkit:...`: a provider, a YAML file, or options.
+    """Return the options for Inspect's sandbox config: a provider's name, a YAML file's name, or options.
 
     Raises ConfigurationError for any other value, and for a missing or invalid file.
     """
@@ -50,7 +50,7 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
     if not config.endswith(_SUFFIXES):
         # Inspect treats every string as a file name and prepends the task's folder.
         return SandboxkitConfig(provider=Path(config).name)
-    remedy = "it holds the fields of SandboxkitConfig, such as 'provider: docker'"
+    remedy = "it must contain fields of SandboxkitConfig, such as 'provider: docker'"
     try:
         return SandboxkitConfig.model_validate(yaml.safe_load(Path(config).read_text()) or {})
     except OSError as error:

@@ -49,7 +49,7 @@ _MAX_ARGV = 1024 * 1024
 
 @sandboxenv(name="sandboxkit")
 class SandboxkitSandboxEnvironment(SandboxEnvironment):
-    """One sandbox per sample, stopped when the sample ends.
+    """The sandbox of one Inspect sample, stopped when the sample ends.
 
     Infrastructure errors are raised as sandboxkit's own, so Inspect fails the sample (and retries it
     if configured) instead of showing them to the model as the output of its command.
@@ -151,7 +151,7 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
     @override
     async def write_file(self, file: str, contents: str | bytes) -> None:
         path = self._path(file)
-        # sandboxkit replaces files atomically, which the file's permissions would not prevent.
+        # sandboxkit replaces the file atomically, even if its permissions forbid writing.
         await self._probe(_MAY_WRITE, path)
         await self._file_call(path, lambda: self._sandbox.write_file(path, contents))
 
@@ -170,7 +170,7 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
     @override
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
         if user is not None:
-            raise NotImplementedError("connection not implemented for a user of one's choice")
+            raise NotImplementedError(f"connections as the user {user!r} are not supported")
         provider, sandbox_id = self._sandbox.provider_name, self._sandbox.id
         command = f"sandboxkit shell --provider {provider} {sandbox_id}"
         return SandboxConnection(type="sandboxkit", command=command, container=sandbox_id)
@@ -183,7 +183,7 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
         return posixpath.normpath(posixpath.join(self._workdir, file))
 
     async def _short(self, cmd: list[str]) -> list[str]:
-        """Return the command; if it is too long to send, write it to a file and return a command that runs it."""
+        """Return `cmd` or, if it is too long to send, a command that runs it from a file."""
         if sum(len(part.encode()) + 1 for part in cmd) <= _MAX_ARGV:
             return cmd
         path = f"/tmp/command-{secrets.token_hex(8)}"
@@ -192,7 +192,7 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
         return ["/bin/sh", path]
 
     async def _file_call(self, path: str, call: Callable[[], Operation[T]]) -> T:
-        """Make a file call; a failure raises the error that `open` would."""
+        """Make a file call on `path`. Raises the same errors as `open`, and OutputLimitExceededError."""
         try:
             return await call()
         except SandboxFileNotFoundError:
@@ -204,7 +204,10 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
             raise
 
     async def _probe(self, script: str, path: str) -> int:
-        """Run `script` as the sandbox's user to find out why a file call fails; raise the matching error."""
+        """Run `script` as the sandbox's user to find out whether `path` can be read or written.
+
+        Returns its exit status. Raises IsADirectoryError or PermissionError.
+        """
         argv = ["/bin/sh", "-c", script, "sh", path]
         result = await self._sandbox.exec(argv, timeout=_PROBE_SECONDS)
         if result.returncode == _IS_DIRECTORY:
