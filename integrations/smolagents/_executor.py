@@ -1,4 +1,4 @@
-"""The executor for smolagents' CodeAgent."""
+"""The executor that runs the code of a smolagents CodeAgent in a sandbox."""
 
 import inspect
 from collections.abc import Coroutine
@@ -29,7 +29,7 @@ exec(compile(source, name, "exec"), vars(module))
 module.display = display
 """
 _OUTPUT_LIMIT = 2 * _in_sandbox.MOST_FINAL + (1 << 16)
-"""A kernel truncates displayed values at half of its output limit."""
+"""In bytes. A kernel truncates displayed values at half of its output limit."""
 _GRACE_SECONDS = 5.0
 _SETUP_SECONDS = 60.0
 _INSTALL_SECONDS = 600.0
@@ -44,8 +44,9 @@ class SandboxLost(BaseException):
     """The sandbox failed during a step; `__cause__` is sandboxkit's error.
 
     The cause is an infrastructure failure, except a SandboxTerminatedError with `by_command` or
-    `out_of_memory`. This is not an Exception, because a CodeAgent shows every Exception of a step to
-    the model as its own mistake. As a context manager the executor raises the cause instead.
+    `out_of_memory`. This is a BaseException, because a CodeAgent shows every Exception of a step to the
+    model as the model's mistake. If it leaves a `with SandboxkitExecutor(...)` block, the cause is
+    raised instead.
     """
 
 
@@ -58,7 +59,7 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
 
     A step that exceeds `timeout` seconds is interrupted, and variables are kept. If it cannot be
     interrupted, or ends the process itself, the variables are lost. The model sees these events and
-    every error of its code, but no infrastructure failure: see SandboxLost. Tools are sent as source
+    every error of its code. An infrastructure failure raises SandboxLost. Tools are sent as source
     and run in the sandbox. `cleanup()`, which the agent's own cleanup calls, deletes the sandbox.
     """
 
@@ -84,11 +85,11 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox of the steps, for transferring files."""
+        """The sandbox in which the code runs, for example to transfer files."""
         return self._sandbox
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Set variables of the code. Raises SerializationError, which names the variable at fault."""
+        """Set variables for the code. Raises SerializationError, which names a variable that is no data."""
         for name, value in variables.items():
             try:
                 self._variables[name] = SafeSerializer.dumps({name: value})
@@ -114,7 +115,10 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         self._wait(self._define(sorted(needed - {*_NOT_INSTALLED})))
 
     def __call__(self, code_action: str) -> CodeOutput:
-        """Run one step. Raises InterpreterError and ExecutionTimeoutError, shown to the model; SandboxLost."""
+        """Run one step. Raises SandboxLost.
+
+        Also raises InterpreterError and ExecutionTimeoutError, which the agent shows to the model.
+        """
         try:
             return self._wait(self._step(code_action))
         except SandboxError as error:
@@ -148,7 +152,7 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         try:
             return operation.result()
         except BaseException:
-            operation.cancel()  # Ctrl-C: the step is interrupted, and its variables are kept
+            operation.cancel()  # after Ctrl-C: interrupts the step and keeps the variables
             raise
 
     async def _step(self, code: str) -> CodeOutput:
@@ -161,8 +165,8 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         self._refuse_ended(result)
         if result.outcome is CellOutcome.TIMED_OUT:
             raise ExecutionTimeoutError(
-                f"The code ran longer than {self._timeout:g} seconds and was interrupted. What it "
-                "had assigned by then is kept."
+                f"The code ran longer than {self._timeout:g} seconds and was interrupted. Variables "
+                "that it had assigned by then are kept."
             )
         if result.error is not None and result.error.name == _in_sandbox.FinalAnswer.__name__:
             return CodeOutput(_decoded(result), printed, True)
@@ -216,7 +220,7 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
             self._drop()
         if result.error is not None:
             raise ConfigurationError(
-                f"the sandbox was not set up: {result.error.traceback or result.error.message}"
+                f"setting up the sandbox failed: {result.error.traceback or result.error.message}"
             )
         return result
 
@@ -236,8 +240,8 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
         self._drop()
         if result.outcome is CellOutcome.TIMED_OUT:
             raise InterpreterError(
-                f"The code ran longer than {self._timeout:g} seconds and did not stop when it was "
-                f"told to, so its Python process was ended. {_GONE}"
+                f"The code ran longer than {self._timeout:g} seconds and did not stop when "
+                f"interrupted, so its Python process was killed. {_GONE}"
             )
         why = result.error.message.partition(";")[0] if result.error else "the kernel has ended"
         raise InterpreterError(f"{why}. {_GONE}")
@@ -249,7 +253,7 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
 
 
 def _call(function: str, *arguments: object) -> str:
-    """Return a cell that calls a function of `_in_sandbox`, whatever names the agent's code defines."""
+    """Return a cell that calls a function of `_in_sandbox`, even if the agent's code redefines its name."""
     return f"__import__({_MODULE!r}).{function}(*{arguments!r})"
 
 
@@ -266,4 +270,4 @@ def _decoded(result: CellResult) -> Any:  # Any: whatever value the code had
     try:
         return SafeSerializer.from_json_safe(_encoded(result)[-1])
     except Exception as error:  # noqa: BLE001 - a forged value is the code's own fault
-        raise InterpreterError(f"The value of the code is not one of plain data: {error}") from None
+        raise InterpreterError(f"The value of the code is not plain data: {error}") from None

@@ -1,4 +1,4 @@
-"""The module that an agent's kernel imports: it encodes values for smolagents and defines tools.
+"""The module that runs in an agent's kernel: it encodes values for smolagents and defines tools.
 
 Runs on Python 3.8 and later with the standard library alone.
 """
@@ -21,7 +21,7 @@ display: Callable[[Any], None] = print
 
 
 class FinalAnswer(BaseException):
-    """Ends the step that has given its final answer."""
+    """Raised by the tool `final_answer`, after it displayed the answer, to end the step."""
 
 
 def encode(value: Any) -> Any:
@@ -32,7 +32,7 @@ def encode(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, str):
-        return str.__str__(value)  # what an enum of texts has, rather than its name
+        return str.__str__(value)  # the value of a StrEnum member, and not its name
     if isinstance(value, dict):
         if "__type__" not in value and all(type(key) is str for key in value):
             return {key: encode(each) for key, each in value.items()}
@@ -50,8 +50,8 @@ def encode(value: Any) -> Any:
     found = _of_a_module(value)
     if found is None:
         raise TypeError(
-            f"a {type(value).__name__} cannot leave the sandbox: make it a text, a number, or a list "
-            "or dict of these"
+            f"a {type(value).__name__} cannot be sent out of the sandbox: convert it to a text, a "
+            "number, or a list or dict of these"
         )
     return found
 
@@ -89,7 +89,7 @@ def _of_a_module(value: Any) -> Any:
 
 
 class Encoded:
-    """A value whose MIME representation is smolagents' format."""
+    """A value that `display` sends in smolagents' format. Raises ValueError above `most` bytes of JSON."""
 
     def __init__(self, value: Any, most: int) -> None:
         self.value = encode(value)
@@ -102,23 +102,23 @@ class Encoded:
 
 
 def show_last() -> None:
-    """Show the value of the last cell, unless it cannot be encoded or is too large."""
+    """Display the encoded value of the last cell; do nothing if it cannot be encoded or is too large."""
     try:
         value = Encoded(vars(sys.modules["__main__"])["_"], MOST_VALUE)
-    except Exception:  # noqa: BLE001 - of the value's own methods; then its text will do
+    except Exception:  # noqa: BLE001 - the value's methods may raise anything; its text is used then
         return
     display(value)
 
 
 def receive(decoder: str, values: str) -> None:
-    """Set variables, decoded with smolagents' own code."""
+    """Set variables to `values`, decoded with smolagents' own source in `decoder`."""
     names: dict[str, Any] = {}
     exec(decoder, names)
     vars(sys.modules["__main__"]).update(names["_deserialize"](values))
 
 
 def show_lacking(modules: list[str]) -> None:
-    """Show the modules that cannot be imported here."""
+    """Display those of `modules` that cannot be imported here."""
     lacking = [name for name in modules if importlib.util.find_spec(name) is None]
     display(Encoded(lacking, MOST_VALUE))
 
