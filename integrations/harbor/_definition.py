@@ -1,4 +1,4 @@
-"""Image and working directory of the sandbox that a Harbor folder defines."""
+"""Finds the image and the working directory that a Harbor task's environment folder defines."""
 
 from pathlib import Path
 
@@ -6,16 +6,17 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.swe.folder import dockerfile
 
 OWN = "default"
-"""Value of `image` that selects the provider's default image, whatever the folder says."""
+"""Value of `image` that selects the provider's default image instead of the folder's."""
 
 
 def image_and_workdir(
     folder: Path, docker_image: str | None, override: str | None
 ) -> tuple[str | None, str | None]:
-    """Return image and working directory of a folder; None for what the provider decides.
+    """Return the image and the working directory of a folder; None means the provider's default.
 
-    The folder has a Dockerfile, or `docker_image` names a prebuilt image. Nothing is built: raises
-    ConfigurationError for a folder that needs a build and names no image, and for Docker Compose.
+    `override` is the user's image, `docker_image` the prebuilt image that task.toml names; without
+    both the folder's Dockerfile names the image. Nothing is built: raises ConfigurationError if a build
+    would be needed or no image is named, and for Docker Compose.
     """
     composed = sorted(folder.glob("docker-compose.y*ml"))
     if composed:
@@ -34,13 +35,13 @@ def image_and_workdir(
     if base is None:
         raise ConfigurationError(
             f"{folder} names no image: give docker_image under [environment] in task.toml, a "
-            f"Dockerfile, or image={OWN!r} for the provider's own"
+            f"Dockerfile, or image={OWN!r} for the provider's default"
         )
     return base, workdir
 
 
 def loose_files(folder: Path, docker_image: str | None) -> Path | None:
-    """Return the folder if its files belong in the working directory of a prebuilt image, else None."""
+    """Return the folder if its files must be copied to a prebuilt image's working directory, else None."""
     if docker_image is None or (folder / "Dockerfile").exists() or not folder.is_dir():
         return None
     return folder if any(folder.iterdir()) else None

@@ -1,4 +1,4 @@
-"""The network of a Harbor task's phases, as a sandbox of ours has it."""
+"""Converts Harbor's network settings of a task's phases to a sandbox's `network`."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ PUBLIC, NONE, ALLOWLIST = "public", "no-network", "allowlist"
 
 
 def network_of(mode: object, hosts: Sequence[str] | None = None) -> Network | Egress:
-    """Return the network of a `network_mode` and its `allowed_hosts`.
+    """Return the sandbox's network for Harbor's `network_mode` and `allowed_hosts`.
 
     Raises ConfigurationError for an unknown mode, for hosts without the mode "allowlist", and for a host
-    that is no name, such as an IP address.
+    that is not a name, such as an IP address.
     """
     if mode != ALLOWLIST and hosts:
         raise ConfigurationError(
@@ -28,9 +28,9 @@ def network_of(mode: object, hosts: Sequence[str] | None = None) -> Network | Eg
 
 
 def changeable(network: Network | Egress) -> Network | Egress:
-    """Return the network of a phase whose sandbox has other phases with another one.
+    """Return an equivalent network that can be changed later, for a sandbox whose phases differ.
 
-    A sandbox with a network of its own could not be cut off later. In place of "internet" it reaches every
-    public name on ports 80 and 443, by HTTP and TLS.
+    "internet" cannot be taken away from a running sandbox. It is replaced by an `Egress` that allows
+    every public name on ports 80 and 443, by HTTP and TLS.
     """
     return Egress(allow=["*"]) if network == "internet" else network

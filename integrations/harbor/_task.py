@@ -25,22 +25,22 @@ _REFUSED = {
     "agent": ("user",),
     "verifier": ("user", "environment", "collect"),
 }
-"""Settings without equivalent in our episodes; ignoring them would change the task."""
+"""Settings that `integrations.swe` does not support; ignoring them would change the task."""
 
 
 def load_task(folder: Path, *, image: str | None = None, in_place: bool = False) -> Task:
     """Read a Harbor task. Raises ConfigurationError, which names what is missing or unsupported.
 
     The agent works in the image of task.toml's `docker_image`, or of a Dockerfile that adds at most a
-    WORKDIR. `image` overrides it; "default" is the provider's own. Afterwards the working directory
+    WORKDIR. `image` overrides it; "default" is the provider's default. Afterwards the working directory
     is copied to a pristine sandbox, where `tests/test.sh` runs; in the verifier mode "separate" the
     task's artifacts are copied instead. With `in_place` the tests run in the agent's sandbox, as in
     Harbor's mode "shared"; the network then changes to the verifier's before they start.
 
-    The reward is Harbor's: reward.json (its "reward", or its only number), else reward.txt, whatever
-    the exit status of test.sh. Without a reward in [0, 1] the infrastructure failed, unless the tests
-    do write one without the submission: then the submission is to blame; with a network only if it
-    happens twice.
+    As in Harbor, the reward is in reward.json (its "reward", or its only number), else in reward.txt,
+    and the exit status of test.sh does not matter. Without a reward in [0, 1] the infrastructure failed.
+    But if the tests write a reward without the submission, the submission is to blame (with a network,
+    only if its reward is missing twice).
     """
     settings = read_settings(folder / "task.toml")
     instruction, tests = folder / "instruction.md", folder / "tests"
@@ -91,8 +91,8 @@ def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, 
         for key in keys:
             if table.get(key) not in (None, 0, []):
                 raise ConfigurationError(
-                    f"{folder / 'task.toml'}: {key} of [{name or 'the task'}] has no equivalent in an "
-                    "episode of ours; run the task in Harbor, with SandboxkitEnvironment"
+                    f"{folder / 'task.toml'}: {key} of [{name or 'the task'}] is not supported here; "
+                    "run the task in Harbor, with SandboxkitEnvironment"
                 )
     system = tables["environment"].get("os", "linux")
     if system != "linux":
@@ -102,7 +102,10 @@ def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, 
 def _network(
     folder: Path, table: dict[str, Any], base: Network | Egress | None
 ) -> Network | Egress:
-    """Return the network of a table; `base` is that of the environment, None for the environment itself."""
+    """Return the network that a table of task.toml defines.
+
+    `base` is the environment's network, which the other tables inherit; None for [environment] itself.
+    """
     mode, hosts = table.get("network_mode"), table.get("allowed_hosts")
     if mode is None and base is not None and hosts is None:
         return base
@@ -128,7 +131,7 @@ def _artefacts(settings: dict[str, Any], verifier: dict[str, Any], workdir: str)
 
 def _unreserved(path: str) -> str:
     if posixpath.normpath(path).lstrip("/").split("/")[0] in _RESERVED:
-        raise ValueError(f"{path!r} is where the tests or their logs will be")
+        raise ValueError(f"{path!r} collides with a folder of the tests or their logs")
     return path
 
 
@@ -144,7 +147,10 @@ def _memory_mb(environment: dict[str, Any]) -> int | None:
 
 
 def _variables(table: dict[str, Any]) -> dict[str, str]:
-    """Expand `${NAME}` and `${NAME:-default}` from this process's environment. Raises ValueError if unset."""
+    """Expand values `${NAME}` and `${NAME:-default}` from this process's environment.
+
+    Raises ValueError for a variable that is not set and has no default.
+    """
     found = dict[str, str]()
     for name, value in table.items():
         template = _VARIABLE.fullmatch(value)
@@ -153,6 +159,6 @@ def _variables(table: dict[str, Any]) -> dict[str, str]:
             continue
         given = os.environ.get(template[1], template[2])
         if given is None:
-            raise ValueError(f"{name}={value!r}: there is no {template[1]} here")
+            raise ValueError(f"{name}={value!r}: the environment variable {template[1]} is not set")
         found[name] = given
     return found

@@ -41,23 +41,23 @@ class SandboxkitEnvironment(BaseEnvironment):
     """A trial's sandbox, for `harbor run -e` or a config's `environment.import_path`.
 
     Besides Harbor's own settings it accepts these options of a Session, as `kwargs` or `--ek`:
-    `provider`, `image` (overrides the task's; "default" is the provider's own), `workdir`, `user`,
+    `provider`, `image` (overrides the task's; "default" is the provider's default), `workdir`, `user`,
     `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. The folder's Dockerfile is not
     built: see `load_task`.
 
-    The network is as Harbor's phases say: an "allowlist" is an `Egress`. If a phase is restricted, the
-    sandbox never has a network of its own, and a "public" phase reaches every public name on ports 80 and
-    443, by HTTP and TLS.
+    The network follows Harbor's phases; an "allowlist" becomes an `Egress`. If any phase is restricted,
+    a "public" phase is an `Egress` too: it reaches every public name on ports 80 and 443, by HTTP and
+    TLS.
 
     A command that times out has the status 124 and its output so far; one that cannot be started has
     127. Other errors are raised as sandboxkit's; Harbor records them as the trial's exception,
     without a reward. If the sandbox has only one user, Harbor's root commands run as that user, and
-    any other user is refused. `storage_mb` is not enforced.
+    commands of other users are refused. `storage_mb` is not enforced.
     """
 
     def __init__(
         self,
-        *args: Any,  # Harbor's own, which it passes by name
+        *args: Any,  # Harbor's own
         provider: str | None = None,
         image: str | None = None,
         workdir: str | None = None,
@@ -137,7 +137,7 @@ class SandboxkitEnvironment(BaseEnvironment):
             self._starts_in = await self._sandbox.workdir()
             made = await self.ensure_dirs(self._mount_targets(writable_only=True))
             if made is not None and made.return_code:
-                raise SandboxStartError(f"the log folders cannot be made: {made.stderr}")
+                raise SandboxStartError(f"the log folders cannot be created: {made.stderr}")
             await self._upload_environment_dir_after_start()
         except BaseException:
             self._session.close()  # not awaited: this task may be cancelled; the close continues
@@ -145,7 +145,7 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     async def stop(self, delete: bool) -> None:
-        """Delete the sandbox, whatever `delete` says: it does not outlive its trial.
+        """Delete the sandbox, even if `delete` is False: it does not outlive its trial.
 
         If that fails or is cancelled, the next call retries.
         """
