@@ -1,4 +1,4 @@
-"""The MCP server's tools; each is a call in its sandbox with an answer of limited size."""
+"""The MCP server's tools: exec, read_file, write_file and list_files, with results of limited size."""
 
 import posixpath
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ from sandboxkit.integrations.mcp._workplace import ServedSandbox
 _SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
 _EXEC = (
     "Run a shell command in the sandbox and return its output and exit status. Each command runs in "
-    "a shell of its own: files last and what it leaves in the background goes on, directories and "
-    "variables do not last."
+    "a new shell: files and background processes are kept, the working directory and variables are "
+    "not."
 )
 _TIMEOUT = 120.0
 _KEPT = 1024 * 1024
 """Maximum bytes of a stream that are kept."""
 _SHOWN = 30_000
-"""Maximum characters of a stream or of a file in an answer."""
+"""Maximum characters of a stream or of a file in a result."""
 _MAX_READ = 16 * 1024 * 1024
 _MAX_IMAGE = 1024 * 1024
 _MAX_ENTRIES = 1000
@@ -43,7 +43,7 @@ Path = Annotated[str, Field(description="absolute, or relative to the working di
 
 
 class RunResultFields(TypedDict):
-    """How a command ended, for programs; the text has the same for a model."""
+    """The structured result of `exec`, for programs; its text has the same content for a model."""
 
     returncode: int
     stdout: str
@@ -59,8 +59,8 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
     """Make a server with the tools exec, read_file, write_file and list_files.
 
     The tools share one sandbox with the session's options. The first call starts it, and closing the
-    session deletes it. If it ends, the next call gets a new one, and its answer says so. `lifespan` is
-    a context manager around the calls of a client.
+    session deletes it. If it ends, the next call gets a new sandbox, and its result begins with a note
+    about that. `lifespan` is a context manager around the connection of a client.
     """
     place = ServedSandbox(session)
     server: MCPServer[None] = MCPServer(
@@ -78,12 +78,12 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
 
     @server.tool(description=_EXEC)
     async def exec(
-        command: Annotated[str, Field(description="a script for bash, or sh where there is none")],
-        timeout: Annotated[  # noqa: ASYNC109 - what clients are told it is
-            float, Field(gt=0, description="seconds until it is killed")
+        command: Annotated[str, Field(description="a script for bash, or for sh without bash")],
+        timeout: Annotated[  # noqa: ASYNC109 - the parameter's name for clients
+            float, Field(gt=0, description="seconds after which the command is killed")
         ] = _TIMEOUT,
-        cwd: Annotated[str | None, Field(description="where it starts")] = None,
-        stdin: Annotated[str | None, Field(description="what it reads; else nothing")] = None,
+        cwd: Annotated[str | None, Field(description="directory to run it in")] = None,
+        stdin: Annotated[str | None, Field(description="standard input; empty by default")] = None,
     ) -> Annotated[CallToolResult, RunResultFields]:
         starts_in = None if cwd is None else await absolute(cwd)
 
@@ -116,34 +116,36 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def read_file(
         path: Path,
-        first_line: Annotated[int, Field(ge=1, description="where to begin")] = 1,
-        lines: Annotated[int, Field(ge=1, description="how many at most")] = 2000,
+        first_line: Annotated[int, Field(ge=1, description="number of the first line, from 1")] = 1,
+        lines: Annotated[int, Field(ge=1, description="maximum number of lines")] = 2000,
     ) -> list[str | Image]:
-        """Read a text file of the sandbox, or look at a PNG, JPEG, GIF or WebP image."""
+        """Read a text file in the sandbox, or view a PNG, JPEG, GIF or WebP image."""
         where = await absolute(path)
         data = await place.call(lambda sandbox: sandbox.read_file(where, max_bytes=_MAX_READ))
         if form := _image(data):
             if len(data) > _MAX_IMAGE:
-                raise ToolError(f"{where} is an image of {len(data)} bytes; shown are {_MAX_IMAGE}")
+                raise ToolError(
+                    f"{where} is an image of {len(data)} bytes; the limit is {_MAX_IMAGE}"
+                )
             return [*filter(None, [place.news()]), Image(data=data, format=form)]
         try:
             text = data.decode()
         except UnicodeDecodeError:
             raise ToolError(
-                f"{where} is not text in UTF-8 but {len(data)} bytes; look at it with exec"
+                f"{where} is not UTF-8 text but {len(data)} bytes of binary data; inspect it with exec"
             ) from None
         return [place.news() + _page(text, first_line, lines)]
 
     @server.tool(structured_output=False)
     async def write_file(path: Path, content: str) -> str:
-        """Write a text file in the sandbox, replacing what was there and making its folders."""
+        """Write or replace a text file in the sandbox, and create its folders."""
         where, data = await absolute(path), content.encode(errors="replace")
         await place.call(lambda sandbox: sandbox.write_file(where, data))
         return f"{place.news()}wrote {len(data)} bytes to {where}"
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def list_files(path: Path = ".") -> str:
-        """List a folder of the sandbox, each entry with its size in bytes."""
+        """List a folder in the sandbox, each entry with its size in bytes."""
         where = await absolute(path)
         found = await place.call(lambda sandbox: sandbox.list_dir(where))
         return place.news() + _listing(where, found)
@@ -157,8 +159,8 @@ def _instructions(provider: str, sandbox: Sandbox) -> str:
     ends = "" if spec.lifetime is None else f" It ends {spec.lifetime:g} s after its first use."
     network = "with" if spec.network == "internet" else "without"
     return (
-        f"A sandbox of its own for this client ({provider}), {network} access to the internet. "
-        f"Commands start in {workdir}. Files last from call to call until the client disconnects; "
+        f"A sandbox for this client alone ({provider}), {network} access to the internet. "
+        f"Commands start in {workdir}. Files are kept until the client disconnects; "
         f"then everything is deleted.{ends}"
     )
 
@@ -166,7 +168,7 @@ def _instructions(provider: str, sandbox: Sandbox) -> str:
 def _format_result(ran: RunResultFields, result: ProcessResult, timeout: float) -> str:
     parts = [ran["stdout"], f"[stderr]\n{ran['stderr']}" if ran["stderr"] else ""]
     if result.truncated:
-        parts.append(f"[of a stream of more than {_KEPT} bytes the middle was dropped]")
+        parts.append(f"[the middle of a stream of more than {_KEPT} bytes was dropped]")
     if ran["timed_out"]:
         parts.append(f"[killed: it ran past its timeout of {timeout:g} s]")
     elif result.ending is Ending.OUT_OF_MEMORY:

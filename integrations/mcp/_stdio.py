@@ -1,4 +1,4 @@
-"""The MCP server on stdin and stdout, which ends with its client or by a signal."""
+"""Runs the MCP server on stdin and stdout, until its client disconnects or a signal arrives."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ _FAILED = 125
 
 
 def serve(session: Session) -> int:
-    """Serve one client, close the session, and return an exit code. This is the whole program.
+    """Serve one client, close the session, and return an exit code. Call it as the process's only work.
 
-    The server ends when its stdin is closed, as also happens when the client dies. SIGTERM, SIGINT and
-    SIGHUP end it with 128 + the signal's number. The code is 125 if the sandbox could not be deleted;
-    the sandbox then ends with this process or at the end of its lifetime.
+    The server ends when its stdin is closed, also by the client's death. SIGTERM, SIGINT and SIGHUP end
+    it with 128 + the signal's number. The code is 125 if the sandbox could not be deleted; the sandbox
+    then ends with this process or at the end of its lifetime. May end the process without returning.
     """
     return anyio.run(_Service(session).run)
 
@@ -54,7 +54,7 @@ class _Service:
 
     @asynccontextmanager
     async def _lifespan(self, server: MCPServer[None]) -> AsyncIterator[None]:
-        """The context of the client's calls. Its end closes the session."""
+        """Close the session when the client's connection ends."""
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ NEW = (
 class ServedSandbox:
     """One sandbox of a session, started by the first call and replaced by a new one after its end.
 
-    The next answer reports the replacement, so a sandbox is never replaced silently.
+    The next result contains a note, so a sandbox is never replaced silently.
     """
 
     def __init__(self, session: Session) -> None:
@@ -38,30 +38,30 @@ class ServedSandbox:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox of the next call."""
+        """The sandbox in which the next call runs."""
         return self._sandbox
 
     async def call(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
-        """Do `work` in the sandbox. Raises every error of sandboxkit as a ToolError, for the model to read."""
+        """Run `work` in the sandbox. Raises errors of sandboxkit as ToolError, whose text the model sees."""
         sandbox = self._sandbox
         try:
             return await work(sandbox)
         except (SandboxTerminatedError, SandboxNotFoundError) as error:
             self._replace(sandbox)
             raise ToolError(
-                f"the sandbox ended: {error}. Its files and processes are gone, and what this call "
-                "did of its work is lost. The next call gets a new, empty sandbox."
+                f"the sandbox ended: {error}. Its files and processes are gone, including any results "
+                "of this call. The next call gets a new, empty sandbox."
             ) from error
         except (CommandStartError, ConfigurationError, SandboxFileError) as error:
             raise ToolError(str(error)) from error
         except OutcomeUnknownError as error:
-            raise ToolError(f"whether the command ran is not known: {error}") from error
+            raise ToolError(f"it is unknown whether the command ran: {error}") from error
         except SandboxError as error:
             again = " The same call may work later." if error.retryable else ""
             raise ToolError(f"the sandbox's backend failed: {error}.{again}") from error
 
     def news(self) -> str:
-        """Return the prefix of the next answer: once after a replacement a note about it, else ""."""
+        """Return the prefix of the next result: a note after a replacement, once; otherwise ""."""
         replaced, self._replaced = self._replaced, False
         return NEW if replaced else ""
 
