@@ -21,14 +21,14 @@ Choice = dict[str, Any]
 
 
 class PolicyError(Exception):
-    """The endpoint gave no usable reply. The rollout is masked, not scored."""
+    """Raised if the endpoint returns no usable reply. The rollout is then masked and not scored."""
 
 
 class Policy(Protocol):
-    """Something that continues a conversation."""
+    """A source of the assistant's messages, such as a model's endpoint."""
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Return the next choice. Raises PolicyError."""
+        """Return the assistant's next message as a choice. Raises PolicyError if there is none."""
         ...
 
 
@@ -50,7 +50,7 @@ class EndpointPolicy:
             raise ConfigurationError(f"base_url={self.base_url!r} is not an http address")
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Request the next choice. Raises PolicyError after the retries."""
+        """Request the next choice. Raises PolicyError when the retries are used up."""
 
         def again(error: Exception, failures: int) -> bool:
             final = isinstance(error, urllib.error.HTTPError) and error.code in range(400, 429)
@@ -87,6 +87,6 @@ class ScriptedPolicy:
     reply: Callable[[Sequence[Message]], str]
 
     async def complete(self, messages: Sequence[Message]) -> Choice:
-        """Call the function, and return its reply as a choice of a chat completion of the OpenAI API."""
+        """Return the function's reply in the form of an OpenAI chat completion's `choices[0]`."""
         message = {"role": "assistant", "content": self.reply(messages)}
         return {"index": 0, "finish_reason": "stop", "message": message, "logprobs": None}

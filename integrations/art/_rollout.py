@@ -28,16 +28,17 @@ _SOLUTION = "/workspace/solution.py"
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Makes rollouts. The reward is the grader's score of the last solution on all tests."""
+    """Runs MBPP rollouts. The reward is the grader's score of the last solution on all tests."""
 
     grader: Grader = field(default_factory=HostCompare)
     attempts: int = 3
+    """Maximum number of solutions per rollout."""
     shown_tests: int = 1
     """Number of tests that are in the prompt and run in the sandbox; the others are hidden."""
     timeout: float = 10.0
     """Time limit in seconds for each run of a solution in its sandbox."""
     observation_limit: int = 2000
-    """Maximum characters of output for the model; a longer one is shortened in the middle."""
+    """Maximum characters of output for the model. The middle of a longer output is left out."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.shown_tests < 0 or self.observation_limit < 100:
@@ -47,7 +48,10 @@ class Rollouts:
 
     # Any: a task is a row of MBPP with text, test_list and perhaps test_setup_code.
     async def run(self, session: Session, policy: Policy, task: Mapping[str, Any]) -> Trajectory:
-        """Make one rollout; a failure of a sandbox or of the endpoint masks it."""
+        """Run one rollout. A failure of a sandbox or of the endpoint gives it the reward None.
+
+        Raises ConfigurationError.
+        """
         tests = list(task["test_list"])[: self.shown_tests]
         setup = str(task.get("test_setup_code", ""))
         prompt = "\n".join([str(task["text"]), "", "It must pass tests such as:", *tests])
@@ -74,7 +78,10 @@ class Rollouts:
     async def run_all(
         self, session: Session, policy: Policy, tasks: Sequence[Mapping[str, Any]], group: int = 1
     ) -> list[list[Trajectory]]:
-        """Make `group` concurrent rollouts of each task; the session's max_concurrency limits sandboxes."""
+        """Run `group` rollouts of each task, all concurrently; return one list of trajectories per task.
+
+        The session's `max_concurrency` limits the number of sandboxes.
+        """
         async with asyncio.TaskGroup() as running:
             groups = [
                 [running.create_task(self.run(session, policy, task)) for _ in range(group)]
@@ -90,7 +97,10 @@ class Rollouts:
         setup: str,
         tests: Sequence[str],
     ) -> tuple[str | None, int]:
-        """Run attempts until the shown tests pass or none is left; return the last code and their number."""
+        """Run attempts until the shown tests pass or `attempts` is reached.
+
+        Returns the code of the last reply and the number of attempts.
+        """
         code = None
         for attempt in range(1, self.attempts + 1):
             choice = await policy.complete([_message(turn) for turn in turns])
@@ -132,6 +142,6 @@ class Rollouts:
 
 
 def _message(turn: Mapping[str, Any]) -> Message:
-    """Return a turn as a message for the endpoint; of a choice, its role and content."""
+    """Return the role and content of a turn, which is a message or a choice."""
     message = turn.get("message", turn)
     return {"role": message["role"], "content": message["content"]}

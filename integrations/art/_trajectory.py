@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """The messages and the reward of a rollout; the model's own turns are choices."""
+    """The messages and the reward of a rollout. The model's turns are stored as choices."""
 
     messages_and_choices: list[dict[str, Any]]
     """JSON of the OpenAI API (Any): a choice has "finish_reason", a message has "role"."""
@@ -17,7 +17,7 @@ class Trajectory:
     detail: str = ""
 
     def art(self) -> dict[str, Any]:
-        """Return the keywords of `art.Trajectory`. Raises ValueError if the trajectory is masked."""
+        """Return the keyword arguments for `art.Trajectory`. Raises ValueError if the reward is None."""
         if self.reward is None:
             raise ValueError(f"a masked trajectory has no reward: {self.detail}")
         return {
