@@ -11,20 +11,20 @@ from sandboxkit.integrations.verifiers._runtime import SandboxkitRuntime, infras
 
 
 class SandboxkitEnvConfig(vf.SingleAgentEnvConfig):
-    """`SingleAgentEnvConfig`, and where the sandboxes are: `--env.provider docker`."""
+    """`SingleAgentEnvConfig` with the options of the sandboxes, such as `--env.provider docker`."""
 
-    # Never provisioned. Of verifiers' runtime kinds, Docker is the one that needs no tunnel.
+    # Never provisioned. Docker is the only one of verifiers' runtime kinds that needs no tunnel.
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.DockerConfig())
     provider: str | None = None
     """The backend's name. None: SANDBOXKIT_PROVIDER, else the machine's default."""
     image: str | None = None
     """The image for tasks that name none."""
     lifetime: float = 4 * 3600.0
-    """Seconds after which a sandbox ends itself, whatever becomes of its episode."""
+    """Seconds after which a sandbox ends, even if its episode is still running."""
 
 
 class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
-    """One agent, one sandbox for each episode; `trace.info["sandbox"]` says which it was."""
+    """Runs one agent per episode, in its own sandbox; `trace.info["sandbox"]` identifies the sandbox."""
 
     _session: Session | None = None
 
@@ -63,7 +63,7 @@ async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRunt
             await box.stop()
 
 
-# Any: the keywords of `Session.sandbox`, which checks them.
+# Any: keyword arguments of `Session.sandbox`, which checks them.
 def _options(data: vf.TaskData) -> dict[str, Any]:
     wants = data.resources
     options: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Connections from a sandbox to chosen ports of the host.
+"""Connections from a sandbox to selected ports of the host.
 
-The sandbox cannot choose a port: it has a fixed set of ports of its own, and `HostPorts.url` leads each to
-a port of the host.
+The sandbox cannot select a host port: it has a fixed set of ports, and `HostPorts.url` assigns a port
+of the host to each.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class HostPorts:
-    """The host's ports that one sandbox can reach. Call `start` before `url`, and `close` at the end."""
+    """Forwards ports of one sandbox to ports of the host. Call `start` before `url`, `close` at the end."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -28,7 +28,7 @@ class HostPorts:
         self._ports: list[int] = []
 
     async def start(self) -> None:
-        """Listen in the sandbox. If its backend cannot do that, `url` raises with the reason."""
+        """Listen on ports in the sandbox. If its backend does not support that, `url` raises an error."""
         try:
             for number in range(_PORTS):
                 handler = functools.partial(self._carry, number)
@@ -37,15 +37,16 @@ class HostPorts:
             self._failed = str(error)
 
     def url(self, url: str) -> str:
-        """Map a loopback URL of the host to one for use in the sandbox; return other URLs unchanged.
+        """Return the URL by which the sandbox reaches a loopback URL of the host.
 
-        Raises vf.SandboxError if the sandbox cannot reach the host, or has no port left.
+        Returns other URLs unchanged. Raises vf.SandboxError if the backend does not support ports, or if
+        no port is left.
         """
         parts = urlsplit(url)
         if not _is_loopback(parts.hostname or ""):
             return url
         if not self._inside:
-            raise vf.SandboxError(f"the sandbox has no way to {url}: {self._failed}")
+            raise vf.SandboxError(f"the sandbox cannot reach {url}: {self._failed}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         if port not in self._ports:
             if len(self._ports) == _PORTS:
@@ -55,14 +56,14 @@ class HostPorts:
         return urlunsplit(parts._replace(netloc=f"127.0.0.1:{inside.port}"))
 
     async def close(self) -> None:
-        """Close the ports and every connection."""
+        """Close the ports and all connections."""
         for each in self._inside:
             await each.close()
 
     async def _carry(self, number: int, connection: PortConnection) -> None:
-        """Carry a connection to the host's port; a connection that breaks ends its other half."""
+        """Forward a connection to the host's port; if one side breaks, close the other."""
         if number >= len(self._ports):
-            return  # no URL was asked for yet
+            return  # the port has no URL yet
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[number])
         except OSError:

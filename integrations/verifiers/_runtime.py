@@ -19,7 +19,7 @@ _BACKGROUND = 'log=$1; shift; exec >"$log" 2>&1 </dev/null; "$@" &'
 
 @contextmanager
 def infrastructure() -> Iterator[None]:
-    """Re-raise sandboxkit's errors as verifiers' SandboxError, which does not count as an outcome."""
+    """Re-raise sandboxkit's errors as verifiers' SandboxError, which is not scored as an outcome."""
     try:
         yield
     except SandboxError as error:
@@ -27,12 +27,12 @@ def infrastructure() -> Iterator[None]:
 
 
 class SandboxkitRuntime(Runtime):
-    """A sandbox as the runtime of runs: `agent.run(task, runtime=box)`.
+    """A sandbox as a verifiers runtime: `agent.run(task, runtime=box)`.
 
-    The owner calls `start` and `stop`, as `boxed` does. Programs in the sandbox reach the model through
-    ports of the sandbox that lead to the host, which needs no network. To verifiers it is a
-    Docker runtime on every backend: local, with either full network access or only what the framework
-    needs. The trace's `runtime` stays empty, since "docker" could be wrong there.
+    The caller calls `start` and `stop`, as `boxed` does. Programs in the sandbox reach the model through
+    forwarded ports, which need no network. verifiers treats it as a local Docker runtime on every
+    backend, with either full network access or only the connections that the framework needs. The
+    trace's `runtime` stays empty, since "docker" could be wrong.
     """
 
     is_local = True
@@ -60,7 +60,7 @@ class SandboxkitRuntime(Runtime):
         return self._sandbox.provider_name
 
     async def start(self) -> None:
-        """Start the sandbox and its ports that lead to the host."""
+        """Start the sandbox, and forward its ports to the host."""
         await self._sandbox.start()
         self._workdir = await self._sandbox.workdir()
         self.config = self.config.model_copy(update={"workdir": self._workdir})
@@ -72,7 +72,7 @@ class SandboxkitRuntime(Runtime):
         await self._sandbox.stop()
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
-        """Run a command; one that does not start has the status 127, as in a shell."""
+        """Run a command. If it cannot be started, the status is 127, as in a shell."""
         with infrastructure():
             try:
                 result = await self._sandbox.exec(
