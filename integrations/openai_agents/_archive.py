@@ -1,4 +1,4 @@
-"""Archives of a workspace as one tar stream, packed and unpacked by tar in the sandbox."""
+"""Packs and unpacks a workspace as one tar stream, with tar in the sandbox."""
 
 import asyncio
 import io
@@ -57,10 +57,9 @@ async def pack(sandbox: Sandbox, root: Path, skip: Iterable[Path], limit: int) -
 
 
 async def unpack(sandbox: Sandbox, root: Path, data: io.IOBase) -> None:
-    """Put the files of a tar stream into the folder `root`. Raises WorkspaceArchiveWriteError.
+    """Unpack a tar stream into the folder `root`. Raises WorkspaceArchiveWriteError.
 
-    The archive is unpacked inside the sandbox, so a malicious one can do no more than a command there,
-    and nothing on the host.
+    tar runs inside the sandbox, so a malicious archive can do no more than a command there.
     """
     argv = ["sh", "-c", _UNPACK, "sh", root.as_posix()]
     process: Process | None = None
@@ -87,7 +86,7 @@ async def _send(process: Process, data: io.IOBase, root: Path) -> None:
             await process.stdin.write(bytes(chunk))
         await process.stdin.close()
     except BrokenPipeError:
-        pass  # tar has ended; its status and stderr say why
+        pass  # tar has ended; the caller reports its status and stderr
 
 
 def _escaped(path: Path) -> str:

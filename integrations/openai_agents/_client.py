@@ -1,4 +1,4 @@
-"""The sandbox client of a run, which creates, resumes and deletes sessions."""
+"""The Agents SDK's sandbox client, which creates, resumes and deletes sandbox sessions."""
 
 import uuid
 from weakref import WeakValueDictionary
@@ -38,7 +38,7 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
             await Runner.run(agent, "...", run_config=RunConfig(sandbox=sandbox))
 
     The SDK deletes each sandbox at the end of its run. If the workspace cannot be persisted then, the
-    sandbox is its only copy and stays until `delete()` or until the Session is closed.
+    sandbox has its only copy and is kept until `delete()` or until the Session is closed.
     `max_archive_bytes` limits the size of a persisted workspace.
     """
 
@@ -67,10 +67,10 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
         manifest: Manifest | None = None,
         options: SandboxkitClientOptions | None = None,
     ) -> SandboxSession:
-        """Start a sandbox. Raises the SDK's WorkspaceStartError or ConfigurationError.
+        """Start a sandbox and return its session. Raises the SDK's WorkspaceStartError or ConfigurationError.
 
-        Commands start in the manifest's root; without a manifest in the workdir of the
-        options or of the Session.
+        Commands start in the manifest's root or, without a manifest, in the workdir of the options or
+        of the Session.
         """
         options = options or SandboxkitClientOptions()
         if manifest is not None:
@@ -89,9 +89,9 @@ class SandboxkitClient(BaseSandboxClient[SandboxkitClientOptions | None]):
 
     @override
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """Reconnect to the state's sandbox, or make another like it if it has ended.
+        """Reconnect to the state's sandbox or, if it has ended, start a new one with the same options.
 
-        The start of the returned session restores the snapshot in a new sandbox. Raises TypeError for
+        In a new sandbox the returned session restores the snapshot when it starts. Raises TypeError for
         a state of another client, and the SDK's WorkspaceStartError.
         """
         if not isinstance(state, SandboxkitSessionState):

@@ -1,4 +1,4 @@
-"""Translation of sandboxkit's errors to the SDK's; `cause` is always the original error."""
+"""Converts sandboxkit's errors to the Agents SDK's; `cause` is always the original error."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from sandboxkit import SandboxError, SandboxFileNotFoundError, SandboxTerminated
 
 
 def transport(command: Sequence[str | Path], error: SandboxError) -> ExecTransportError:
-    """Return the error for a command with an unknown outcome, as opposed to an exit status or timeout."""
+    """Return the error for a command that failed in the infrastructure, so its outcome is unknown."""
     return ExecTransportError(
         command=command,
         context=_context(error),
@@ -45,7 +45,7 @@ def started(root: str, error: SandboxError) -> SdkError:
 
 
 def stopped(root: str, error: SandboxError) -> WorkspaceStopError:
-    """Return the error for a sandbox that could not be deleted; closing the Session retries."""
+    """Return the error for a sandbox that could not be deleted. Closing the Session tries again."""
     return WorkspaceStopError(
         path=Path(root), context=_context(error), cause=error, retryable=error.retryable
     )

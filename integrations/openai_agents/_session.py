@@ -51,21 +51,21 @@ def check_manifest(manifest: Manifest) -> None:
     """Raise the SDK's ConfigurationError for features of a manifest that are not supported."""
     if mounts := [str(path) for _, path in manifest.mount_targets()]:
         raise _errors.refused(
-            f"the manifest mounts {', '.join(mounts)}: sandboxes of sandboxkit have no mounts; "
+            f"the manifest mounts {', '.join(mounts)}: sandboxkit does not support a manifest's mounts; "
             "put the files into the manifest or the image",
             "materialize",
         )
     for grant in manifest.extra_path_grants:
         if grant.host_path is not None:
             raise _errors.refused(
-                f"extra_path_grants: {grant.path} is a folder of this machine, which no sandbox of "
-                "sandboxkit sees; copy it with LocalDir",
+                f"extra_path_grants: {grant.path} is a folder of this machine, which sandboxes of "
+                "sandboxkit cannot access; copy it with LocalDir",
                 "materialize",
             )
 
 
 class SandboxkitSession(BaseSandboxSession):
-    """A sandbox of sandboxkit behind the SDK's session interface, made by `SandboxkitClient`.
+    """A sandbox of sandboxkit with the SDK's session interface, created by `SandboxkitClient`.
 
     A command's exit is a result; its timeout raises ExecTimeoutError. An infrastructure failure
     raises ExecTransportError or the workspace error of the call, with sandboxkit's error as its
@@ -81,7 +81,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox itself, for calls that the SDK does not have."""
+        """The sandboxkit sandbox, for calls that the SDK does not offer."""
         return self._sandbox
 
     @override
@@ -122,7 +122,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def running(self) -> bool:
-        """Whether the sandbox is running. Raises WorkspaceStartError if that is unknown."""
+        """Whether the sandbox is running. Raises WorkspaceStartError if its status cannot be read."""
         try:
             return (await self._sandbox.status()).state is SandboxState.RUNNING
         except (SandboxNotFoundError, SandboxTerminatedError):
@@ -153,7 +153,7 @@ class SandboxkitSession(BaseSandboxSession):
     ) -> ExecResult:
         """Run a command to its end; see `BaseSandboxSession.exec`. `user` needs no sudo.
 
-        Output beyond 10 MiB per stream is dropped in the middle; a last line of stderr says so.
+        The middle of a stream of more than 10 MiB is dropped, and a last line of stderr reports it.
         """
         return await self._run(
             self._prepare_exec_command(*command, shell=shell, user=None), timeout, user
@@ -199,7 +199,10 @@ class SandboxkitSession(BaseSandboxSession):
         yield_time_s: float | None = None,
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
-        """Start a command that may keep running. `timeout` limits only the opening, and is not used here."""
+        """Start a command that may keep running; return its output after `yield_time_s` seconds.
+
+        `timeout`, which the SDK defines as a limit of the start, has no effect.
+        """
         argv = self._prepare_exec_command(*command, shell=shell, user=None)
         env = await self.state.manifest.environment.resolve()
         try:
@@ -275,7 +278,7 @@ class SandboxkitSession(BaseSandboxSession):
 
     @override
     async def write(self, path: Path, data: io.IOBase, *, user: str | User | None = None) -> None:
-        """Write a whole file and create its parents; with `user` that user owns the file."""
+        """Write a whole file and create its parent folders; with `user`, that user owns the file."""
         payload = data.read()
         if isinstance(payload, str):
             payload = payload.encode()
@@ -317,7 +320,7 @@ def _name(user: str | User | None) -> str | None:
 def _not_started(
     argv: Sequence[str], user: str | User | None, error: SandboxError | UnicodeEncodeError
 ) -> bytes:
-    """Return a shell-like message for a command that could not start. Raises all other errors."""
+    """Return the message of a command that could not be started; raise an SDK error for any other cause."""
     if isinstance(error, ConfigurationError) and user is not None:
         raise _errors.refused(str(error), "exec", error) from error
     its_own = isinstance(error, CommandStartError) and not error.retryable

@@ -1,4 +1,4 @@
-"""Options of a run's sandbox, and the stored state for reconnecting to it."""
+"""The options of a run's sandbox, and the stored state that is used to reconnect to it."""
 
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -25,7 +25,7 @@ class SandboxkitClientOptions(OptionFields, BaseSandboxClientOptions):
 
 
 class SandboxkitSessionState(SandboxSessionState):
-    """The data for reconnecting to a session's sandbox, or for making another like it."""
+    """The data for reconnecting to a session's sandbox, or for starting a new one with its options."""
 
     type: Literal["sandboxkit"] = "sandboxkit"  # pyright: ignore[reportIncompatibleVariableOverride]  # as the SDK's own
     provider: str

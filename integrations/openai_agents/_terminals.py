@@ -57,7 +57,7 @@ class _Terminal:
             self.dropped += excess
 
     async def take(self) -> None:
-        """Move the unread output to `taken` at the end of an update, which limits the size of an update."""
+        """Move the unread output to `taken`. The SDK calls this once per update, which limits its size."""
         if self.dropped:
             self.taken.append(b"[%d bytes dropped here]\n" % self.dropped)
         self.taken.append(bytes(self.unread))
@@ -65,17 +65,22 @@ class _Terminal:
         self.dropped = 0
 
     def outcome(self) -> tuple[int, bytes]:
-        """Return the exit status and text to append to the output. Raises ExecTransportError if unknown."""
+        """Return the exit status and a text to append to the output.
+
+        Raises ExecTransportError if the outcome of the command is unknown.
+        """
         if self.status is not None:
             return self.status, b""
         error = self.error
         if isinstance(error, CommandStartError) and not error.retryable:
             return NOT_STARTED, f"{error}\n".encode()
-        raise _errors.transport(self.process.argv, error or SandboxError("it was given up"))
+        raise _errors.transport(
+            self.process.argv, error or SandboxError("the command was abandoned")
+        )
 
 
 class RunningCommands:
-    """The running commands of one session, by the numbers that the agent sees."""
+    """The running commands of one session, by the session ids that the agent uses."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Terminal] = {}
@@ -83,7 +88,10 @@ class RunningCommands:
     async def open(
         self, process: Process, *, tty: bool, wait_ms: int, max_tokens: int | None
     ) -> PtyExecUpdate:
-        """Add a command; return its output after `wait_ms`, or at its end if that is sooner."""
+        """Add a command; return its output after `wait_ms` milliseconds, or at its end if that is sooner.
+
+        At the SDK's limit of commands another one is killed first.
+        """
         number = allocate_pty_process_id(set(self._open))
         terminal = _Terminal(process, tty=tty)
         oldest = self._oldest()
@@ -95,9 +103,9 @@ class RunningCommands:
     async def write(
         self, number: int, chars: str, *, wait_ms: int, max_tokens: int | None
     ) -> PtyExecUpdate:
-        """Type `chars` and return the new output. Raises PtySessionNotFoundError.
+        """Type `chars` into a command and return its output after `wait_ms` milliseconds or at its end.
 
-        Raises RuntimeError if the command has no terminal to type into.
+        Raises PtySessionNotFoundError, and RuntimeError if the command has no terminal to type into.
         """
         terminal = self._open.get(number)
         if terminal is None:
@@ -138,7 +146,7 @@ class RunningCommands:
         return PtyExecUpdate(None, output + message, status, tokens)
 
     def _oldest(self) -> _Terminal | None:
-        """Remove and return the command to end if the SDK's limit is reached; else None."""
+        """If the SDK's limit of commands is reached, remove and return the one to end; else None."""
         if len(self._open) < PTY_PROCESSES_MAX:
             return None
         known = [(number, each.used, each.ended.is_set()) for number, each in self._open.items()]
