@@ -1,4 +1,4 @@
-"""The sandbox backend of deepagents: commands and file transfers, on which deepagents builds the rest."""
+"""The sandbox backend for deepagents: runs commands and transfers files."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -34,9 +34,9 @@ class SandboxkitBackend(BaseSandbox):
 
     The agent's first call starts the sandbox; the caller's session deletes it. Commands run in bash,
     or in sh if there is no bash, with a limit of `timeout` seconds unless a call gives its own; 0
-    means no limit. At most 1 MiB of a command's output is kept, its beginning and end. The model
-    sees its own mistakes as answers. Infrastructure errors, including the end of the sandbox, are
-    raised from the agent's run.
+    means no limit. At most 1 MiB of a command's output is kept, its beginning and end. The model's own
+    mistakes are returned to it as results. Infrastructure errors, including the end of the sandbox,
+    are raised from the agent's run.
     """
 
     def __init__(self, sandbox: Sandbox, *, timeout: float = 120.0) -> None:
@@ -47,7 +47,7 @@ class SandboxkitBackend(BaseSandbox):
     @property
     @override
     def id(self) -> str:
-        """The sandbox's id, as `sandboxkit exec` takes it. Starts the sandbox if necessary."""
+        """The sandbox's id, for example for `sandboxkit exec`. Starts the sandbox if necessary."""
         return self._sandbox.start().result().id or ""
 
     @override
