@@ -1,1 +1,1 @@
-"""Rewards from our graders for verl, OpenRLHF, slime, SkyRL and NeMo Gym, one module for each."""
+"""Rewards from sandboxkit's graders for verl, OpenRLHF, slime, SkyRL and NeMo Gym, one module for each."""

@@ -1,4 +1,4 @@
-"""Scores samples for trainers, with a policy for infrastructure failures."""
+"""Scores samples for trainers, and applies the chosen policy to infrastructure failures."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from sandboxkit.integrations.rewards import Grader, Outcome, Verdict
 __all__ = ["OnInfra", "SampleScorer"]
 
 OnInfra = Literal["raise", "retry", "mask"]
-"""The policy for a sample that failed in the infrastructure; it never becomes a 0."""
+"""The policy for a sample that failed in the infrastructure. Its reward never becomes 0."""
 
 
 class SampleScorer:
@@ -23,11 +23,11 @@ class SampleScorer:
     `on_infra` is the policy. "raise" raises ProviderUnavailableError, which stops the training.
     "retry" grades the sample again, with growing pauses, for up to `retry_seconds`, and then raises.
     "mask" returns a verdict whose reward is None, and raises after `max_masked` failures without a
-    graded sample in between: then the backend is down. `no_mask` says why the trainer cannot mask;
-    unless it is None, "mask" raises ConfigurationError.
+    graded sample in between, since the backend is then down. `no_mask` is the reason why a trainer
+    cannot mask samples; with it, "mask" raises ConfigurationError.
 
-    A backend that cannot start the first sandbox raises with "mask" too. The other options are
-    those of `CompletionGrader`.
+    If the first sandbox cannot be started, "mask" raises, too. The other options are those of
+    `CompletionGrader`.
     """
 
     def __init__(
@@ -64,17 +64,16 @@ class SampleScorer:
 
     # Any: trainers pass ground truths of their users' data sets.
     def score(self, texts: Sequence[str], truths: Sequence[Any]) -> Operation[list[Verdict]]:
-        """Return the verdict of each text, in order; `truths` hold the tasks, see `task_of`.
+        """Grade the texts and return their verdicts in order; `truths` are their tasks, see `task_of`.
 
-        A verdict without a reward is only returned with the policy "mask". Raises
-        ProviderUnavailableError as the policy says, and ConfigurationError for a task that cannot
-        be read or graded.
+        Only the policy "mask" returns verdicts without a reward. Raises ProviderUnavailableError
+        according to the policy, and ConfigurationError for a task that cannot be read or graded.
         """
         tasks = [task_of(truth) for truth in truths]
         return Operation(self._score(texts, tasks))
 
     def close(self) -> None:
-        """Close the session, as the interpreter's exit also does. The next call opens a new one."""
+        """Close the session; the next call opens a new one. Also happens at the interpreter's exit."""
         self._completions.close()
 
     async def _score(

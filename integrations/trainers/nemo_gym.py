@@ -1,4 +1,4 @@
-"""A resources server of NeMo Gym, which grades the model's response in a sandbox."""
+"""A resources server for NeMo Gym that grades the model's response in a sandbox."""
 
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ class SandboxVerifyRequest(BaseVerifyRequest):
 
 
 class SandboxVerifyResponse(BaseVerifyResponse):
-    """The reward and its outcome; a masked response has the three marks that consumers read."""
+    """The reward and its outcome. If the sample is masked, additional fields mark it for the trainer."""
 
     model_config = ConfigDict(extra="allow")
     outcome: str
@@ -37,14 +37,15 @@ def resources_server(
 ) -> type[SimpleResourcesServer]:
     """Return the class of a server; `app.py` calls its `run_webserver()`.
 
-    The row's `verifier_metadata` is the grader's task: a mapping, or its JSON. An error of
-    "raise" and "retry" is the status 500 of `/verify`. With "mask" a failed sample's answer has
+    The row's `verifier_metadata` is the grader's task: a mapping, or its JSON. An infrastructure
+    error with "raise" or "retry" becomes the status 500 of `/verify`. With "mask" the response for a
+    failed sample has
 
     - `mask_sample` and `instance_config.mask_sample`; NeMo RL reads the latter and takes the sample
       out of the loss (`should_mask_flagged_samples`), but its reward of 0 stays in the mean of its
       group, so prefer "raise" or "retry" for training;
-    - `_ng_failure_class`, with which NeMo Gym keeps a collected rollout out of all metrics and
-      repeats it on resume.
+    - `_ng_failure_class`: NeMo Gym then leaves a collected rollout out of all metrics and repeats it
+      on resume.
     """
     shared = SampleScorer(grader, trainer="NeMo Gym", on_infra=on_infra, **options)
 

@@ -1,4 +1,4 @@
-"""The `reward_func` and the agent of OpenRLHF: grade each response in a sandbox."""
+"""A `reward_func` and an agent for OpenRLHF that grade each response in a sandbox."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from sandboxkit.integrations.trainers._scorer import OnInfra, SampleScorer
 __all__ = ["agent_executor", "reward_function"]
 
 _LOG = logging.getLogger("sandboxkit.openrlhf")
-_BAR = "[|\uff5c]"  # some tokenizers use the wide one
+_BAR = "[|\uff5c]"  # some tokenizers use the full-width bar
 _END = re.compile(rf"(?:<{_BAR}[^<>]{{1,40}}{_BAR}>|</s>|<eos>|<pad>|<end_of_turn>)\Z")
 _LONGEST = 44
 """Maximum length of a special token."""
@@ -29,8 +29,8 @@ def reward_function(
 
     A label is the grader's task: a mapping, or its JSON. With "mask" a failed sample's reward is
     NaN, and `--algo.dynamic_filtering_enable` is required: it drops the group of a NaN, and without
-    it the loss becomes NaN. OpenRLHF logs an error of the function only at the level INFO and goes
-    on without a reward, on which it stops; so the function logs each error first.
+    it the loss becomes NaN. OpenRLHF logs an error of the function only at the level INFO and later
+    stops because the reward is missing; so the function logs each error itself.
     """
     scorer = SampleScorer(grader, trainer="OpenRLHF", on_infra=on_infra, **options)
 
@@ -41,7 +41,7 @@ def reward_function(
             texts = [_response(*each) for each in zip(queries, prompts, strict=True)]
             verdicts = scorer.score(texts, labels).result()
         except Exception as error:
-            _LOG.error("no reward: %r", error)
+            _LOG.error("the reward function failed: %r", error)
             raise
         return _answer(verdicts)
 

@@ -1,4 +1,4 @@
-"""An environment of SkyRL's gym with one turn, which grades the response in a sandbox."""
+"""A one-turn environment for SkyRL's gym that grades the response in a sandbox."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def environment(
     scorer = SampleScorer(
         grader,
         trainer="SkyRL",
-        no_mask="the reward of a step is a number",
+        no_mask="the reward of a step must be a number",
         on_infra=on_infra,
         **options,
     )

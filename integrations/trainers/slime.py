@@ -1,4 +1,4 @@
-"""The `custom_rm` of slime: grades a sample, or a group of samples, in sandboxes."""
+"""A `custom_rm` for slime that grades a sample, or a group of samples, in sandboxes."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,8 +18,8 @@ def reward_function(
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return slime's `custom_rm(args, sample)`, for `--custom-rm-path MODULE.NAME`.
 
-    A sample's `label` is the grader's task: a mapping, or its JSON. "mask" needs `--group-rm`,
-    where the function sees a whole group: it sets `remove_sample` of a failed sample, which takes
+    A sample's `label` is the grader's task: a mapping, or its JSON. "mask" needs `--group-rm`, with
+    which slime passes whole groups: the function sets `remove_sample` of a failed sample, which takes
     it out of the loss, and gives it the mean reward of the others, which leaves the group's mean
     unchanged (with `--grpo-std-normalization` the deviation shrinks). Without `--group-rm` the
     first call raises ConfigurationError. ProviderUnavailableError is raised if a whole group failed.

@@ -1,4 +1,4 @@
-"""The `custom_reward_function` of verl: grades each response in a sandbox."""
+"""A `custom_reward_function` for verl that grades each response in a sandbox."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -26,12 +26,12 @@ def reward_function(
     scorer = SampleScorer(
         grader,
         trainer="verl",
-        no_mask="its reward is a number of each response",
+        no_mask="the reward of each response must be a number",
         on_infra=on_infra,
         **options,
     )
 
-    # A coroutine function: verl would run anything else in a thread, and cannot await its result.
+    # verl awaits a coroutine function; it would run a plain function in a thread.
     async def compute_score(
         data_source: str,
         solution_str: str,
