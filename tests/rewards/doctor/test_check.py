@@ -217,7 +217,7 @@ def test_before_training_a_few_tasks_with_references_are_checked_once() -> None:
     reports = beforehand([without, good, good, bad], "warn")
     assert {report.name: report.status for report in reports} == {"good": "fine", "bad": "refused"}
     line = line_about(reports)
-    assert "2 tasks: 1 fine, 1 refused; bad is refused: failed: add(1, 2) has another" in line
+    assert "2 tasks: 1 fine, 1 refused; bad is refused: failed: add(1, 2) does not have" in line
     with pytest.raises(ConfigurationError, match="bad is refused"):
         beforehand([good, bad], "raise")
 
