@@ -20,7 +20,7 @@ async def main() -> None:
         async for line in sandbox.exec(["sh", "-c", "echo one; echo two"]).stdout.lines():
             print("line:", line)
 
-        # Cancelling whatever awaits a command kills the command, here asyncio's own timeout.
+        # Cancelling the coroutine that awaits a command kills the command; here asyncio.timeout cancels it.
         process = sandbox.exec(["sleep", "60"])
         try:
             async with asyncio.timeout(0.5):

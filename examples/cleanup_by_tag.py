@@ -1,4 +1,4 @@
-"""Find the sandboxes of one run by tag, also detached ones, and remove them.
+"""Find all sandboxes of one run by tag, including detached ones, and remove them.
 
 `sandboxkit cleanup --tag run:ID` does the same from a terminal.
 """

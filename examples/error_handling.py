@@ -1,4 +1,4 @@
-"""Tell a program's own failure, which is data, from a failure of the infrastructure."""
+"""Distinguish a program's failure, which is a result, from an infrastructure failure, which raises."""
 
 from sandboxkit import (
     CommandFailedError,
@@ -17,7 +17,7 @@ with Session() as session:
     result = sandbox.exec(["python", "-c", "import sys; sys.exit('no luck')"]).result()
     print(f"returned {result.returncode}: {result.stderr.strip()}")
 
-    # With check=True it is an exception, which still carries the result.
+    # With check=True it raises an exception that contains the result.
     try:
         sandbox.exec(["sh", "-c", "echo half; exit 3"], check=True).result()
     except CommandFailedError as error:
@@ -29,7 +29,7 @@ with Session() as session:
     except CommandTimeoutError as error:
         print(f"timed out after printing {error.result.stdout.strip()!r}")
 
-    # A command that was not started has no status, and says why.
+    # A command that cannot be started raises an error with the reason; it has no exit status.
     try:
         sandbox.exec(["no-such-program"]).result()
     except CommandStartError as error:
@@ -40,7 +40,7 @@ with Session() as session:
     except SandboxFileNotFoundError as error:
         print("no file:", error.path)
 
-    # A mistake in the call is found before anything runs.
+    # A mistake in the call raises before anything runs.
     try:
         sandbox.exec("echo hello")
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Move files in and out: single files, whole folders, and what lies in the sandbox."""
+"""Copy single files and whole folders to and from a sandbox, and list the files there."""
 
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as folder, Session() as session:
     (project / "data").mkdir(parents=True)
     (project / "main.py").write_text("print(sum(map(int, open('data/numbers').read().split())))")
     (project / "data" / "numbers").write_text("1 2 3 4")
-    sandbox.upload(project, "/workspace/project").result()  # one stream, however many files
+    sandbox.upload(project, "/workspace/project").result()  # one stream for all files
 
     done = sandbox.exec(["python", "main.py"], cwd="/workspace/project", check=True).result()
     sandbox.write_file("/workspace/project/out/sum.txt", done.stdout, mode=0o600).result()

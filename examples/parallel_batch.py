@@ -1,4 +1,4 @@
-"""Run many programs at once, at most four sandboxes alive, and collect them in order."""
+"""Run many programs concurrently in at most four sandboxes, and collect the results in order."""
 
 from sandboxkit import Session, wait
 

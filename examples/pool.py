@@ -1,4 +1,4 @@
-"""Run many short Python programs in a few sandboxes, each made clean before the next program."""
+"""Run many short Python programs in a few sandboxes, which are reset after each program."""
 
 from sandboxkit import Interpreter, Session
 

@@ -1,4 +1,4 @@
-"""Use a sandbox from another process, by its id, while its owner keeps it alive."""
+"""Use a sandbox from another process, by its id, while its owner keeps it running."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from sandboxkit import Sandbox, Session
 
 
 def own() -> None:
-    """Start a sandbox, leave a note in it, and let another process find both."""
+    """Start a sandbox, write a note in it, and run another process that uses the sandbox."""
     with Session(tags="example:reconnect") as session:
         sandbox = session.sandbox().start().result()
         assert sandbox.id is not None
@@ -17,7 +17,7 @@ def own() -> None:
 
 
 def visit(sandbox_id: str) -> None:
-    """Reach the sandbox and change the note; it is not ours to stop, and we do not."""
+    """Connect to the sandbox and change the note. Only its owner stops the sandbox."""
     sandbox = Sandbox.from_id(sandbox_id).result()
     print("visitor reads:", sandbox.read_file("/workspace/note").result().decode())
     sandbox.write_file("/workspace/note", "changed by the visitor").result()

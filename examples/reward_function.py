@@ -1,8 +1,8 @@
 """Score five programs for one task, each in a fresh sandbox, with results as they complete.
 
-The expected answers stay on this side: the program reads a case from stdin, and what it prints
-is compared here. A program's own failure, running too long included, earns 0. A failure of the
-infrastructure earns nothing at all: such a sample is masked, never scored.
+The expected outputs stay in this process: the program reads a case from stdin, and its output is
+compared here. A program that fails or runs too long gets the score 0. After an infrastructure failure
+the sample is masked and gets no score.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ PROGRAMS = {
 
 @dataclass
 class Score:
-    """How one program did so far."""
+    """The results of one program so far."""
 
     cases: int = 0
     passed: int = 0
@@ -30,7 +30,7 @@ class Score:
 
 
 def judge(process: Process, expected: str) -> bool:
-    """Whether the program printed what was expected; raises on infrastructure errors."""
+    """Whether the program printed the expected output. Raises SandboxError for infrastructure errors."""
     try:
         result = process.result()
     except CommandTimeoutError:

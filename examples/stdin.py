@@ -1,4 +1,4 @@
-"""Feed a command: its whole input at once, or line by line in a conversation."""
+"""Write a command's standard input, all at once or line by line in response to its output."""
 
 from sandboxkit import Session
 
@@ -15,7 +15,7 @@ with Session() as session:
     result = sandbox.exec(["sort", "-n"], stdin="30\n4\n100\n").result()
     print(result.stdout.split())
 
-    binary = bytes(range(256))  # any bytes come through unchanged
+    binary = bytes(range(256))  # any bytes are passed on unchanged
     result = sandbox.exec(["cat"], stdin=binary).result()
     print(result.stdout_bytes == binary)
 

@@ -1,4 +1,4 @@
-"""Read a command's output while it runs, by line, and kill it once enough was seen."""
+"""Read a command's output line by line while it runs, then kill the command."""
 
 from sandboxkit import Session
 
@@ -15,6 +15,6 @@ with Session() as session:
         print(line, "(still running)" if process.poll() is None else "(ended)")
         if line == "step 3":
             break
-    process.kill()  # the command and every process that it started
+    process.kill()  # kills the command and every process that it started
     result = process.result()
     print(f"exit status {result.returncode}, all output kept: {result.stdout[:13]!r}...")

@@ -1,8 +1,8 @@
-"""Run one program on the backends named on the command line, with no other change.
+"""Run the same program on each backend that the command line names.
 
     python examples/swap_provider.py local docker
 
-Without names, SANDBOXKIT_PROVIDER decides, then `local` on Linux and `docker` elsewhere.
+Without names it uses SANDBOXKIT_PROVIDER or, if that is not set, `local` on Linux and `docker` elsewhere.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A terminal: a shell that lasts, a command that outlives its deadline, a program that is answered."""
+"""A terminal: a persistent shell, a command that outlives its timeout, and input for a running program."""
 
 from sandboxkit import Session
 

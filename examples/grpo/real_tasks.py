@@ -1,8 +1,8 @@
-"""Short functions to write, made from families: `largest` for the 3 largest numbers, for the 5, ...
+"""Makes tasks from families of short functions: the 3 largest numbers, the 5 largest numbers, ...
 
-A task is a signature, a docstring and `return`; the policy writes the rest, and hidden calls decide.
-Of the families that are trained on other parameters are held out, and of some the whole family. The
-easiest problems of MBPP stand beside them, a third of them held out.
+A prompt is a signature, a docstring and `return`; the policy writes the rest, and hidden calls grade
+it. Some parameters of each training family are held out, and some families entirely. The easiest
+problems of MBPP are added; a third of them is held out.
 """
 
 import json
@@ -19,22 +19,22 @@ from real_families import FAMILIES, Family
 __all__ = ["MBPP", "Task", "mbpp", "row", "splits", "tasks", "write"]
 
 CASES = 8
-"""Hidden calls of a task."""
+"""The number of hidden calls per task."""
 HELD_OUT = 4
 """The number of held-out parameters per family, at most a third of them."""
 MBPP = "mbpp"
-"""The family of its problems."""
+"""The family name of MBPP's problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A family with its parameters chosen."""
+    """A family with chosen parameters."""
 
     family: Family
     parameters: Mapping[str, object]
 
     def filled(self, text: str) -> str:
-        """A text of the family with the parameters in it."""
+        """Return a text of the family with its parameters filled in."""
         return Template(text).substitute(self.parameters)
 
     @property
@@ -45,24 +45,24 @@ class Task:
 
     @property
     def reference(self) -> str:
-        """A whole solution."""
+        """The source of the reference solution."""
         return f"{self.head} {self.filled(self.family.returns)}\n"
 
 
 def tasks(family: Family) -> list[Task]:
-    """One for each choice of parameters."""
+    """Return one task for each choice of the family's parameters."""
     chosen = product(*family.values.values())
     return [Task(family, dict(zip(family.values, each, strict=True))) for each in chosen]
 
 
 def row(task: Task) -> dict[str, Any]:
-    """A row of the data set, with hidden cases for HostCompare that no constant passes.
+    """Return a row of the data set, with hidden cases for HostCompare that no constant result passes.
 
-    Raises ValueError where there are none.
+    Raises ValueError if there are no such cases.
     """
     numbers = random.Random(task.head)
     scope: dict[str, Any] = {}
-    exec(task.reference, scope)  # the reference is ours
+    exec(task.reference, scope)  # trusted: the reference is in this repository
     function = scope[task.family.name]
     for _ in range(100):
         arguments = [task.family.inputs(numbers) for _ in range(CASES)]
@@ -70,7 +70,7 @@ def row(task: Task) -> dict[str, Any]:
         if len({str(each["expected"]) for each in cases}) > 1:
             break
     else:
-        raise ValueError(f"a constant solves each task like {task.head!r}")
+        raise ValueError(f"a constant result passes all cases of {task.head!r}")
     return {
         "prompt": task.head,
         "prefix": task.head,
@@ -96,7 +96,7 @@ def splits(seed: int = 0) -> tuple[list[Task], list[Task], list[Task]]:
 
 
 def mbpp(seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of MBPP's easiest problems: to train on, and a third that is held out."""
+    """Return rows of MBPP's easiest problems: those to train on, and a third that is held out."""
     lines = Path(__file__).with_name("mbpp_easy.jsonl").read_text().splitlines()
     rows = [{**json.loads(line), "family": MBPP} for line in lines]
     rows = [{**each, "prefix": each["prompt"]} for each in rows]
@@ -105,7 +105,7 @@ def mbpp(seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def write(folder: Path, seed: int = 0) -> None:
-    """What is trained on and all that is held out, as JSON lines: train, held_out."""
+    """Write train.jsonl and held_out.jsonl to `folder`."""
     train, held_out, new = splits(seed)
     more, kept = mbpp(seed)
     for name, chosen, others in (("train", train, more), ("held_out", held_out + new, kept)):

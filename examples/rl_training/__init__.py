@@ -1,1 +1,1 @@
-"""Programs around a training loop; each runs on its own."""
+"""Examples for reinforcement learning; each is a program of its own."""

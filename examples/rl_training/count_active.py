@@ -8,7 +8,7 @@ TAGS = ["wandb-run:count-active", "slurm-job:12345", "model:tiny"]
 
 
 def count(tags: list[str]) -> int:
-    """How many sandboxes with all of these tags run now."""
+    """Return the number of running sandboxes that have all of these tags."""
     return len(Sandbox.list(tags, SandboxState.RUNNING).result())
 
 

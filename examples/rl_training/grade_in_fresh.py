@@ -1,4 +1,4 @@
-"""What an agent made is graded in a sandbox that the agent never saw, after its own is gone."""
+"""Grade an agent's files in a new sandbox, after the agent's own sandbox was stopped."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
 
 NAMES = ["Grace", "Ada", "Edsger", "Barbara"]
 PATH = "/workspace/names.txt"
-AGENTS = {  # what an agent would have run in its sandbox, to sort the file
+AGENTS = {  # the command with which each agent sorts the file
     "sorts": "sort -o names.txt names.txt",
     "does nothing": "true",
     "replaces a tool": "printf '#!/bin/sh\\n' > sort; chmod +x sort; PATH=.:$PATH sort names.txt",
@@ -16,14 +16,14 @@ AGENTS = {  # what an agent would have run in its sandbox, to sort the file
 
 
 async def judge(sandbox: Sandbox) -> Verdict:
-    """The file is data in here; what is compared with it never was in a sandbox."""
+    """Grade the sorted file. It is read as data, and the expected content is never in a sandbox."""
     found = (await sandbox.read_file(PATH, max_bytes=1000)).decode(errors="replace").split()
     passed = found == sorted(NAMES)
     return Verdict(Outcome.PASSED if passed else Outcome.FAILED, float(passed))
 
 
 async def main() -> None:
-    """Grade what each agent left in the file; nothing else of its sandbox comes along."""
+    """Run each agent and grade its file; nothing else is copied from its sandbox."""
     files = {PATH: "\n".join(NAMES)}
     async with Session(tags="rl-training") as session:
         for name, command in AGENTS.items():

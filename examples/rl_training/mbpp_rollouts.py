@@ -3,8 +3,8 @@
     python mbpp_rollouts.py --dry-run
     python mbpp_rollouts.py --base-url http://localhost:8000/v1 --model my-model
 
-With `--dry-run` a script plays the model: it forgets the return, sees the error, and edits. Else
-`--base-url` names a server with the API of OpenAI, such as vLLM's.
+With `--dry-run` a script replaces the model: it omits the return statement, reads the error and fixes
+the code. Otherwise `--base-url` is a server with OpenAI's API, such as vLLM's.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from sandboxkit.integrations.art import EndpointPolicy, Message, Policy, Rollout
 
 
 def problems(limit: int) -> list[dict[str, Any]]:
-    """The first problems of MBPP."""
+    """Return the first `limit` problems of MBPP."""
     text = resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.splitlines()[:limit]]
 
 
 def scripted(tasks: Sequence[dict[str, Any]]) -> Policy:
-    """A policy that errs first and gives the reference solution once it sees the error."""
+    """Return a policy whose first answer is wrong and whose second is the reference solution."""
     solutions = {task["text"]: task["code"] for task in tasks}
 
     def reply(messages: Sequence[Message]) -> str:
@@ -39,7 +39,7 @@ def scripted(tasks: Sequence[dict[str, Any]]) -> Policy:
 
 
 async def main() -> None:
-    """Make the rollouts and print one line for each."""
+    """Run the rollouts and print one line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="a script instead of a model")
     parser.add_argument("--base-url", help="such as http://localhost:8000/v1")
@@ -48,7 +48,7 @@ async def main() -> None:
     parser.add_argument("--group", type=int, default=2, help="rollouts of each problem")
     args = parser.parse_args()
     if args.dry_run == bool(args.base_url):
-        parser.error("who plays the model? --dry-run for a script, or --base-url URL for a server")
+        parser.error("no model: give --dry-run for a script, or --base-url URL for a server")
     tasks = problems(args.problems)
     policy = scripted(tasks) if args.dry_run else EndpointPolicy(args.base_url, args.model)
     tags = ("rl-training", "wandb-run:none", "slurm-job:none", f"model:{args.model}")

@@ -1,6 +1,6 @@
-"""A binary reward for code in answer tags: host-compare on cases that the prompt does not show.
+"""A binary reward for code in answer tags, graded with HostCompare on cases that the prompt hides.
 
-A failure of the infrastructure is None, not 0: leave such a completion out.
+After an infrastructure failure the reward is None, not 0: mask such a completion.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ GRADER = HostCompare(Limits(timeout=10))
 
 
 async def reward(session: Session, completion: str) -> float | None:
-    """1 or 0; None if the sandboxes failed."""
+    """Return 1 or 0, or None after an infrastructure failure."""
     code = extract_code(completion)
     if code is None or banned_patterns(code, BANNED):
         return 0.0
@@ -54,7 +54,7 @@ async def reward(session: Session, completion: str) -> float | None:
 
 
 async def main() -> None:
-    """Score all completions at once."""
+    """Score all completions concurrently."""
     async with Session(max_concurrency=4, tags=("rl-training", "run:1")) as session:
         rewards = await asyncio.gather(*(reward(session, each) for each in COMPLETIONS.values()))
     for name, value in zip(COMPLETIONS, rewards, strict=True):

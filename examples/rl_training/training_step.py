@@ -1,4 +1,4 @@
-"""One training step: completions of a batch of prompts, graded as they finish, to advantages.
+"""One training step: grade the completions of a batch of prompts and compute their advantages.
 
     python training_step.py [--wandb-run NAME] [--slurm-job ID] [--model NAME]
 
@@ -35,7 +35,7 @@ GRADER = HostCompare(Limits(timeout=10))
 
 
 def rewards(session: Session) -> list[float | None]:
-    """1 or 0 for each sample, None where the infrastructure failed: that is no 0."""
+    """Return 1 or 0 for each sample, or None after an infrastructure failure."""
     found: list[float | None] = [0.0] * len(SAMPLES)
     index: dict[Operation[Verdict], int] = {}
     for number, (text, task) in enumerate(
@@ -45,7 +45,7 @@ def rewards(session: Session) -> list[float | None]:
         if code is not None:
             index[Operation(GRADER.grade(session, code, task))] = number
     pending = list(index)
-    while pending:  # a trainer would do something else meanwhile
+    while pending:  # a trainer would do other work meanwhile
         done, pending = wait(pending)
         for operation in done:
             found[index[operation]] = operation.result().reward
@@ -53,7 +53,7 @@ def rewards(session: Session) -> list[float | None]:
 
 
 def advantages(group: list[float | None]) -> list[float]:
-    """GRPO's: against the group's other rewards, in their standard deviations; 0 for None."""
+    """Return GRPO's advantages: (reward - group mean) / group standard deviation, and 0 for None."""
     known = [reward for reward in group if reward is not None]
     mean = statistics.fmean(known) if known else 0.0
     deviation = statistics.stdev(known) if len(known) > 1 else 0.0

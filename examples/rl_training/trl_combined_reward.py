@@ -1,4 +1,4 @@
-"""Several rewards as one: what sandboxes could not grade is None in the sum, and never a zero.
+"""Combine several rewards into a sum, which is None (not 0) for a completion that could not be graded.
 
 GRPOTrainer(reward_funcs=reward, ...).train()
 """
@@ -15,7 +15,7 @@ TESTS = ["assert double(2) == 4", "assert double(3) == 6"]
 
 
 def brevity(completions: list[str], **_: object) -> list[float]:
-    """1 for no text at all, 0 from 100 characters on."""
+    """Return 1 for an empty text, falling linearly to 0 for 100 characters or more."""
     return [max(0.0, 1 - len(text) / 100) for text in completions]
 
 

@@ -1,4 +1,4 @@
-"""Each rollout has a sandbox of its own to work in, and a judge looks at what it leaves there.
+"""Rollouts that each work in their own sandbox, whose files a judge grades at the end.
 
     GRPOTrainer(environment_factory=environments, reward_funcs=EnvironmentReward(), ...).train()
 
@@ -16,7 +16,7 @@ ROW = {"prompt": "Write the sum of numbers.txt to total.txt.", "total": "6"}
 
 
 async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
-    """What the rollout left behind, as a verdict; a file that is missing is its own failure."""
+    """Grade the file that the rollout wrote; a missing file is the rollout's failure."""
     found = (await sandbox.read_file("/workspace/total.txt")).decode().strip()
     passed = found == row["total"]
     return Verdict(Outcome.PASSED if passed else Outcome.FAILED, float(passed))

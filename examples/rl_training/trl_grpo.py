@@ -1,14 +1,14 @@
-"""Train a model on coding tasks with TRL's GRPOTrainer; sandboxes of any provider give the reward.
+"""Train a model on coding tasks with TRL's GRPOTrainer, with rewards from sandboxes of any provider.
 
     pip install 'sandboxkit-sdk[trl,docker]'
     python trl_grpo.py --model Qwen/Qwen3-1.7B --provider docker --steps 100
     python trl_grpo.py --tiny --steps 2
 
-The reward is the share of a task's tests that pass, 0 for code that uses a banned name. Each
-test is a run of its own, in one of `--sandboxes` sandboxes that are reset between two.
-`metrics.jsonl` in the folder `--out` has a line a step, `reward.svg` shows the mean reward. Training
-ends after `--steps`, or when the mean reward of four steps reaches `--until`. With `--tiny` a model
-of a few hundred weights, made here, chooses among given answers: no download, and it does learn.
+The reward is the share of a task's tests that pass, and 0 for code that uses a banned name. Each test
+is a separate run, in one of `--sandboxes` sandboxes that are reset between runs. `metrics.jsonl` in the
+folder `--out` has one line per step, `reward.svg` shows the mean reward. Training ends after `--steps`,
+or when the mean reward of four steps reaches `--until`. With `--tiny` the program creates a model of a
+few hundred weights that learns to choose among given answers; nothing is downloaded.
 """
 
 import argparse
@@ -55,7 +55,7 @@ TASKS: dict[str, dict[str, Any]] = {
         ],
     },
 }
-ANSWERS = [  # among which the tiny model chooses
+ANSWERS = [  # the tiny model chooses among these
     "<answer>def sort_numbers(numbers): return sorted(numbers)</answer>",
     "<answer>def sort_numbers(numbers): return numbers</answer>",
     """<answer>
@@ -78,7 +78,7 @@ def max_product(numbers):
 
 
 def tiny() -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """A model without knowledge, and a tokenizer in which a prompt or an answer is one token."""
+    """Return an untrained model, and a tokenizer in which each prompt and each answer is one token."""
     texts = ["<pad>", "<end>", *(task["prompt"] for task in TASKS.values()), *ANSWERS]
     vocabulary = {text: number for number, text in enumerate(texts)}
     words = PreTrainedTokenizerFast(
@@ -96,7 +96,7 @@ def tiny() -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
 
 
 class Record(TrainerCallback):  # type: ignore[misc] # their types are not followed
-    """Writes a line of metrics a step, ends when it has learned, and draws the mean reward."""
+    """Writes the metrics of each step, ends training at the goal, and draws the mean reward."""
 
     def __init__(self, out: Path, until: float) -> None:
         self.rewards: list[float] = []
@@ -126,18 +126,16 @@ class Record(TrainerCallback):  # type: ignore[misc] # their types are not follo
 
 
 def main() -> None:
-    """Train, and say how it went."""
-    # TRL calls transformers by names that are about to change, at every step.
+    """Train, and print the first and last mean reward."""
+    # At every step TRL uses deprecated names of transformers.
     warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="Qwen/Qwen3-1.7B")
-    parser.add_argument("--tiny", action="store_true", help="a model made here, on the CPU")
+    parser.add_argument("--tiny", action="store_true", help="train a tiny model, on the CPU")
     parser.add_argument("--provider", help="the default is SANDBOXKIT_PROVIDER")
     parser.add_argument("--steps", type=int, default=100, help="at most")
     parser.add_argument("--until", type=float, help="mean reward; default: 1, with --tiny 0.9")
-    parser.add_argument(
-        "--sandboxes", type=int, default=16, help="in all, in which cases take turns"
-    )
+    parser.add_argument("--sandboxes", type=int, default=16, help="total number of sandboxes")
     parser.add_argument("--out", type=Path, default=Path("trl_grpo"))
     args = parser.parse_args()
     model, words = tiny() if args.tiny else (args.model, None)

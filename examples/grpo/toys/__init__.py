@@ -1,1 +1,1 @@
-"""Tasks for models made on the spot: what the demo, the tests and the benchmarks train."""
+"""Toy tasks and tiny models, made at run time, that the demo, the tests and the benchmarks train."""

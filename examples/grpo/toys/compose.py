@@ -1,7 +1,8 @@
 """A coding task small enough for a model of 0.5 M parameters: "add 3 then mul 2" as Python.
 
-The model writes the body of f(x). Its warm start knows the form, and little of which word means
-which line. Some compositions of two steps are held out: only who has learned the words solves them.
+The model writes the body of f(x). Its warm start knows the syntax, and little about which word means
+which line. Some compositions of two steps are held out: a model solves them only if it has learned
+what the words mean.
 """
 
 import functools
@@ -29,17 +30,17 @@ Program = tuple[tuple[str, int], ...]
 
 
 def prompt(program: Program) -> str:
-    """What the model is asked."""
+    """Return the prompt for a program."""
     return f"task {' then '.join(f'{word} {number}' for word, number in program)}:"
 
 
 def body(program: Program) -> str:
-    """A solution, after `def f(x):`."""
+    """Return the body of the solution, to follow `def f(x):`."""
     return "".join(f"\n    x=x{SIGNS[w]}{n}" for w, n in program) + "\n    return x"
 
 
 def row(program: Program) -> dict[str, Any]:
-    """A row of the data set, with cases for HostCompare."""
+    """Return a row of the data set, with cases for HostCompare."""
 
     def value(x: int) -> int:
         for word, number in program:
@@ -64,7 +65,7 @@ def splits() -> tuple[list[Program], list[Program]]:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word."""
+    """Return a tokenizer with one token per word."""
     words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n    |//|\w+|[^\w]"), "isolated")
     words.decoder = decoders.Fuse()
@@ -75,14 +76,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def warm_model(right: float, steps: int = 180) -> Qwen3ForCausalLM:
-    """A model that learnt the form of programs; of those it saw a share of `right` did as asked.
+    """Return a model trained for `steps` on programs, of which the share `right` solve their prompt.
 
-    The others had random steps, so it gets few right when it samples.
+    The others have random steps, so the model knows the syntax but few of its samples are right.
     """
     numbers, words = random.Random(0), tokenizer()
     programs, _ = splits()
 
-    @functools.cache  # there are few, and each comes often
+    @functools.cache  # there are few texts, and each occurs often
     def ids(text: str) -> list[int]:
         found: list[int] = words(text)["input_ids"]
         return found
@@ -100,7 +101,10 @@ def warm_model(right: float, steps: int = 180) -> Qwen3ForCausalLM:
 
 
 def write(folder: Path, *, right: float = 0.3, singles_only: bool = False) -> None:
-    """The model, its tokenizer and the two data sets, in a folder."""
+    """Write the model, its tokenizer and the data sets train and held_out to a folder.
+
+    `right` is that of `warm_model`. With `singles_only` train has only the single steps.
+    """
     warm_model(right).save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
     train, held_out = splits()

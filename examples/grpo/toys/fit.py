@@ -1,4 +1,4 @@
-"""A tiny model, made on the spot and shown examples: where a run begins."""
+"""Creates and pretrains a tiny model, from which a training run starts."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,11 @@ def fit(
     example: Callable[[], tuple[list[int], list[bool]]],
     steps: int = 200,
 ) -> Qwen3ForCausalLM:
-    """A new model, trained on examples: token ids, and which of them are its own to write."""
-    torch.set_num_threads(1)  # it is too small for two to be faster
+    """Return a new model, trained for `steps` on examples.
+
+    `example()` returns token ids, and for each whether the model is trained to generate it.
+    """
+    torch.set_num_threads(1)  # for such a small model two threads are not faster
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(

@@ -1,4 +1,4 @@
-"""Conversion of a GGUF model to Hugging Face's format, in which it can be trained."""
+"""Converts a GGUF model to Hugging Face's format, in which it can be trained."""
 
 import contextlib
 import io
@@ -13,11 +13,11 @@ from sandboxkit.errors import ConfigurationError
 __all__ = ["dequantize"]
 
 _LINE_END = "Ċ"
-"""A line break in byte-level vocabularies."""
+"""The token for a line break in byte-level vocabularies."""
 
 
 def dequantize(file: Path, folder: Path, *, one_line: bool = False) -> None:
-    """Write the model in float32, and its tokenizer; with `one_line` a line break ends a completion.
+    """Write the model in float32 and its tokenizer to `folder`. With `one_line` a line break is the end token.
 
     Raises ConfigurationError if the file cannot be read, or without the gguf package.
     """

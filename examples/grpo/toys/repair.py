@@ -1,7 +1,7 @@
-"""A task with tools: the model writes a program, runs a check, reads what it says, and fixes.
+"""A task with tools: the model writes a program, runs a check, reads its output and fixes the program.
 
-The prompt does not say what the function f is to do; only the check in the sandbox does, once f
-is wrong. So whoever does not read the tool's answer passes one time in twelve.
+The prompt does not specify the function f; only the check in the sandbox does, after a wrong attempt.
+A model that ignores the tool's output is therefore right in one of twelve rollouts.
 """
 
 import json
@@ -33,7 +33,7 @@ RIGHT = 0.3
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word; a tool call is two, and what is between them."""
+    """Return a tokenizer with one token per word, and one each for the beginning and end of a tool call."""
     words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True)]
@@ -49,12 +49,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def attempt(step: tuple[str, int]) -> str:
-    """A turn that writes the program for a step, and checks it."""
+    """Return a turn of the model that writes the program for a step and runs the check."""
     return f"{OPEN}{compose.SIGNS[step[0]]}{step[1]}{CLOSE}<end>"
 
 
 def write(folder: Path, steps: int = 200) -> None:
-    """A model that knows the form of such talks, in which a share of RIGHT of the fixes fit."""
+    """Write a model that was pretrained on such dialogues, of which the share RIGHT end with a right fix.
+
+    Also writes its tokenizer and data set.
+    """
     numbers, words = random.Random(0), tokenizer()
 
     def example() -> tuple[list[int], list[bool]]:
@@ -79,7 +82,7 @@ def write(folder: Path, steps: int = 200) -> None:
 
 
 def row(step: tuple[str, int]) -> dict[str, Any]:
-    """One prompt for every step; the sandbox has the check, the grader has the cases."""
+    """Return a row of the data set. All have the same prompt; the sandbox gets the check, the grader cases."""
     word, number = step
     check = CHECK.format(sign=compose.SIGNS[word], number=number, hint=f"{word} {number}")
     cases = compose.row((step,))["cases"]
