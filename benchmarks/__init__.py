@@ -1,6 +1,8 @@
-"""What sandboxkit costs, beside its peers and the floor, in one run."""
+"""Benchmarks of sandboxkit, compared with other libraries and with bare processes."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "grpo"))  # for its toys
+sys.path.append(
+    str(Path(__file__).resolve().parents[1] / "examples" / "grpo")
+)  # for the package `toys`

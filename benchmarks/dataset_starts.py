@@ -1,10 +1,10 @@
-"""Whether a sandbox that mounts a large dataset starts as fast as one without.
+"""Compares the start of sandboxes that mount a large dataset with that of sandboxes without.
 
     python -m benchmarks.dataset_starts [--provider local] [--megabytes 300] [--sandboxes 50] [--rounds 5]
 
-Each round starts all sandboxes with the dataset, and all without, in turns; the side that begins changes
-from round to round. A start ends when a command has run. Prints the seconds of the first snapshot, of the
-first start, which fills docker's volume, and of each side the median of the rounds. It removes the dataset.
+Each round starts all sandboxes with the dataset and all without; the order alternates from round to
+round. A start ends when a command has run. Prints the seconds of the first snapshot, of the first start
+(which fills docker's volume), and the median over the rounds for each side. Removes the dataset afterwards.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from sandboxkit._registry import load
 
 
 def seconds(session: Session, sandboxes: int) -> float:
-    """Return how long the session takes to start this many sandboxes and run `true` in each."""
+    """Return the seconds that the session takes to start this many sandboxes and run `true` in each."""
     begun = time.perf_counter()
     processes = [session.run(["true"]) for _ in range(sandboxes)]
     for process in processes:

@@ -1,4 +1,4 @@
-"""A server at a distance: a proxy before it that delays every byte, and counts what passes."""
+"""A proxy that simulates network latency to a server, and counts the bytes it forwards."""
 
 import asyncio
 import socket
@@ -13,10 +13,10 @@ _RECEIVE_BYTES = 1 << 18
 
 
 class Distance:
-    """Serves `address` on a port of its own, `latency` seconds of round trip away.
+    """Forwards a local port to `host:port` with a round-trip time of `latency` seconds.
 
-    A connection takes a round trip to open, and each byte half of one to arrive, in either
-    direction. The bandwidth is not limited, and there is no TLS.
+    Opening a connection takes a round trip, and each byte half of one, in both directions. The
+    bandwidth is not limited, and there is no TLS.
     """
 
     def __init__(self, host: str, port: int, latency: float) -> None:
@@ -108,6 +108,6 @@ class Distance:
             await delivering
             writer.write_eof()
         except OSError:
-            pass  # who broke it hears of it by the other direction
+            pass  # the other direction closes the connection
         finally:
             delivering.cancel()

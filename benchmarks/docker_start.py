@@ -1,10 +1,10 @@
-"""Where a fresh docker sandbox's time goes.
+"""Measures the parts of a docker sandbox's time from creation to removal.
 
     python -m benchmarks.docker_start [--rounds N]
 
-Prints two tables: the parts of one life, alone; and what the machine's processors do for one life,
-as it is, with one thing changed, and in a container of docker-py. Whatever else the machine does is in
-both of them: let it do nothing else. `benchmarks.report` compares sandboxes with docker-py's.
+Prints two tables: the time of each part, one sandbox at a time; and the CPU time that this machine
+spends per sandbox, for sandboxes as they are, with one change each, and for a container of docker-py.
+Run it on an idle machine. `benchmarks.report` compares sandboxes with docker-py's containers.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from sandboxkit.providers.docker._loopback import Hosts
 
 IN_FLIGHT, BATCH = 8, 16
 SETTLES = 0.5
-"""Seconds after a batch in which the daemon clears up what nobody waits for."""
+"""Seconds after a batch in which the daemon finishes asynchronous cleanup."""
 
 Body = dict[str, Any]  # the body of Docker's create call
 Change = Callable[[Body], object]
@@ -51,7 +51,7 @@ CHANGES: dict[str, Change] = {
 
 @contextmanager
 def container_of_docker_py() -> Iterator[Callable[..., None]]:
-    """Does `true` in a container of its own, with further options of `containers.run`."""
+    """Yield a function that runs `true` in a new container; its options are those of `containers.run`."""
     client: Any = docker.from_env(max_pool_size=IN_FLIGHT)  # what it ships of types is half
 
     def run(**options: object) -> None:
@@ -66,7 +66,7 @@ def container_of_docker_py() -> Iterator[Callable[..., None]]:
 
 
 def busy() -> float:
-    """Milliseconds that this machine's processors have worked so far."""
+    """Return the CPU time of the whole machine so far, in milliseconds."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, *interrupts = (int(n) for n in file.readline().split()[1:8])
     return 1000 * (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
@@ -74,7 +74,7 @@ def busy() -> float:
 
 @contextmanager
 def changed(change: Change) -> Iterator[None]:
-    """Sandboxes are made from another body."""
+    """Within the context, `change` modifies the body of Docker's create call of each sandbox."""
     make = _container.create_body
 
     def body(*args: Any, **options: Any) -> Body:
@@ -89,14 +89,14 @@ def changed(change: Change) -> Iterator[None]:
 
 @contextmanager
 def with_endpoint() -> Iterator[None]:
-    """The daemon makes an endpoint in the network "none", and /etc/hosts."""
+    """Within the context, sandboxes get an endpoint in Docker's network "none", and an /etc/hosts."""
     with mock.patch.object(_provider, "hosts_from", return_value=Hosts.DAEMON):
         yield
 
 
 @contextmanager
 def with_kill() -> Iterator[None]:
-    """The daemon is asked to kill a sandbox whose agent would have left."""
+    """Within the context, the daemon kills a sandbox instead of waiting for its agent to exit."""
 
     async def stays(provider: DockerProvider, sandbox_id: str) -> bool:
         return False
@@ -107,7 +107,7 @@ def with_kill() -> Iterator[None]:
 
 @contextmanager
 def timed(parts: dict[str, list[float]]) -> Iterator[None]:
-    """The time of each part of a life goes into `parts`."""
+    """Within the context, append the seconds of each part of a sandbox's lifecycle to `parts`."""
 
     def watched(owner: type, name: str, label: Callable[..., str]) -> Any:
         original = getattr(owner, name)
@@ -122,10 +122,10 @@ def timed(parts: dict[str, list[float]]) -> Iterator[None]:
         return mock.patch.object(owner, name, call)
 
     whats = {
-        "look up the image": "the image looked up",
+        "look up the image": "image lookup",
         "create a sandbox": "create",
         "start a sandbox": "start",
-        "remove a sandbox": "  the wait for the daemon",
+        "remove a sandbox": "  waiting for the daemon",
     }
 
     def of_call(*, what: str, **_: object) -> str:
@@ -134,7 +134,7 @@ def timed(parts: dict[str, list[float]]) -> Iterator[None]:
     with (
         watched(Daemon, "call", of_call),
         watched(Daemon, "stream", lambda **_: "attach"),
-        watched(DockerProvider, "_attach", lambda **_: "the agent's first words"),
+        watched(DockerProvider, "_attach", lambda **_: "waiting for the agent's first message"),
         watched(DockerProvider, "_write_hosts", lambda **_: "/etc/hosts written"),
         watched(DockerProvider, "exec", lambda **_: "`true`"),
         watched(DockerProvider, "delete", lambda **_: "delete"),
@@ -143,12 +143,12 @@ def timed(parts: dict[str, list[float]]) -> Iterator[None]:
 
 
 def live(session: Session) -> None:
-    """One sandbox, from nothing to nothing."""
+    """Create a sandbox, run a command in it, and remove it."""
     session.run(["true"], check=True).result()
 
 
 def parts_table(session: Session, rounds: int) -> None:
-    """One life after the other."""
+    """Print the table of parts, one sandbox at a time."""
     parts: dict[str, list[float]] = defaultdict(list)
     wholes = []
     live(session)
@@ -160,15 +160,15 @@ def parts_table(session: Session, rounds: int) -> None:
     print(f"{'one at a time, medians':<44}{'ms':>8}")
     for part, seconds in parts.items():
         print(f"{part:<44}{statistics.median(seconds) * 1e3:>8.1f}")
-    print(f"{'a whole life':<44}{statistics.median(wholes) * 1e3:>8.1f}\n")
+    print(f"{'total':<44}{statistics.median(wholes) * 1e3:>8.1f}\n")
 
 
 def steps_table(session: Session, rounds: int) -> None:
-    """What each step costs, eight lives at a time."""
+    """Print the table of CPU times per variant, eight sandboxes at a time."""
     steps: dict[str, Callable[[], Any]] = {
         "as it is": nullcontext,
         "with an endpoint in the network none": with_endpoint,
-        "with a kill, not the agent's own end": with_kill,
+        "with a kill instead of the agent's exit": with_kill,
     }
     for name, change in CHANGES.items():
         steps[name] = partial(changed, change)
@@ -204,7 +204,7 @@ def steps_table(session: Session, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Show where a docker sandbox's start goes.")
+    parser = argparse.ArgumentParser(description="Show the parts of a docker sandbox's time.")
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)

@@ -1,13 +1,12 @@
-"""The latency of `exec("true")` beside bulk transfers of its sandbox, compared with that alone.
+"""Compares the latency of `exec("true")` during bulk transfers of its sandbox with that without any.
 
-The cases take turns, round by round. In each turn the transfers start first, then commands run one after
-another, then the transfers run alone for a second, which gives their rate.
-A transfer is a file read, a file written, a command's output, or a connection whose bytes another process
-reads.
+The cases alternate in each round. In a case the transfers start first, then commands run one after
+another, then the transfers run alone for a second, which gives their rate. A transfer is a file read,
+a file written, a command's output, or a connection whose bytes another process reads.
 
     python -m benchmarks.fairness [--provider local docker] [--streams 1 8] [--rounds 5] [--json]
 
-With `--through-daemon` the docker provider connects as a client that is not root does, whoever runs this.
+With `--through-daemon` the docker provider connects through the daemon, as it does for users other than root.
 """
 
 import argparse
@@ -29,9 +28,9 @@ IMAGE = "sandboxkit/python:3.11"
 FILE_BYTES = 8 << 20
 PRINTED_BYTES = 32 << 20
 COMMANDS = 20
-"""Commands in one turn."""
+"""Number of commands per case and round."""
 RATE_SECONDS = 1.0
-"""How long the transfers run alone after the commands, which gives their rate."""
+"""Seconds for which the transfers run alone after the commands, to measure their rate."""
 SENDER = """
 import socket, threading
 listener = socket.create_server(("127.0.0.1", 8000))
@@ -60,29 +59,29 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as source:
 
 @dataclass
 class Transfers:
-    """Bulk transfers of one kind: the bytes that have arrived since the start."""
+    """Counts the bytes that bulk transfers of one kind have delivered."""
 
     arrived: int = 0
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self, size: int) -> None:
-        """Add bytes that arrived."""
+        """Add `size` bytes that have arrived."""
         self.arrived += size
         self.flowing.set()
 
 
 Kind = Callable[[Sandbox, Transfers], Coroutine[object, object, None]]
-"""Transfers bytes until it is cancelled."""
+"""A coroutine function that transfers bytes until it is cancelled."""
 
 
 async def reads(sandbox: Sandbox, transfers: Transfers) -> None:
-    """Read a file again and again."""
+    """Read a file repeatedly."""
     while True:
         transfers.count(len(await sandbox.read_file("/tmp/bulk")))
 
 
 async def writes(sandbox: Sandbox, transfers: Transfers) -> None:
-    """Replace a file again and again."""
+    """Replace a file repeatedly."""
     data = bytes(FILE_BYTES)
     name = f"/tmp/written-{id(asyncio.current_task())}"
     try:
@@ -94,7 +93,7 @@ async def writes(sandbox: Sandbox, transfers: Transfers) -> None:
 
 
 async def prints(sandbox: Sandbox, transfers: Transfers) -> None:
-    """Run a command that prints a lot, again and again."""
+    """Run a command with much output, repeatedly."""
     while True:
         done = await sandbox.exec(["head", "-c", str(PRINTED_BYTES), "/dev/zero"])
         assert done.returncode == 0, done.stderr
@@ -102,7 +101,7 @@ async def prints(sandbox: Sandbox, transfers: Transfers) -> None:
 
 
 async def tunnels(sandbox: Sandbox, transfers: Transfers) -> None:
-    """Read from a server of the sandbox in a process of its own, through `expose`."""
+    """Read from a server in the sandbox through `expose`, in a separate process."""
     async with await sandbox.expose(8000) as way:
         reader = await asyncio.create_subprocess_exec(
             sys.executable, "-c", READER, str(way.port), stdout=asyncio.subprocess.PIPE
@@ -121,7 +120,7 @@ KINDS: dict[str, Kind] = {"read": reads, "write": writes, "output": prints, "tun
 
 @asynccontextmanager
 async def running(kind: Kind, count: int, sandbox: Sandbox) -> AsyncIterator[Transfers]:
-    """Run `count` transfers, once bytes flow; end them afterwards."""
+    """Start `count` transfers, yield when the first bytes have arrived, and cancel them afterwards."""
     transfers = Transfers()
     tasks = [asyncio.create_task(kind(sandbox, transfers)) for _ in range(count)]
     try:
@@ -147,7 +146,7 @@ async def timed(sandbox: Sandbox) -> list[float]:
 async def measured(
     provider: str, kinds: list[str], streams: list[int], rounds: int
 ) -> list[dict[str, object]]:
-    """Return a row for the command alone, and one for each kind and number of transfers."""
+    """Return a row for commands without transfers, and one for each kind and number of transfers."""
     cases = [("alone", 0), *((kind, count) for kind in kinds for count in streams)]
     times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     rates: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
@@ -190,13 +189,15 @@ async def measured(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare commands beside bulk transfers.")
+    parser = argparse.ArgumentParser(
+        description="Compare commands with and without bulk transfers."
+    )
     parser.add_argument("--provider", nargs="+", default=["local", "docker"])
     parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--through-daemon", action="store_true", help="no direct connections")
-    parser.add_argument("--json", action="store_true", help="print an object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     args = parser.parse_args()
     if args.through_daemon:
         mock.patch.object(DirectConnections, "_possible", return_value=False).start()

@@ -1,4 +1,4 @@
-"""Pods that nothing runs: bound to nodes that only the API server knows, and said to be running."""
+"""Fake pods for load tests: bound to fake nodes, and marked as running although no kubelet runs them."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,10 @@ PODS_A_NODE = 100
 
 @contextlib.asynccontextmanager
 async def nodes(api: Api, count: int) -> AsyncIterator[list[str]]:
-    """Nodes that say they are ready as long as this is open."""
+    """Create fake nodes and yield their names; they report that they are ready until the context ends."""
     prefix = f"fake-{secrets.token_hex(3)}"
     names = [f"{prefix}-{number}" for number in range(count)]
-    # Nobody else's pods are to come here.
+    # Keeps all other pods off these nodes.
     taint = {"key": "example.com/fake", "effect": "NoSchedule"}
 
     async def beat() -> None:
@@ -53,7 +53,7 @@ def _heartbeat(name: str) -> tuple[str, Json]:
 
 
 def pod(name: str, node: str, labels: Mapping[str, str]) -> Json:
-    """About as large as a sandbox's, and bound to the node without a scheduler."""
+    """Return the manifest of a pod about as large as a sandbox's, bound to the node without a scheduler."""
     return {
         "metadata": {
             "name": name,
@@ -89,7 +89,7 @@ def pod(name: str, node: str, labels: Mapping[str, str]) -> Json:
 
 
 def running(address: int) -> Json:
-    """What a kubelet says of a pod that runs."""
+    """Return the status that a kubelet reports for a running pod."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kinds = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
     return {

@@ -1,10 +1,10 @@
-"""Everything at once and at full size: 560 sandboxes alive, 20,000 commands, a gigabyte, 50,000 files.
+"""A load test at full size: 560 concurrent sandboxes, 20,000 commands, 1 GiB and 50,000 files.
 
     python -m benchmarks.full_size local=500 docker=60 [--execs 20000] [--megabytes 1024] [--files 50000]
 
-The sandboxes of all providers live at the same time while the commands run, whose outputs are checked.
-Then one sandbox of each provider gets a folder with so many bytes, then one with so many files, and gives
-each back; what comes back is compared. Prints a row for each step; fails where anything differs.
+The sandboxes of all providers exist at the same time while the commands run; their outputs are checked.
+Then one folder with many bytes and one with many files are uploaded to one sandbox of each provider,
+downloaded again and compared. Prints a row for each step; fails if anything differs.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FILE_BYTES = 100
 
 @contextmanager
 def step(provider: str, what: str) -> Iterator[None]:
-    """Print how long the block took."""
+    """Print how long the `with` block took."""
     began = time.monotonic()
     yield
     sys.stdout.write(f"| {provider} | {what} | {time.monotonic() - began:.1f} s |\n")
@@ -37,7 +37,7 @@ def step(provider: str, what: str) -> Iterator[None]:
 
 
 def execute(sandboxes: list[Sandbox], count: int) -> None:
-    """Run so many commands, shared out among the sandboxes, a bounded number at a time."""
+    """Run `count` commands, distributed over the sandboxes, with limited concurrency; check the outputs."""
     running: deque[tuple[int, Process]] = deque()
 
     def finish() -> None:
@@ -54,7 +54,7 @@ def execute(sandboxes: list[Sandbox], count: int) -> None:
 
 
 def fill(folder: Path, files: int, size: int) -> None:
-    """Write files of this size, a thousand in each folder."""
+    """Write `files` files of `size` bytes, a thousand in each folder."""
     chance = random.Random(files)
     for number in range(files):
         path = folder / str(number // 1000) / str(number)
@@ -63,7 +63,7 @@ def fill(folder: Path, files: int, size: int) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Return a digest of a folder: the names and contents of its files."""
+    """Return a digest of the names and contents of a folder's files."""
     found = hashlib.sha256()
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         found.update(f"{path.relative_to(folder)} ".encode())
@@ -73,7 +73,7 @@ def digest(folder: Path) -> str:
 
 
 def both_ways(sandbox: Sandbox, what: str, source: Path, scratch: Path) -> None:
-    """Upload a folder, download it, and compare."""
+    """Upload the folder `source`, download it to `scratch`, and compare the two."""
     name = sandbox.provider_name
     with step(name, f"{what} up"):
         sandbox.upload(source, "/workspace/there").result(1800)
@@ -83,14 +83,14 @@ def both_ways(sandbox: Sandbox, what: str, source: Path, scratch: Path) -> None:
 
 
 def work(wanted: dict[str, int], execs: int, megabytes: int, files: int, folder: Path) -> None:
-    """All steps but the closing of the sessions, which is the last."""
+    """Run all steps; the last one closes the sessions."""
     everything = sum(wanted.values())
     with ExitStack() as stack:
         alive: dict[str, list[Sandbox]] = {}
         roomy: list[Sandbox] = []
         for name, count in wanted.items():
             session = stack.enter_context(Session(name, tags=TAG, lifetime=7200))
-            # Docker's root has no limit; what is written to a local sandbox is in memory.
+            # Docker's root has no limit; the files of a local sandbox are in memory.
             roomy.append(
                 session.sandbox(disk_mb=2 * megabytes, memory_mb=4 * megabytes)
                 if name == "local"

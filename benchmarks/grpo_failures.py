@@ -1,13 +1,13 @@
-"""What failing sandboxes do to GRPO: the held-out pass rate without failures, and with a share of them.
+"""Measures the effect of failing sandboxes on GRPO, by the held-out pass rate with and without failures.
 
     python -m benchmarks.grpo_failures [--rate 0.2] [--seeds 3] [--steps 50]
 
-The model and task of `make grpo-demo`, in local sandboxes. Of the runs of a submission the share
-`rate` loses its sandbox, which is deleted under it, and of the sandboxes as many cannot be made: once
-with the retries that graders make by default, and once with none, where each costs a rollout its
-verdict. A rollout of one run is wrong where it has another reward than the same answer had elsewhere.
-The learning rate falls to 0, as in the demo: at a constant rate a run sometimes undoes at its end
-what it has learnt, failures or not. Needs the training group.
+Trains the model of `make grpo-demo` on its task, in local sandboxes. The share `rate` of submissions
+loses its sandbox while it runs, and the creation of the same share of sandboxes fails. This is done
+once with the graders' default retries and once without retries, so that each failure leaves a rollout
+without a verdict. A rollout is counted as wrong if its reward differs from that of the same answer in
+another run. The learning rate falls to 0, as in the demo: at a constant rate a run sometimes loses at
+its end what it has learned, even without failures. Needs the training group.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from sandboxkit.types import Command, Exit, SandboxSpec
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "compose.toml"
 Answer = tuple[int, str]
-"""A row's number and what was written for it."""
+"""A row's number and the model's answer to it."""
 
 
 class Failing(LocalProvider):
-    """A share of the sandboxes cannot be made, and a share of the runs in them loses its sandbox.
+    """A local provider in which a share of the creations fails and a share of the runs loses its sandbox.
 
-    Graders run all they have in a few sandboxes, which they reset: to fail a share of the creations
-    alone would fail next to nothing.
+    Graders run everything in a few sandboxes that they reset. Failing only creations would therefore
+    have almost no effect.
     """
 
     def __init__(self, rate: float) -> None:
@@ -49,7 +49,7 @@ class Failing(LocalProvider):
         self.runs = self.lost = self.unmade = 0
 
     async def create(self, spec: SandboxSpec) -> str:
-        # The first one is the program's look whether sandboxes work at all.
+        # The first creation is the program's check that the backend works.
         first, self._first = self._first, False
         if not first and self._numbers.random() < self._rate:
             self.unmade += 1
@@ -71,7 +71,7 @@ class Outcome:
     """The results of one run of the program."""
 
     curve: list[float]
-    """The pass rate on held-out rows, before the first step and after every tenth."""
+    """Pass rates on held-out rows, before the first step and after every tenth step."""
     failed: float
     """The mean share of a step's rollouts that needed a sandbox and had no verdict."""
     rewards: dict[Answer, set[float]]
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def run(folder: Path, seed: int, steps: int, rate: float, retries: int) -> Outcome:
-    """Train once."""
+    """Train once and return the outcome."""
     run, provider = folder / f"run-{seed}-{rate}-{retries}", Failing(rate)
     settings = [
         f"run.folder={run}",

@@ -1,13 +1,13 @@
-"""Our GRPO program and TRL's GRPOTrainer, side by side: seconds of training until 0.9 is right.
+"""Compares our GRPO program with TRL's GRPOTrainer: seconds of training to a pass rate of 0.9.
 
-The same model, made on the spot, the same task, rewards from the same grader in local sandboxes,
-the same sizes, loss and optimizer, which are those of `make grpo-demo`, one thread of torch each:
+Both train the same tiny model on the same task, with rewards from the same grader in local sandboxes,
+and with the sizes, loss and optimizer of `make grpo-demo`, in one thread of torch each:
 
     python -m benchmarks.grpo_vs_trl [--rounds 1] [--steps 70] [--modes hf vllm trl] [--vllm PYTHON]
 
-Needs the training group; the mode vllm needs a Python that has vLLM, too (scripts/vllm-cpu.sh). A run
-is a process of its own, and the modes take turns. Passes over the held-out rows do not count as
-training. TRL samples with transformers' generate.
+Needs the training group; the mode vllm also needs a Python with vLLM (scripts/vllm-cpu.sh). Each run is
+a separate process, and the modes alternate. The time of passes over the held-out rows does not count.
+TRL samples with transformers' generate.
 """
 
 import argparse
@@ -38,18 +38,18 @@ EVERY, GOAL = 5, 0.9
 
 @dataclass(frozen=True)
 class Found:
-    """What one run came to."""
+    """The results of one run."""
 
     seconds: float | None
-    """Seconds of training until GOAL of the held-out rows were right; None if they never were."""
+    """Seconds of training to the pass rate GOAL on the held-out rows; None if it was not reached."""
     tokens_per_second: float
     wait: float
-    """The share of the training time that went into waiting for rollouts and rewards."""
+    """The share of the training time that was spent waiting for rollouts and rewards."""
     held_out: float
-    """Right at the end."""
+    """The pass rate on the held-out rows at the end."""
     cpu: float
-    """Seconds of processor that the training process took once everything was imported, its passes
-    over the held-out rows and vLLM's start included: what a busy machine changes least."""
+    """CPU time of the training process in seconds, after its imports, including the passes over the
+    held-out rows and vLLM's start. Other load on the machine affects it least."""
 
 
 def found(
@@ -57,7 +57,10 @@ def found(
     held_out: Sequence[tuple[int, float]],
     imported: float,
 ) -> Found:
-    """From each step's seconds, seconds of waiting and tokens, and (step, rate) of each pass."""
+    """Return the results. `steps` has (seconds, seconds of waiting, tokens) of each step.
+
+    `held_out` has (step, pass rate) of each pass, `imported` the CPU time at the end of the imports.
+    """
     reached = next((step for step, rate in held_out if rate >= GOAL), None)
     total = sum(seconds for seconds, _, _ in steps)
     return Found(
@@ -70,7 +73,7 @@ def found(
 
 
 def settings(engine: str, folder: Path, seed: int, steps: int) -> Config:
-    """The demo's; TRL is given the same."""
+    """Return the demo's settings; TRL gets the same."""
     run = folder / f"run-{engine}-{seed}"
     own = [
         *(f"run.folder={run}", f"run.steps={steps}"),
@@ -86,7 +89,7 @@ def ours(engine: str, folder: Path, seed: int, steps: int) -> Found:
     from sandboxkit.integrations.grpo.trainer import train
 
     if engine == "vllm":
-        import sandboxkit.integrations.grpo.engines.vllm  # noqa: F401 - only here is it needed
+        import sandboxkit.integrations.grpo.engines.vllm  # noqa: F401 - needed only for this mode
     imported = time.process_time()
     config = settings(engine, folder, seed, steps)
     train(config)
@@ -223,7 +226,7 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
 
 
 def run(python: str, mode: str, folder: Path, seed: int, steps: int) -> Found:
-    """In a process of its own, which starts with nothing loaded."""
+    """Train once in a new process, and return the results."""
     one = ["--one", mode, "--folder", str(folder), "--seed", str(seed), "--steps", str(steps)]
     done = subprocess.run(
         [python, "-m", "benchmarks.grpo_vs_trl", *one],

@@ -1,8 +1,7 @@
-"""A hosted provider beside its vendor's SDK, and beside an older version, against our emulators.
+"""Compares a hosted provider with its vendor's SDK and with an older version, against our emulators.
 
-Each side is a process of its own, and they take turns. With `--latency` the emulator is that many
-milliseconds of round trip away. Run from the root of the repository; neither account nor network is
-needed:
+Each side is a separate process, and they alternate. `--latency` is the round-trip time to the emulator
+in milliseconds. Run it from the root of the repository; it needs neither an account nor a network:
 
     python -m benchmarks.hosted e2b daytona modal [--before OTHER_CHECKOUT] [--check] [--rounds 20]
         [--latency 50] [--baked] [--only first,true]
@@ -40,22 +39,22 @@ EMULATORS: dict[str, Callable[[], AbstractContextManager[Server | ModalEmulator]
 
 
 class HostedError(Exception):
-    """A side did not start."""
+    """Raised if a side of the comparison does not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measurement, which every side repeats in turn."""
+    """One measurement, which all sides repeat alternately."""
 
     name: str
     says: str
     times: int
     every: int = 1
-    """Taken in every n-th round."""
+    """The measurement is taken in every n-th round."""
     ratio: float | None = None
     """The highest allowed ratio to the SDK's time."""
     baked: float | None = None
-    """The highest allowed ratio to the SDK's time where the agent is in the image."""
+    """The highest allowed ratio to the SDK's time if the image contains the agent."""
 
 
 MEASURES = (
@@ -93,7 +92,7 @@ class Meter:
         self._calls = 0
 
     def read(self) -> Traffic:
-        """Everything since the start."""
+        """Return the traffic since the start."""
         if isinstance(self._emulator, ModalEmulator):
             self._calls += sum(self._emulator.ask("calls").values())
             requests = self._calls
@@ -104,7 +103,7 @@ class Meter:
 
 @dataclass
 class Side:
-    """A process that does what it is told, and the seconds that it took."""
+    """A worker process for one side of the comparison, and the seconds of its measurements."""
 
     name: str
     command: list[str]
@@ -146,7 +145,10 @@ class Side:
         self._answers.close()
 
     def turn(self, measure: Measure, *, counts: bool) -> None:
-        """Do it once more; a side that cannot is not asked again."""
+        """Take a measurement once; a side that fails it is skipped from then on.
+
+        Without `counts` the result is discarded.
+        """
         if measure.name in self.failures:
             return
         for _ in range(measure.times if counts else 1):
@@ -169,7 +171,7 @@ class Side:
         return statistics.median(seconds) if seconds else None
 
     def usual(self, measure: Measure) -> Traffic | None:
-        """The median traffic of one measurement."""
+        """Return the median traffic of a measure; None without samples."""
         found = None if measure.name in self.failures else self.traffic.get(measure.name)
         if not found:
             return None
@@ -182,7 +184,10 @@ class Side:
 
 @contextlib.contextmanager
 def distant(vendor: str, latency: float) -> Iterator[Meter]:
-    """An emulator of the vendor behind `latency` seconds, which the vendor's variables lead to."""
+    """Run an emulator of the vendor behind a round trip of `latency` seconds.
+
+    The vendor's environment variables point to it. Yields the meter of its traffic.
+    """
     with EMULATORS[vendor]() as emulator:
         where = urllib.parse.urlsplit(emulator.url)
         assert where.hostname is not None
@@ -201,7 +206,7 @@ def distant(vendor: str, latency: float) -> Iterator[Meter]:
 
 @contextlib.contextmanager
 def sides(vendor: str, before: Path | None, latency: float, *, baked: bool) -> Iterator[list[Side]]:
-    """Ours, the vendor's and the older one, started against one emulator."""
+    """Yield the started sides: ours, the SDK's and, with `before`, the older version's."""
     root = HERE.parent
     worker, bare = str(HERE / "hosted_worker.py"), str(HERE / "hosted_bare.py")
     with contextlib.ExitStack() as stack:
@@ -209,7 +214,7 @@ def sides(vendor: str, before: Path | None, latency: float, *, baked: bool) -> I
         stack.enter_context(mock.patch.dict(os.environ, {"SANDBOXKIT_STATE_DIR": state}))
         meter = stack.enter_context(distant(vendor, latency))
         image: list[str] = []
-        """The baked image for both sides: starting from a snapshot takes the vendor longer, for both."""
+        """The baked image, used by both sides, because starting from a snapshot takes a vendor longer."""
         if baked:
             bake = [sys.executable, "-m", "sandboxkit", "bake", "-p", vendor]
             done = subprocess.run(bake, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
@@ -235,12 +240,12 @@ def measured(
     *,
     baked: bool,
 ) -> list[Side]:
-    """Every measure on every side, in turns; the first round warms up."""
+    """Take all measures on all sides, alternately; the first round is a warm-up and does not count."""
     with sides(vendor, before, latency, baked=baked) as found:
         for number in range(rounds + 1):
             for measure in measures:
                 if number % measure.every == 0:
-                    # Whoever is first in a turn meets what the last one left: it is not always one.
+                    # The order rotates, because the side before may still affect the emulator.
                     shift = number % len(found)
                     for side in found[shift:] + found[:shift]:
                         side.turn(measure, counts=number > 0)
@@ -248,7 +253,7 @@ def measured(
 
 
 def show(vendor: str, found: list[Side], measures: Sequence[Measure], *, baked: bool) -> bool:
-    """Print a row a measure, and below it what each side sent; whether the targets are met."""
+    """Print a row per measure and the traffic of each side; return whether the targets are met."""
     ours, *others = found
     all_met = True
     print(f"{vendor} ({others[0].version}{', baked' if baked else ''})")

@@ -1,4 +1,4 @@
-"""The vendors' own SDKs as sides of `benchmarks.hosted`: what a careful user of each would write."""
+"""The vendors' SDKs as sides of `benchmarks.hosted`, used as a careful user would use them."""
 
 import asyncio
 import sys
@@ -15,10 +15,10 @@ FILL = f"mkdir -p /tmp/many && cd /tmp/many && for n in $(seq {FILES}); do : >$n
 
 
 class Bare(ABC):
-    """An SDK on an event loop that keeps running. Any: a sandbox is whatever the SDK returns."""
+    """An SDK on an event loop that keeps running. Any: a sandbox is the SDK's own object."""
 
     def __init__(self, baked: str | None) -> None:
-        """`baked` is the image that has the agent in it, in sandboxkit's words; else the default."""
+        """`baked` is the image that contains the agent, as sandboxkit names it; None: the default image."""
         self._baked = baked
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

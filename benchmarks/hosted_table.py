@@ -1,4 +1,4 @@
-"""The hosted providers beside their vendors' SDKs, as a section of docs/benchmarks.md."""
+"""Makes the section of docs/benchmarks.md that compares hosted providers with the vendors' SDKs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +7,11 @@ from benchmarks.hosted import EMULATORS, MEASURES, HostedError, Measure, Side, T
 __all__ = ["HOSTED", "lines", "section"]
 
 HOSTED = "hosted"
-"""The key by which `python -m benchmarks.report --only` chooses this section."""
+"""The key of this section for `python -m benchmarks.report --only`."""
 ROUNDS, QUICK_ROUNDS = 10, 2
 _SHOWN = ("first", "true", "megabyte", "listing")
 _LATENCIES = (0.0, 0.05)
-"""Seconds of round trip to the emulator."""
+"""Round-trip times to the emulator in seconds."""
 _HEAD = """\
 ## Hosted providers beside their vendors' SDKs
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 
 def section(*, quick: bool) -> str:
-    """Measure all vendors, and return the section; a vendor that cannot be measured has its reason."""
+    """Measure all vendors and return the section; it has an error for a vendor that cannot be measured."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
     rows: list[str] = []
     for vendor in EMULATORS:

@@ -1,6 +1,6 @@
-"""A provider's side of `benchmarks.hosted`, as a process that does and times what it is told.
+"""The worker process of `benchmarks.hosted` for a provider of sandboxkit: runs and times measurements.
 
-It imports nothing of this folder, so that another version of sandboxkit can be on its path.
+It imports nothing from this folder, so that another version of sandboxkit can be on its path.
 """
 
 import json
@@ -17,18 +17,18 @@ MUCH = 50_000_000
 
 
 class Side(Protocol):
-    """One way to use a vendor's sandboxes; each call raises where the outcome is wrong."""
+    """One way to use a vendor's sandboxes. Each call raises if its result is wrong."""
 
     def true(self) -> None:
-        """Run `true` in the sandbox that there is."""
+        """Run `true` in the existing sandbox."""
         ...
 
     def first(self) -> Callable[[], object]:
-        """Create a sandbox and run `true` in it; what is returned deletes it."""
+        """Create a sandbox and run `true` in it; return a function that deletes it."""
         ...
 
     def at_once(self) -> None:
-        """Run `true` MANY times at once."""
+        """Run `true` MANY times concurrently."""
         ...
 
     def small_file(self) -> None:
@@ -44,7 +44,7 @@ class Side(Protocol):
         ...
 
     def output(self) -> None:
-        """Run a command that writes MUCH."""
+        """Run a command that writes MUCH bytes."""
         ...
 
     def close(self) -> None:
@@ -53,9 +53,9 @@ class Side(Protocol):
 
 
 def serve(side: Side, version: str) -> None:
-    """Say `version`, then read measures' names, and answer each with the seconds.
+    """Print `version`, then read names of measures from stdin and print the seconds of each.
 
-    After each comes the line "undo", which lets what was made be deleted.
+    After each name the line "undo" arrives, which deletes the sandbox that the measure created.
     """
     print(json.dumps(version), flush=True)
     undo: object = None
@@ -72,7 +72,7 @@ def serve(side: Side, version: str) -> None:
                     started = time.perf_counter()
                     undo = measure()
                     answer = time.perf_counter() - started
-            except Exception as error:  # noqa: BLE001 - the table says it
+            except Exception as error:  # noqa: BLE001 - reported in the table
                 answer = f"{type(error).__name__}: {error}"[:200]
             print(json.dumps(answer), flush=True)
     finally:
@@ -83,7 +83,7 @@ class Ours:
     """A provider of sandboxkit."""
 
     def __init__(self, provider: str) -> None:
-        from sandboxkit import Session  # of the version that is on the path
+        from sandboxkit import Session  # the version that is on the path
 
         self._session = Session(provider)
         self._sandbox = self._session.sandbox().start().result(120)

@@ -1,4 +1,4 @@
-"""The API server of the tests' cluster with many requests at a time, and what it computes for them."""
+"""A client that sends many concurrent requests to the test cluster's API server and measures their cost."""
 
 import asyncio
 import contextlib
@@ -19,21 +19,21 @@ __all__ = ["AT_ONCE", "Api", "Json", "all_of", "lines", "spread", "timed"]
 AT_ONCE = 32
 """Requests in flight."""
 
-# Any: manifests and answers are JSON.
+# Any: manifests and responses are JSON.
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the API server has used so far."""
+    """The CPU time and memory that a Kubernetes program has used so far."""
 
     cpu: float
     memory_mb: float
 
 
 class Api:
-    """The API server, many requests at a time. Any answer but a good one is an error."""
+    """A client of the API server for many concurrent requests. Raises RuntimeError for error statuses."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
@@ -74,7 +74,7 @@ class Api:
         accept: str = "application/json",
         allowed: Iterable[int] = (),
     ) -> tuple[int, bytes]:
-        """The status, good or one of `allowed`, and the body of an answer."""
+        """Send a request; return its status and body. Raises RuntimeError for errors not in `allowed`."""
         async with self.session.request(
             method,
             path,
@@ -88,12 +88,12 @@ class Api:
             return answer.status, text
 
     async def patch(self, path: str, body: Json, *, allowed: Iterable[int] = ()) -> int:
-        """Merge `body` into an object; the status."""
+        """Merge `body` into an object; return the status."""
         merge = "application/merge-patch+json"
         return (await self.call("PATCH", path, body, content=merge, allowed=allowed))[0]
 
     async def use(self, path: str = "/metrics") -> Use:
-        """What a program of Kubernetes says of itself, by default the API server."""
+        """Read the use from a Kubernetes program's metrics, by default the API server's."""
         _, body = await self.call("GET", path, accept="*/*")
         found = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if line[0] != "#")
         return Use(
@@ -103,7 +103,7 @@ class Api:
 
 
 async def all_of(works: Iterable[Callable[[], Awaitable[T]]], at_once: int = AT_ONCE) -> list[T]:
-    """Do everything, so many at a time."""
+    """Run all `works`, `at_once` at a time; return their results."""
     limit = asyncio.Semaphore(at_once)
 
     async def one(work: Callable[[], Awaitable[T]]) -> T:
@@ -116,7 +116,7 @@ async def all_of(works: Iterable[Callable[[], Awaitable[T]]], at_once: int = AT_
 
 
 async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of an answer that goes on, however long they are."""
+    """Yield the lines of a streamed response, without a limit on their length."""
     rest = b""
     async for part in answer.content.iter_any():
         *whole, rest = (rest + part).split(b"\n")
@@ -128,7 +128,10 @@ async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 async def timed(
     api: Api, what: str, count: int, sizes: Callable[[], tuple[int, int]] | None = None
 ) -> AsyncIterator[None]:
-    """Print how long something took, and what it cost the API server."""
+    """Print how long the `with` block took, and the API server's CPU time per item of `count`.
+
+    `sizes` returns the numbers of pods and bytes to print.
+    """
     cpu, started = (await api.use()).cpu, time.perf_counter()
     yield
     took = time.perf_counter() - started
@@ -141,7 +144,7 @@ async def timed(
 
 
 def spread(seconds: list[float]) -> str:
-    """The median and the 99th of a hundred."""
+    """Return the median and the 99th percentile as text."""
     ordered = sorted(seconds)
     late = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
     return f"{statistics.median(ordered) * 1000:.1f} ms (99 %: {late * 1000:.1f} ms)"

@@ -1,6 +1,6 @@
-"""What a node starts in a second, and what exec streams cost: one to a sandbox, open and mostly idle.
+"""Measures how fast a node starts pods, and the cost of exec streams that are open and mostly idle.
 
-The cluster is that of scripts/kube.sh, or of SANDBOXKIT_KUBECONFIG (one for tests: it is loaded).
+The cluster is that of scripts/kube.sh, or of SANDBOXKIT_KUBECONFIG (use a test cluster: this loads it).
 Run from the root of the repository:
 
     python -m benchmarks.kubernetes_node [--pods 30] [--streams 200]
@@ -22,7 +22,7 @@ from benchmarks.kubernetes_api import Api, Json, all_of, lines, spread, timed
 from tests.kubernetes.cluster import find_cluster
 
 IDLE = 20.0
-"""Seconds."""
+"""Seconds for which the streams are left idle."""
 MEGABYTES, LINES = 200, 10
 PROTOCOLS = ("v4.channel.k8s.io",)
 KUBELET = "/api/v1/nodes/node1/proxy/metrics"
@@ -37,7 +37,7 @@ SPEC: Json = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What a node starts, and exec streams.")
+    parser = argparse.ArgumentParser(description="Measure a node's pod starts and exec streams.")
     parser.add_argument("--pods", type=int, default=30)
     parser.add_argument("--streams", type=int, default=200)
     args = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 async def starts(api: Api, count: int) -> None:
-    """Make pods, all at once, until the last one runs; then delete all but the first."""
+    """Create `count` pods concurrently and wait until all run; then delete all but the first."""
 
     async def start(number: int) -> None:
         name = f"pod-{number}"
@@ -87,7 +87,7 @@ async def starts(api: Api, count: int) -> None:
 
 
 async def streams(api: Api, count: int) -> None:
-    """Open many to one pod, leave them idle, and use all of them at once."""
+    """Open `count` exec streams to one pod, leave them idle, then use them concurrently."""
     name = f"{api.pods}/pod-0"
     before = [await api.use(), await api.use(KUBELET)]
     query = {"command": "cat", "stdin": "1", "stdout": "1"}
@@ -116,12 +116,12 @@ async def streams(api: Api, count: int) -> None:
 
 
 async def echoes(stream: aiohttp.ClientWebSocketResponse) -> list[float]:
-    """Seconds for each of several lines, one after another, to the program and back."""
+    """Return the round-trip times in seconds of several lines to the program, one after another."""
     return [await echo(stream) for _ in range(LINES)]
 
 
 async def echo(stream: aiohttp.ClientWebSocketResponse) -> float:
-    """Seconds for a line to the program and back; channel 0 is its input, 1 its output."""
+    """Return the round-trip time in seconds of a line; channel 0 is the program's input, 1 its output."""
     started = time.perf_counter()
     await stream.send_bytes(b"\0hello\n")
     async for message in stream:
@@ -131,7 +131,7 @@ async def echo(stream: aiohttp.ClientWebSocketResponse) -> float:
 
 
 async def output(api: Api) -> None:
-    """How fast the output of a command comes."""
+    """Measure the throughput of a command's output."""
     query = [("command", each) for each in ("head", "-c", str(MEGABYTES << 20), "/dev/zero")]
     query.append(("stdout", "1"))
     size = 0
@@ -145,7 +145,7 @@ async def output(api: Api) -> None:
 
 
 async def wait_until(api: Api, path: str, name: str, condition: Callable[[Json], bool]) -> None:
-    """Watch an object, there or to come, until the condition holds."""
+    """Watch an object, which may not exist yet, until the condition holds."""
     query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
     async with asyncio.timeout(60), api.session.get(path, params=query) as answer:
         async for line in lines(answer):

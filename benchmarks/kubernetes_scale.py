@@ -1,12 +1,12 @@
-"""What thousands of sandboxes cost the API server of a cluster, with pods that nothing runs.
+"""Measures the load of thousands of sandboxes on a cluster's API server, with fake pods.
 
-The cluster is that of scripts/kube.sh, or of SANDBOXKIT_KUBECONFIG (one for tests: it is loaded).
+The cluster is that of scripts/kube.sh, or of SANDBOXKIT_KUBECONFIG (use a test cluster: this loads it).
 Run from the root of the repository:
 
     python -m benchmarks.kubernetes_scale [--pods 2000]
 
-The pods are bound to fake nodes and marked as running through the API. Each line has the seconds that the API server
-computed, all in all or for one request: it is what a larger machine divides by its cores.
+The pods are bound to fake nodes and marked as running through the API. Each line has the API server's CPU
+time, in total or per request; a machine with more cores serves proportionally more requests.
 """
 
 import argparse
@@ -25,14 +25,16 @@ from tests.kubernetes.cluster import find_cluster
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CLAIMED = "example.com/claimed"
 RUNS = 20
-"""Providers that share the cluster; each has a label of its own."""
+"""Number of runs that share the cluster; each labels its pods."""
 POOL = 200
 CHANGES, SECONDS = 50, 10.0
-"""Changes a second while watches are measured, and for how long."""
+"""Number of pod changes per second while watches are measured, and the duration in seconds."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What thousands of pods cost an API server.")
+    parser = argparse.ArgumentParser(
+        description="Measure the load of thousands of pods on an API server."
+    )
     parser.add_argument("--pods", type=int, default=2000)
     args = parser.parse_args()
     cluster = find_cluster()
@@ -50,7 +52,7 @@ def main() -> int:
 
 
 async def pods(api: Api, nodes: list[str], count: int) -> None:
-    """Create that many, measure what is done with them, delete them."""
+    """Create `count` pods, measure the operations on them, and delete them."""
     names = [f"sandbox-{number:05}" for number in range(count)]
 
     def create(number: int) -> Json:
@@ -74,7 +76,7 @@ async def pods(api: Api, nodes: list[str], count: int) -> None:
 
 
 async def lists(api: Api, one: str) -> None:
-    """Every way to ask which pods there are."""
+    """Measure all ways to list pods; `one` is the name of an existing pod."""
     everything = {"labelSelector": "app=sandbox"}
     own = {"labelSelector": "run=3"}
     cached = {"resourceVersion": "0"}
@@ -96,7 +98,7 @@ async def lists(api: Api, one: str) -> None:
 
 
 async def paged(api: Api, query: dict[str, str], accept: str) -> tuple[int, int]:
-    """Items and bytes of a list, page by page where the query has a limit."""
+    """List pods, page by page if the query has a limit; return the numbers of items and bytes."""
     items = size = 0
     more = ""
     while True:
@@ -110,7 +112,7 @@ async def paged(api: Api, query: dict[str, str], accept: str) -> tuple[int, int]
 
 
 async def watches(api: Api, names: list[str], count: int) -> None:
-    """How late watches are, each of one run's pods, while pods change."""
+    """Measure the delay of `count` watches, each of one run's pods, while pods change."""
     sent: dict[str, float] = {}
     lags: list[float] = []
     ready = asyncio.Semaphore(0)
@@ -148,11 +150,14 @@ async def watches(api: Api, names: list[str], count: int) -> None:
                 for number in range(total):
                     await asyncio.sleep(started + number / CHANGES - time.perf_counter())
                     changing.create_task(change(number))
-    print(f"    heard {len(lags)} times, {spread(lags)} after the change was asked for")
+    print(f"    {len(lags)} events received, {spread(lags)} after the request for the change")
 
 
 async def claims(api: Api, claimers: int, *, shuffled: bool) -> None:
-    """Several take their share of a pool of 200 at once: no pod is had by two, and none is left."""
+    """Measure how several clients claim pods of a pool of 200 concurrently.
+
+    Checks that each pod is claimed by exactly one client. `shuffled` randomises each client's order.
+    """
     order = "a random" if shuffled else "the same"
     mark = f"by-{claimers}-{shuffled}"
     pool = {"labelSelector": f"run in (0,1,2,3),{CLAIMED}!={mark}", "limit": str(POOL)}
@@ -190,11 +195,13 @@ async def claims(api: Api, claimers: int, *, shuffled: bool) -> None:
     }
     assert owners == {name: n for n, names in enumerate(taken) for name in names}
     refused = len(latencies) - len(every)
-    print(f"    {len(every)} taken, none twice, {refused} refused; a request {spread(latencies)}")
+    print(
+        f"    {len(every)} claimed, none twice, {refused} conflicts; a request {spread(latencies)}"
+    )
 
 
 async def sweeps(api: Api, names: list[str]) -> None:
-    """End every pod, then delete half of them by name and the others at once."""
+    """Mark all pods as finished, delete half of them by name and the others with one request."""
     done = {"status": {"phase": "Succeeded"}}
     async with timed(api, "mark them as finished", len(names)):
         await all_of([partial(api.patch, f"{api.pods}/{name}/status", done) for name in names])

@@ -2,10 +2,10 @@
 
     python -m benchmarks.mbpp_grading mbpp.jsonl --provider local
 
-Each of a problem's three tests is a run of its own. The modes take turns, a part of the problems
-each: `fresh` sandboxes, fresh ones from a `pool`, and sandboxes that are `reset` between two runs,
-which fork a kept interpreter. Between them bare processes show what the machine gives. `--check`
-exits with 1 when a solution is refused, a sandbox is left, or `reset` misses its target.
+Each of a problem's three tests is a separate run. The modes alternate after a part of the problems:
+`fresh` sandboxes, fresh ones from a `pool`, and sandboxes that are `reset` between runs, which fork a
+warm interpreter. Between them bare processes measure the speed of the machine. `--check` exits with 1
+if a solution is refused, a sandbox is left over, or `reset` misses its target.
 """
 
 import argparse
@@ -32,12 +32,12 @@ MODES: dict[str, tuple[bool, Reuse]] = {
     "reset": (True, "reset"),
 }
 TARGETS = {"local": 80.0, "docker": 60.0}
-"""Problems a second with `reset`, on two idle cores."""
+"""Minimum problems per second with `reset`, on two idle cores."""
 FLOOR = ("/usr/bin/env", "python3", "-I", "-c", "import json")
 
 
 async def each(items: Iterable[Any], at_a_time: int, work: Callable[[Any], Awaitable[None]]) -> int:
-    """Do the work for all items; how many there were."""
+    """Do `work` for all items, `at_a_time` concurrently; return the number of items."""
     queue, done = iter(items), 0
 
     async def worker() -> None:
@@ -59,7 +59,7 @@ async def bare(_: object) -> None:
 
 
 async def measured(problems: list[Problem], args: argparse.Namespace, tag: str) -> dict[str, Any]:
-    """The figures of all rounds."""
+    """Run all rounds and return the figures."""
     refused: dict[str, str] = {}
     rates: dict[str, list[float]] = {name: [] for name in ("floor", *args.modes)}
     async with AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ async def measured(problems: list[Problem], args: argparse.Namespace, tag: str) 
 
             return await each(part, 2 * args.concurrency, grade)
 
-        for mode in args.modes:  # with which pools fill
+        for mode in args.modes:  # warm-up, which fills the pools
             await graded(mode, problems[: args.concurrency])
         for number in range(args.rounds):
             part = problems[number :: args.rounds]
@@ -107,7 +107,7 @@ async def measured(problems: list[Problem], args: argparse.Namespace, tag: str) 
 
 
 async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, Any]:
-    """Measure as `measured` does, and count the sandboxes that are left afterwards."""
+    """Return the figures of `measured`, and the number of sandboxes that are left over."""
     tag = f"mbpp-grading:{uuid.uuid4().hex}"
     figures = await measured(problems, args, tag)
     async with Session(args.provider) as session:
@@ -116,7 +116,7 @@ async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, An
 
 
 def main() -> int:
-    """Run it and print the figures."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="mbpp.jsonl")
     parser.add_argument("--provider", default="local")
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=int, help="only the first problems")
     parser.add_argument("-c", "--concurrency", type=int, default=2 * (os.cpu_count() or 1))
-    parser.add_argument("--together", action="store_true", help="one run a problem")
+    parser.add_argument("--together", action="store_true", help="one run per problem")
     parser.add_argument("--check", action="store_true", help="exit with 1 on a missed target")
     args = parser.parse_args()
     args.load = os.getloadavg()[0]

@@ -1,7 +1,7 @@
-"""From nothing to a command's output: with a cold start, from a pool, and in one that is reset.
+"""Compares the time to a command's output with a cold start, from a pool, and in reset sandboxes.
 
-All ways take turns, round by round. Before each, the pools are full and idle: what is measured
-is a start that finds one ready, not how fast they are filled.
+All ways alternate, round by round. Before each, the pools are full and idle, so the benchmark measures
+a start that finds a sandbox ready, and not how fast a pool is filled.
 
     python -m benchmarks.pool_latency [--provider local docker ...] [--rounds 40] [--json]
 """
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare starts with and without a pool.")
     parser.add_argument("--provider", nargs="+", default=["local", "docker"])
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", action="store_true", help="print an object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     args = parser.parse_args()
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)
     for provider in args.provider:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measured(provider: str, rounds: int) -> list[tuple[str, list[float], float]]:
-    """The seconds of each way, and the client's processor time for one, on average."""
+    """Return each way's name, its seconds in each round, and the client's mean CPU time per run."""
     interpreter = Interpreter(preload=USUAL)
     with (
         Session(provider) as cold,
@@ -79,7 +79,7 @@ def measured(provider: str, rounds: int) -> list[tuple[str, list[float], float]]
 
 
 def settle(*pooled: Session) -> None:
-    """Wait until the pools are full and nothing of the last round is going on."""
+    """Wait until the pools are full and all work of the last round has ended."""
     for session in pooled:
         session.warm().result(60)
         while (stats := session.pool_stats()).making or stats.resetting or stats.taken:

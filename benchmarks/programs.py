@@ -1,7 +1,7 @@
-"""Programs with many cases: `Program` beside bare processes, and how many cases a second it runs.
+"""Compares the grader `Program` with bare processes, and measures how many cases per second it runs.
 
-A trivial C++ program is compiled and run on 50 cases, by `Program` in sandboxes that are reset and as bare
-processes without any isolation, in turn. Then a compiled program runs on many cases, 8 in flight.
+A trivial C++ program is compiled and run on 50 cases, alternately by `Program` in reset sandboxes and as
+bare processes without isolation. Then a compiled program runs on many cases, 8 of them concurrently.
 
     python -m benchmarks.programs [--provider local docker ...] [--rounds 5] [--image NAME] [--json]
 """
@@ -36,7 +36,7 @@ def cases(count: int) -> list[dict[str, str]]:
 
 
 def bare() -> tuple[float, float]:
-    """The seconds of compiling, and of 50 runs without isolation, one after another."""
+    """Return the seconds of compiling, and of 50 runs without isolation, one after another."""
     language = language_of(LANGUAGE)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, language.source).write_text(SAMPLES[LANGUAGE])
@@ -59,7 +59,7 @@ async def graded(provider: str, rounds: int, options: dict[str, Any]) -> dict[st
         task = {"cases": cases(CASES)}
         passed(await grader.grade(session, SAMPLES[LANGUAGE], task))  # fills the pool
         for _ in range(rounds):
-            await asyncio.sleep(1)  # resets end
+            await asyncio.sleep(1)  # until the resets have ended
             begun = time.perf_counter()
             passed(await grader.grade(session, SAMPLES[LANGUAGE], task))
             own.append(time.perf_counter() - begun)
@@ -100,8 +100,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the grading of programs.")
     parser.add_argument("--provider", nargs="+", default=["local", "docker"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--image", default=IMAGE, help="the image of docker")
-    parser.add_argument("--json", action="store_true", help="print an object a line")
+    parser.add_argument("--image", default=IMAGE, help="the image for docker")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     args = parser.parse_args()
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", args.image)
     for provider in args.provider:

@@ -1,9 +1,9 @@
-"""Grade MBPP through `sandboxkit serve` and in process, in turns; then many requests at once.
+"""Grade MBPP through `sandboxkit serve` and in process, alternately; then send many concurrent requests.
 
     python -m benchmarks.serve_load mbpp.jsonl [--rounds 5] [--flood 2000] [--requests 10000]
 
-Both sides have a pool of their own of the same size on the same machine, and the client's processor time
-counts for the service. `--flood` sends that many requests at once and counts the answers by status.
+Each side has its own pool of the same size on the same machine; the client's CPU load slows down the
+service's side. `--flood` sends that many requests concurrently and counts the responses by status.
 `--requests` sends that many, 64 at a time, and prints the server's resident memory after each tenth.
 """
 
@@ -33,7 +33,7 @@ Grade = Callable[[Problem], Awaitable[float | None]]
 
 @contextlib.contextmanager
 def served(provider: str, pool: int) -> Iterator[tuple[str, int]]:
-    """Run the service; yield its URL and process id."""
+    """Run the service until the context ends; yield its URL and process id."""
     command = [sys.executable, "-m", "sandboxkit", "serve", "-p", provider]
     command += ["--port", "0", "--pool", str(pool)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
@@ -54,7 +54,7 @@ def task_of(problem: Problem) -> Problem:
 async def rates(
     problems: list[Problem], sides: dict[str, Grade], rounds: int, at_a_time: int
 ) -> dict[str, float]:
-    """Return the median rate of each side in problems a second."""
+    """Return the median rate of each side in problems per second."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
         part = problems[number::rounds]
@@ -72,13 +72,13 @@ async def rates(
 
 
 def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, Any]:
-    """Measure both sides, then the flood and the long run."""
+    """Measure both sides, then the flood and the long run; return the figures."""
     figures: dict[str, Any] = {"provider": args.provider, "load_before": round(args.load, 1)}
     pool = 2 * (os.cpu_count() or 1)
     grader = HostCompare(Limits(timeout=60))
@@ -102,7 +102,7 @@ async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, An
                 return json.loads(answer.text)["reward"]  # type: ignore[no-any-return]
 
             sides: dict[str, Grade] = {"in process": in_process, "service": over_http}
-            await rates(problems[: 2 * pool], sides, 1, 2 * pool)  # with which the pools fill
+            await rates(problems[: 2 * pool], sides, 1, 2 * pool)  # warm-up, which fills the pools
             figures["per_second"] = found = await rates(problems, sides, args.rounds, 2 * pool)
             figures["ratio"] = round(found["service"] / found["in process"], 3)
             statuses: Counter[int] = Counter()
@@ -126,7 +126,7 @@ async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, An
 
 
 def main() -> None:
-    """Run it and print the figures."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="mbpp.jsonl")
     parser.add_argument("--provider", default="local")

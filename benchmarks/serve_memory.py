@@ -43,7 +43,7 @@ async def run(provider: str, requests: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run it and print the figures."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--provider", default="local")
     parser.add_argument("--requests", type=int, default=10_000)

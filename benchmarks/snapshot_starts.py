@@ -1,4 +1,4 @@
-"""How long a snapshot takes, and a start from it beside a fresh one, by the size of its files.
+"""Measures the time of a snapshot, and compares a start from it with a fresh start, for several sizes.
 
     python -m benchmarks.snapshot_starts local docker
 
@@ -12,7 +12,7 @@ import time
 from sandboxkit import Sandbox, Session
 
 SIZES = ((1, 20), (50, 500), (500, 2000))
-"""Megabytes, and the number of files."""
+"""The sizes to measure: megabytes, and number of files."""
 ROUNDS = 15
 _MAKE = """
 import os, sys
@@ -25,20 +25,20 @@ _COUNT = "find . -type f | wc -l"
 
 
 def started(sandbox: Sandbox) -> float:
-    """Run a first command in the sandbox; return how long that took in ms."""
+    """Start the sandbox by running a first command; return the time in ms."""
     began = time.perf_counter()
     sandbox.exec(["true"], check=True).result()
     return (time.perf_counter() - began) * 1e3
 
 
 def starts(session: Session, base: Sandbox, size: int, count: int) -> str:
-    """Measure one size; return the line."""
+    """Measure one size and return the line to print."""
     base.exec(["python3", "-c", _MAKE, str(size), str(count)], check=True).result()
     begun = time.perf_counter()
     snapshot = base.snapshot(ttl=600).result()
     capture = (time.perf_counter() - begun) * 1e3
     plain, fork = [], []
-    for _ in range(ROUNDS):  # in turn, so that both meet the same machine
+    for _ in range(ROUNDS):  # alternately, so that load on the machine affects both alike
         sandbox = session.sandbox()
         plain.append(started(sandbox))
         sandbox.stop().result()

@@ -1,6 +1,6 @@
-"""A batch's tool calls in TRL: one after the other, as it makes them, and all at once.
+"""Compares sequential tool calls of a batch, as TRL makes them, with concurrent ones.
 
-Needs the trl extra and nothing else; the model is made here and follows a script:
+Needs only the trl extra; the model is created here and follows a script:
 
     python -m benchmarks.trl_rollouts [--check] [--rounds 5] [--provider docker]
 """
@@ -29,18 +29,18 @@ MODES = ("environment_factory", "rollout_func")
 
 
 async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
-    """All are right: only their time matters."""
+    """Accept every rollout, since only the time matters."""
     return Verdict(Outcome.PASSED, 1.0)
 
 
 def turn(mode: str, provider: str) -> float:
-    """Seconds from a turn of the model to the next, in which every rollout has used its tool."""
+    """Return the seconds between two turns of the model, in which every rollout calls its tool once."""
     with (
         SandboxEnvironments(judge, provider=provider) as environments,
         tempfile.TemporaryDirectory(prefix="sandboxkit-benchmark-") as folder,
     ):
         factory = environments if mode == "environment_factory" else SandboxRollouts(environments)
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it logs
+        with contextlib.redirect_stdout(io.StringIO()):  # TRL prints its log
             training = trainer(
                 Path(folder),
                 CHAT,
@@ -48,7 +48,7 @@ def turn(mode: str, provider: str) -> float:
                 config={**LONG, "per_device_train_batch_size": ROLLOUTS},
                 **{mode: factory},
             )
-            # The first call waits for the sandbox; the second is what is measured.
+            # The first call waits for the sandbox; only the second is measured.
             wait, use = call("bash", command="true"), call("bash", command=f"sleep {SLEEP}")
             times = script(training, wait, use, "done")
             training.train()
@@ -56,7 +56,7 @@ def turn(mode: str, provider: str) -> float:
 
 
 def main() -> int:
-    """Measure both in turn and print a table."""
+    """Measure both alternately and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="exit with 1 if the target is missed")
     parser.add_argument("--rounds", type=int, default=5)

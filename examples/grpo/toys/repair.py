@@ -82,7 +82,7 @@ def write(folder: Path, steps: int = 200) -> None:
 
 
 def row(step: tuple[str, int]) -> dict[str, Any]:
-    """Return a row of the data set. All have the same prompt; the sandbox gets the check, the grader cases."""
+    """Return a row of the data set; all have the same prompt. The check is a file of the sandbox."""
     word, number = step
     check = CHECK.format(sign=compose.SIGNS[word], number=number, hint=f"{word} {number}")
     cases = compose.row((step,))["cases"]
