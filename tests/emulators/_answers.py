@@ -1,7 +1,7 @@
-"""The table in a vendor's ANSWERS.md: what it answers to a call, and what its provider raises then.
+"""Writes the table in a vendor's ANSWERS.md: the vendor's responses, and the error that each raises.
 
-Each vendor's `answers.py` has the recorded shapes with what is expected of them. One test plays each
-of them on the emulator, another compares the document; SANDBOXKIT_WRITE=1 writes it.
+Each vendor's `answers.py` lists recorded responses with the expected errors. One test replays each
+with the emulator, another compares the document with the list; SANDBOXKIT_WRITE=1 writes the document.
 """
 
 import os
@@ -20,25 +20,25 @@ _LONGEST = 240
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """One row of the table."""
 
     calls: tuple[str, ...]
     answer: str
-    """Status or code, and the body's shape."""
+    """The status or code, and the form of the body."""
     raised: type[SandboxError] | None
-    """None where the provider finds its way all the same."""
+    """The class of the error that the provider raises; None if it handles the response."""
     retry_after: float | None = None
 
 
 def is_raised(error: BaseException | None, row: Row) -> bool:
-    """Whether the error is just what the row says: what is private to providers leaves none."""
+    """Whether the error has exactly the row's class and `retry_after`; a private subclass does not count."""
     if row.raised is None or error is None:
         return row.raised is None and error is None
     return type(error) is row.raised and getattr(error, "retry_after", None) == row.retry_after
 
 
 def compare(document: Path, rows: Iterable[Row]) -> None:
-    """Fail where the document's table differs, or write it."""
+    """Fail if the document's table differs from `rows`; with SANDBOXKIT_WRITE, write the table."""
     begin, rest = document.read_text().split(BEGIN)
     _, end = rest.split(END)
     expected = f"{begin}{BEGIN}{''.join(_lines(rows))}{END}{end}"

@@ -1,8 +1,8 @@
-"""The machine under each emulated sandbox: a local sandbox with our worker in it.
+"""The machine of each emulated sandbox: a local sandbox in which our worker runs.
 
-Its processes behave as on a real machine: a stream stays open as long as anybody holds it, a kill
-ends one process, and what it started survives. An emulator keeps its machines, and with them the
-list of what is alive.
+Its processes behave as on a real machine: a stream stays open as long as any process has it open, and
+a kill ends one process but not its children. An emulator keeps its machines, and thereby the list of
+running sandboxes.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from typing import Any
 from sandboxkit import Sandbox, Session, Snapshot, SnapshotInUseError
 
 HEADER = struct.Struct(">IcI")
-"""As in the worker: length, kind, number."""
+"""The header of a frame, as in the worker: length, kind, number of the process."""
 _WRITE = '[ -d "${1%/*}" ] || mkdir -p -- "${1%/*}" && exec cat >"$1"'
 _CREDIT = 128 << 10
-"""Bytes after which the worker learns that more may come; a message for each piece would cost more than
-the piece. It is an eighth of the worker's window."""
+"""Bytes after which the worker gets credit for more output, an eighth of its window. A message for each
+piece of output would cost more than the piece."""
 _WORKER = Path(__file__).with_name("_worker.py")
 
 
 class MachineEnded(Exception):
-    """The machine has ended under a process."""
+    """Raised if the machine ended while a process ran."""
 
 
 class Process:
@@ -48,11 +48,11 @@ class Process:
         return self._read(b"r")
 
     async def wait(self) -> int:
-        """The exit status, or minus the number of the signal that ended it; see MachineEnded."""
+        """Return the exit status, or minus the number of the fatal signal. Raises MachineEnded."""
         return await asyncio.shield(self._exit)
 
     async def write(self, data: bytes) -> None:
-        """Write to its input, as fast as it reads. Raises BrokenPipeError when nobody does."""
+        """Write to its stdin, and wait until it is read. Raises BrokenPipeError if nobody can read it."""
         await self._machine.send(b"w", self._number, data)
         if not await self._acks.get():
             raise BrokenPipeError
@@ -61,7 +61,7 @@ class Process:
         await self._machine.send(b"e", self._number)
 
     async def kill(self, signum: int = 9) -> None:
-        """Signal this one process; it may have ended."""
+        """Send a signal to this process only; do nothing if it has ended."""
         await self._machine.send(b"k", self._number, b"%d" % signum)
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -78,16 +78,16 @@ class Process:
                 taken = 0
 
     def lose(self) -> None:
-        """End all that waits: the machine has ended under the process."""
+        """End all waiting calls, because the machine has ended: `wait` raises, streams end, writes fail."""
         if not self._exit.done():
             self._exit.set_exception(MachineEnded())
-            self._exit.exception()  # perhaps nobody waits
+            self._exit.exception()  # retrieved, since perhaps nobody waits for it
         for stream in self._streams.values():
             stream.put_nowait(b"")
         self._acks.put_nowait(False)
 
     def deliver(self, kind: bytes, data: bytes) -> None:
-        """Take a frame of the worker."""
+        """Process a frame from the worker."""
         if kind in self._streams:
             self._streams[kind].put_nowait(data)
         elif kind == b"x":
@@ -117,9 +117,10 @@ class Machine:
         snapshot: Snapshot | None = None,
         **options: Any,
     ) -> "Machine":
-        """`options` are those of `Session.sandbox`; its user runs `prepare`, and `daemon` the worker.
+        """Start a machine; `options` are those of `Session.sandbox`.
 
-        `snapshot` is of another one's disk.
+        With `snapshot` it starts from another machine's disk. The sandbox's user runs the script `prepare`; the
+        user `daemon` runs the worker.
         """
         machine = cls(session.sandbox(lifetime=None, snapshot=snapshot, **options))
         await machine._sandbox.exec(["sh", "-c", prepare], check=True)
@@ -138,7 +139,7 @@ class Machine:
         cwd: str | None = None,
         pty: tuple[int, int] | None = None,
     ) -> Process:
-        """Start a process; one that cannot be started ends with status 127."""
+        """Start a process. One that cannot be started exits with status 127."""
         number = len(self._processes)
         process = self._processes[number] = Process(self, number)
         order = {"argv": argv, "env": env, "cwd": cwd or "/", "pty": pty}
@@ -146,22 +147,22 @@ class Machine:
         return process
 
     async def write(self, path: str, data: bytes) -> int:
-        """Write a file piece by piece, as a daemon does without a process of its own; return a status."""
+        """Write a file, as a vendor's daemon would; return the exit status of the shell that writes it."""
         argv = ["sh", "-c", _WRITE, "sh", path]
         return (await self._sandbox.exec(argv, stdin=data, user=self._user)).returncode
 
     async def snapshot(self) -> Snapshot:
-        """Take a snapshot of its disk, while all its processes stand still."""
+        """Make a snapshot of its disk while all its processes are paused."""
         return await self._sandbox.snapshot()
 
     async def stop(self) -> None:
-        """End it with all its processes."""
+        """Stop the machine and all its processes."""
         await self._sandbox.stop()
         if self._reader is not None:
             await asyncio.wait([self._reader])
 
     async def ended(self) -> None:
-        """Wait until it is over: its worker has ended, which a program of its user may do."""
+        """Wait until the worker has ended; a program of the same user can kill it."""
         assert self._reader is not None
         await asyncio.wait([self._reader])
 

@@ -18,26 +18,26 @@ Kind = Literal["status", "reset", "reset_mid_body", "stall", "stall_body", "drop
 
 @dataclass
 class Rule:
-    """One planned fault, for requests whose "METHOD /path" contains `request`."""
+    """One planned fault, which applies to requests whose "METHOD /path" contains `request`."""
 
     request: str
     kind: Kind
-    """`status`: answer so, nothing is done. `reset`: the connection breaks, nothing is done.
-    `reset_mid_body`: it breaks after the first piece of the answer's body. `stall`: no answer.
-    `stall_body`: no more after the first piece of the body. `drop`: the work is done, then the
-    connection breaks. `end_sandbox`: as `drop` mid-body, and all sandboxes end."""
+    """`status`: respond with the status, without doing the work. `reset`: abort the connection, without
+    doing the work. `reset_mid_body`: abort it after the first piece of the response's body. `stall`:
+    never respond. `stall_body`: send nothing after the first piece of the body. `drop`: do the work,
+    then abort the connection. `end_sandbox`: like `reset_mid_body`, and end all sandboxes."""
     skip: int = 0
     times: int = 1_000_000
     status: int = 500
     body: str | dict[str, Any] = ""
     headers: dict[str, str] = field(default_factory=dict)
     per_second: int = 0
-    """So many a second are let through."""
+    """Number of matching requests per second that pass without the fault."""
     passed: list[float] = field(default_factory=list)
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
 
     def lets_through(self) -> bool:
-        """Whether one more may pass now."""
+        """Whether the next request may pass without the fault."""
         now = time.monotonic()
         self.passed = [each for each in self.passed if each > now - 1]
         if len(self.passed) < self.per_second:
@@ -47,24 +47,24 @@ class Rule:
 
 
 class ConnectionBroken(Exception):
-    """Ends the application's work on a request whose connection is to break."""
+    """Raised to end the application's work on a request whose connection is aborted."""
 
 
 class Faults:
-    """Wraps an ASGI application; counts its requests, and lets planned ones fail."""
+    """Wraps an ASGI application, records its requests, and injects the planned faults."""
 
     def __init__(self, app: App, end_sandboxes: Callable[[], Awaitable[None]]) -> None:
         self._app, self._end_sandboxes = app, end_sandboxes
         self._rules: list[Rule] = []
         self.requests: list[str] = []
-        """Every request as "METHOD /path", in order."""
+        """All requests since `clear` as "METHOD /path", in order."""
 
     def plan(self, rule: Rule) -> None:
-        """Let requests fail from now on."""
+        """Add a planned fault."""
         self._rules.append(rule)
 
     def clear(self) -> None:
-        """Forget the faults, what they hold up, and the requests."""
+        """Remove all faults, release the requests that they stall, and clear the recorded requests."""
         for rule in self._rules:
             rule.cleared.set()
         self._rules.clear()
@@ -82,7 +82,7 @@ class Faults:
             try:
                 await self._fail(rule, scope, receive, send)
             finally:
-                # Uvicorn's own; a proper end of the answer is what a broken connection lacks.
+                # Uvicorn's transport. Aborting it leaves the response incomplete.
                 send.__self__.transport.abort()  # type: ignore[attr-defined]
 
     async def _fail(self, rule: Rule, scope: Message, receive: Receive, send: Send) -> None:

@@ -1,11 +1,11 @@
-"""Where an emulator listens."""
+"""The listening socket of an emulator."""
 
 import socket
 
 
 def listening() -> socket.socket:
-    """A socket on a free port of the loopback."""
-    # Of TCP by name: only then does asyncio send small pieces at once, as the real servers do.
+    """Return a listening socket on a free loopback port."""
+    # IPPROTO_TCP is given explicitly: only then does asyncio set TCP_NODELAY, as the real servers do.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(512)

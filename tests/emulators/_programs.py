@@ -15,10 +15,10 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = ROOT / "tests" / "examples" / "expected"
 
 _NEEDS_ROOT = ("pool",)
-"""In the machine, which those under the emulators do not have; tests/e2b/test_strict.py has one."""
+"""Examples that need root in the sandbox, which these emulators lack; see tests/e2b/test_strict.py."""
 
 _EACH_TIME = ("quickstart", "parallel_batch")
-"""Those that run each time; the others do so on local and docker, and here at night."""
+"""Examples that always run here. The others run here only at night, and always on local and docker."""
 
 Alive = Callable[[], list[str]]
 
@@ -39,17 +39,17 @@ with Session(provider) as session:
 
 
 class Programs:
-    """Derive a class named Test..., with the vendor's `name` and an `alive` fixture."""
+    """Base class of these tests. Derive a class Test... with the vendor's `name` and an `alive` fixture."""
 
     name: ClassVar[str]
 
     @pytest.fixture
     def alive(self) -> Alive:
-        """What lists the sandboxes that live on the vendor's emulator, which runs."""
+        """Run the vendor's emulator; return a function that lists its running sandboxes."""
         raise NotImplementedError
 
     def run(self, *argv: str, stdin: str = "") -> str:
-        """Run a program as a user would, warnings being errors; return what it printed."""
+        """Run a program as a user would, with warnings as errors; return its output."""
         done = subprocess.run(
             [sys.executable, "-W", "error", *argv],
             env={**os.environ, "SANDBOXKIT_PROVIDER": self.name},

@@ -1,4 +1,4 @@
-"""An emulator in a process of its own, as the tests see it."""
+"""Runs an emulator as a separate process, and sends it the tests' control requests."""
 
 import json
 import os
@@ -12,7 +12,7 @@ _END_SECONDS = 30.0
 
 
 class Server:
-    """Runs `python -m MODULE`, which prints its address and ends with its standard input."""
+    """Runs `python -m MODULE`, which prints its address and ends when its stdin is closed."""
 
     def __init__(self, module: str, *options: str) -> None:
         self._module, self._options = module, options
@@ -37,45 +37,45 @@ class Server:
         try:
             self._process.communicate(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
-            # A forked child of this process may hold the pipe that was to end it.
+            # A forked child of this process may keep open the pipe whose closing would end it.
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
 
     def fault(self, request: str, kind: str, **options: Any) -> None:
-        """Let requests fail, see `tests.emulators._faults.Rule`."""
+        """Plan a fault, see `tests.emulators._faults.Rule`."""
         self._ask("fault", {"request": request, "kind": kind, **options})
 
     def clear(self) -> None:
-        """Forget faults and requests."""
+        """Remove all faults and recorded requests."""
         self._ask("clear")
 
     def kill_sandboxes(self) -> None:
-        """End every sandbox, as the vendor does when it has to."""
+        """End all sandboxes, as the vendor may do."""
         self._ask("kill")
 
     def stop_silently(self) -> None:
-        """Stop every sandbox without a reason or a message; its connections stay open."""
+        """Stop all sandboxes without a reason or a message; their connections stay open."""
         self._ask("stop")
 
     def break_connections(self) -> None:
-        """Abort every connection that a terminal has, where the emulator knows of them."""
+        """Abort the connections of all terminals; only for emulators that track them."""
         self._ask("break")
 
     def cut_next_write(self, *, delivered: bool) -> None:
-        """Abort the connection over which a terminal is next written to, before it or after."""
+        """Abort the connection of the next write to a terminal, before it or, if `delivered`, after it."""
         self._ask("cut", delivered)
 
     def find_slow(self, readers: int) -> None:
-        """Drop so many readers of terminals, one after the other, as too slow for their output."""
+        """Disconnect the next `readers` readers of terminals, as too slow for the output."""
         self._ask("slow", readers)
 
     def ping_every(self, seconds: float) -> None:
-        """Ping new connections so often, and close those that do not answer as soon."""
+        """Ping new connections every `seconds`, and close those that do not reply within that time."""
         self._ask("pings", seconds)
 
     def limit_cpus(self, cpus: float) -> None:
-        """Let all sandboxes together have so many processors at most, where there are quotas."""
+        """Limit the CPUs of all sandboxes together; only for vendors with quotas."""
         self._ask("cpus", cpus)
 
     def limit_snapshots(self, most: int) -> None:
@@ -91,44 +91,44 @@ class Server:
         self._ask("deactivate")
 
     def keep_warm(self) -> None:
-        """Let creations from a snapshot answer with a sandbox that has started, where there are pools."""
+        """Let creations from a snapshot return a started sandbox; only for vendors with warm pools."""
         self._ask("warm")
 
     def end_next_start(self, state: str, output: dict[str, object]) -> None:
-        """Let the next sandbox end in this state before it has started, and say this of it."""
+        """Let the next sandbox end in `state` before it has started; `output` has further fields of it."""
         self._ask("end", [state, output])
 
     def login_with(self, line: str) -> None:
-        """Let the login shells of terminals run this line first, as an image's profile."""
+        """Let the login shells of terminals run this line first, like a line of /etc/profile."""
         self._ask("profile", line)
 
     @property
     def terminals(self) -> int:
-        """How many terminals there are in all sandboxes, where the emulator knows of them."""
+        """Return the number of terminals in all sandboxes; only for emulators that track them."""
         found: int = self._ask("state")["terminals"]
         return found
 
     @property
     def alive(self) -> list[str]:
-        """The ids of the sandboxes that live."""
+        """Return the ids of the running sandboxes."""
         found: list[str] = self._ask("state")["alive"]
         return found
 
     @property
     def networks(self) -> list[Any]:
-        """The lists of allowed servers that the living sandboxes were made with."""
+        """Return the allow lists with which the running sandboxes were created."""
         found: list[Any] = self._ask("state")["networks"]
         return found
 
     @property
     def requests(self) -> list[str]:
-        """What was asked since `clear`, each as "METHOD /path"."""
+        """Return the requests since `clear`, each as "METHOD /path"."""
         found: list[str] = self._ask("state")["requests"]
         return found
 
     @property
     def violations(self) -> list[str]:
-        """What the vendor's models do not know."""
+        """Return the parts of requests that the vendor's models do not define."""
         found: list[str] = self._ask("state")["violations"]
         return found
 

@@ -1,8 +1,8 @@
-"""Runs inside a sandbox, alone on the standard library: starts processes for the emulator.
+"""Starts processes for the emulator. Runs inside a sandbox, with only the standard library.
 
-Frames in both directions: a length, a kind, the number of a process, and data. A stream's output
-is read only as far as the emulator has asked for more, so that a slow reader holds up its own
-process and no other. A stream ends when its last holder has closed it, not with the process.
+A frame, in both directions, is a length, a kind, the number of a process, and data. A stream's output
+is read only up to the credit that the emulator has granted, so a slow reader blocks only its own
+process. A stream ends when the last process that has it open closes it, not with the first process.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ PIECE = 1 << 16
 
 
 class Process:
-    """One process with the descriptors of its streams on our side."""
+    """One process, with this side's descriptors of its streams."""
 
     def __init__(self, number: int, pid: int, stdin: int, outputs: dict[bytes, int]) -> None:
         self.number, self.pid, self.stdin, self.outputs = number, pid, stdin, outputs
@@ -29,7 +29,7 @@ class Process:
 
 
 class Worker:
-    """Everything on one selector."""
+    """Serves the frames and all processes in one selector loop."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -37,7 +37,7 @@ class Worker:
         self.received = b""
 
     def run(self) -> None:
-        """Serve until the emulator closes our standard input."""
+        """Serve until the emulator closes this process's stdin."""
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -104,7 +104,7 @@ class Worker:
         )
 
     def forward(self, process: Process, stream: bytes) -> None:
-        """Send what can be read now: one piece of a pipe, or several of a terminal, each at most 4 KiB."""
+        """Send available output: one piece from a pipe, or several from a terminal, of up to 4 KiB each."""
         end, frames, data = process.outputs[stream], b"", b"-"
         while data and process.credit[stream] > 0 and len(frames) < PIECE:
             try:
@@ -125,7 +125,7 @@ class Worker:
             os.close(end)
 
     def flush(self, process: Process) -> None:
-        """Write as much of the input as the process takes now."""
+        """Write as much buffered input as the process accepts without blocking."""
         if process.stdin in self.selector.get_map():
             self.selector.unregister(process.stdin)
         while process.pending and process.stdin >= 0:
@@ -167,7 +167,7 @@ class Worker:
         if pty:
             ours, theirs = os.openpty()
             fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *pty, 0, 0))
-            # Two descriptors, because a selector takes each once.
+            # Two descriptors, because a selector accepts each only once.
             ends, stdin, outputs = (theirs, theirs, theirs), os.dup(ours), {b"o": ours}
             os.set_blocking(ours, False)
         else:

@@ -17,7 +17,7 @@ _LINE_END = "Ċ"
 
 
 def dequantize(file: Path, folder: Path, *, one_line: bool = False) -> None:
-    """Write the model in float32 and its tokenizer to `folder`; with `one_line` a line break ends a completion.
+    """Write the model in float32 and its tokenizer to `folder`; `one_line`: a line break ends a completion.
 
     Raises ConfigurationError if the file cannot be read, or without the gguf package.
     """

@@ -1,4 +1,4 @@
-"""Serves the emulator on a free port, prints its address, and ends with its standard input."""
+"""Serves the Daytona emulator on a free port, prints its address, and ends when stdin is closed."""
 
 import asyncio
 import faulthandler
@@ -20,11 +20,11 @@ from tests.emulators.daytona._control import Control
 from tests.emulators.daytona._toolbox import Toolbox
 
 _END_SECONDS = 15.0
-"""After which a process that is to end says what it is doing, and is gone."""
+"""Seconds after which a process that has not ended dumps its stack and is killed."""
 
 
 class Socket:
-    """A WebSocket's sending side; a plain answer refuses the handshake."""
+    """The sending side of a WebSocket. A plain HTTP response refuses the handshake."""
 
     def __init__(self, send: Any) -> None:
         self._send = send
@@ -47,7 +47,7 @@ class Emulator:
         self._faults = Faults(self._daytona, self.boxes.kill_all)
         self._sockets: list[Any] = []
         self._cut: bool | None = None
-        """Break the connection over which a terminal is next written to: with it delivered?"""
+        """Whether the next write is delivered before its connection is aborted; None: no abort."""
         self.config = uvicorn.Config(
             self,
             log_level="critical",
@@ -166,9 +166,9 @@ async def serve() -> None:
         await asyncio.to_thread(sys.stdin.read)
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
         server.should_exit = server.force_exit = True
-        await serving  # no request is waited for: one may never end
+        await serving  # does not wait for requests, since one may never end
         await emulator.boxes.aclose()
-    os._exit(0)  # nor is a thread
+    os._exit(0)  # does not wait for threads
 
 
 asyncio.run(serve())

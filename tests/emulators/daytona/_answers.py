@@ -1,4 +1,4 @@
-"""How requests are read and answers written by both of Daytona's APIs."""
+"""Reads requests and writes responses, for both of Daytona's APIs."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Violation = Callable[[str], None]
 
 
 class RefusedError(Exception):
-    """The request is answered with this status and message."""
+    """Raised to respond to the request with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -21,14 +21,14 @@ class RefusedError(Exception):
 
 
 def check_key(scope: Message) -> None:
-    """Refuse a request without the account's key."""
+    """Raise RefusedError for a request without the account's API key."""
     headers = dict(scope["headers"])
     if headers.get(b"authorization") != f"Bearer {KEY}".encode():
         raise RefusedError(401, "Invalid credentials")
 
 
 async def body_of(receive: Receive) -> bytes:
-    """The whole body of a request."""
+    """Return the whole body of a request."""
     body: bytes = b""
     while True:
         message = await receive()
@@ -38,7 +38,7 @@ async def body_of(receive: Receive) -> bytes:
 
 
 def read(kind: Any, body: bytes, violation: Violation) -> Any:
-    """A request's model; fields that the vendor's model does not know are violations."""
+    """Parse a request's body as the model `kind`; report unknown fields as a violation."""
     sent = json.loads(body)
     model = kind.from_dict(sent)
     known = set(kind.model_fields) | {
@@ -50,7 +50,7 @@ def read(kind: Any, body: bytes, violation: Violation) -> Any:
 
 
 async def answer(send: Send, status: int, content: Any) -> None:
-    """Send an answer as JSON."""
+    """Send a response with JSON content."""
     body = b"" if content is None else json.dumps(content).encode()
     raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": raw})
@@ -58,5 +58,5 @@ async def answer(send: Send, status: int, content: Any) -> None:
 
 
 def refusal(error: RefusedError, path: str) -> Any:
-    """What Daytona says with an error."""
+    """Return the JSON content of Daytona's error response."""
     return {"statusCode": error.status, "message": str(error), "error": "Error", "path": path}

@@ -1,4 +1,4 @@
-"""The sandboxes of the emulated account: each a real machine that ends with its time."""
+"""The sandboxes of the emulated account; each is a real machine that ends after its lifetime."""
 
 import asyncio
 import datetime
@@ -22,12 +22,12 @@ mkdir -p /etc/daytona
 printf 'root:x:0:0::/root:/bin/sh\\ndaytona:x:%s:%s::/etc/daytona:/bin/sh\\n' $(id -u) $(id -g) >/etc/passwd
 printf 'daytona:x:%s:\\n' $(id -g) >/etc/group
 """
-"""The machine's one user, who can make folders in few places: the home is elsewhere on the real one."""
+"""Creates the machine's only user, who may create folders in few places; the real home is elsewhere."""
 _VENDORS_IMAGE = """
 useradd --create-home daytona && chmod 700 /home/daytona && chmod 1777 /tmp && rmdir /workspace &&
 rm -f /etc/profile.d/*
 """
-"""What the vendor's own image is: its user is not root, and has one folder to write to."""
+"""Makes the machine like the vendor's image: its user is not root and can write only to the home."""
 _ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 
@@ -40,7 +40,7 @@ def _user_of(build: Any) -> str:
 
 @dataclass
 class Pty:
-    """A terminal, known until its shell ends; it outlives the connection that made it."""
+    """A terminal. It exists until its shell ends, longer than the connection that created it."""
 
     process: Process
     rows: int
@@ -64,21 +64,21 @@ class Box:
     state: SandboxState = SandboxState.CREATING
     error: str | None = None
     said: dict[str, Any] = field(default_factory=dict)
-    """What is said of it, too."""
+    """Further fields of its description."""
     machine: Machine | None = None
     timer: asyncio.TimerHandle | None = None
     ptys: dict[str, Pty] = field(default_factory=dict)
     decided: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it has started, or has failed to."""
+    """Set when the sandbox has started or failed to start."""
     silent: bool = False
     """Whether connections to its terminals stay open when it stops."""
 
 
 class Boxes:
-    """All sandboxes that are alive."""
+    """All running sandboxes."""
 
     def __init__(self, *, rooted: bool) -> None:
-        """`rooted` makes machines with root and other users, as the vendor's are, by Docker."""
+        """With `rooted`, machines are Docker containers with root and other users, like the vendor's."""
         self._rooted = rooted
         self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
         self.alive: dict[str, Box] = {}
@@ -98,18 +98,18 @@ class Boxes:
         self.most_snapshots = 100
         """The organization's quota."""
         self.minute = 60.0
-        """Seconds in a minute of lifetime; tests shorten it."""
+        """Length in seconds of a minute of lifetime; tests shorten it."""
         self.profile = ""
-        """What the image has in /etc/profile."""
+        """The content of the image's /etc/profile."""
         self.warm = False
-        """Whether sandboxes of a snapshot come from a warm pool: their creation answers when they run."""
+        """Whether sandboxes from a snapshot come from a warm pool, so that they run when creation returns."""
         self.cpus: float | None = None
-        """How many the organization may have at a time."""
+        """The organization's limit of CPUs in use; None: no limit."""
         self.end: tuple[SandboxState, dict[str, Any]] | None = None
-        """How the next sandbox ends before it has started, and what is said of it."""
+        """The state in which the next sandbox ends before it has started, and fields of its description."""
 
     async def create(self, asked: CreateSandbox) -> Box:
-        """Begin; it starts a little later, and has started on return where the pool is warm."""
+        """Begin to create a sandbox. It starts later; with a warm pool it has started on return."""
         now = datetime.datetime.now(datetime.UTC)
         source = self.made_of.get(asked.snapshot or "")
         box = Box(
@@ -135,7 +135,7 @@ class Boxes:
         return box or next(named, None) or self.gone.get(id_or_name)
 
     def set_ttl(self, box: Box, minutes: float) -> None:
-        """Let it live so many minutes from now; 0 is for ever."""
+        """Set the lifetime to so many minutes from now; 0 means no limit."""
         if box.timer is not None:
             box.timer.cancel()
         box.timer, box.destroy_at = None, None
@@ -192,7 +192,7 @@ class Boxes:
             await box.machine.stop()
 
     async def stop_silently(self) -> None:
-        """Stop all sandboxes without a reason; their terminals' connections stay open, without data."""
+        """Stop all sandboxes without a reason; their terminals' connections stay open but send nothing."""
         for box in list(self.alive.values()):
             if box.machine is not None:
                 box.silent = True
@@ -203,7 +203,7 @@ class Boxes:
             await self.kill(sandbox_id)
 
     async def aclose(self) -> None:
-        """End all sandboxes at once, those that are starting, too."""
+        """End all sandboxes concurrently, including those that are starting."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -224,14 +224,14 @@ class Boxes:
             box.decided.set()
         assert box.machine is not None
         await box.machine.ended()
-        # The daemon is the container's first process: without it there is no container.
+        # The daemon is the container's first process, so the container ends with it.
         box.state = SandboxState.STOPPED
         await asyncio.sleep(_DELETE_SECONDS)
         if box.asked.auto_delete_interval == 0:
             await self.kill(box.id)
 
     async def _runs(self, box: Box) -> bool:
-        """Start a sandbox's machine; return whether it runs, else the sandbox says why not."""
+        """Start a sandbox's machine; return whether it runs. If not, `box.error` has the reason."""
         await asyncio.sleep(_START_SECONDS)
         if self.end is not None:
             (box.state, box.said), self.end = self.end, None

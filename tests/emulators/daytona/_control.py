@@ -1,4 +1,4 @@
-"""Daytona's control API, each request and answer checked with its clients' own models."""
+"""Daytona's control API. Each request and response is checked with the vendor's client models."""
 
 import datetime
 import ipaddress
@@ -32,7 +32,7 @@ from tests.emulators.daytona._answers import (
 from tests.emulators.daytona._boxes import Box, Boxes
 
 PAGE = 3
-"""Sandboxes a page at most, whatever the limit asked for."""
+"""Maximum number of sandboxes per page, even if the request has a higher limit."""
 SNAPSHOTS = (None, "daytona-small")
 TARGETS = (None, "us", "eu")
 USERS = (None, "daytona", "root")

@@ -1,4 +1,4 @@
-"""The toolbox's files: whole ones as raw bytes, several at a time as forms, and listings."""
+"""The toolbox's file calls: whole files as raw bytes, files in multipart forms, and listings."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _LOAD = '[ -e "$1" ] || exit 44; [ ! -d "$1" ] || exit 45; stat -L -c %s -- "$1"
 
 
 async def upload(box: Box, path: str, scope: Message, receive: Receive) -> Answer:
-    """Save the request's body as it comes; what was there is overwritten."""
+    """Save the request's body piece by piece; overwrites an existing file."""
     kind = dict(scope["headers"]).get(b"content-type")
     if kind != b"application/octet-stream":
         raise RefusedError(400, f"this emulator takes raw bodies alone, not {kind!r}")
@@ -35,14 +35,14 @@ async def upload(box: Box, path: str, scope: Message, receive: Receive) -> Answe
             if not message.get("more_body"):
                 break
     except BrokenPipeError:
-        pass  # it has said why
+        pass  # the process has ended; its output has the reason
     finally:
         await process.close_stdin()
     return await _saved(process, path)
 
 
 async def upload_form(box: Box, body: bytes) -> Answer:
-    """Save the one file of a form, as the SDK sends it: its path in a field, then its content."""
+    """Save the only file of a form, as the SDK sends it: its path in a field, then its content."""
     boundary, _, _ = body.partition(b"\r\n")
     found = _PATH.search(body)
     if found is None:
@@ -68,7 +68,7 @@ async def _saved(process: Process, path: str) -> Answer:
 
 
 async def download_form(box: Box, body: bytes, send: Send) -> None:
-    """Send the one file that is asked for as a form."""
+    """Send the requested file as a multipart form."""
     (path,) = json.loads(body)["paths"]
     assert box.machine is not None
     process = await box.machine.spawn(("cat", "--", path), env={}, cwd="/")
@@ -90,7 +90,7 @@ async def _send(send: Send, data: bytes) -> None:
 
 
 async def listing(box: Box, path: str) -> Answer:
-    """Describe what is in a folder."""
+    """Return the entries of a folder."""
     assert box.machine is not None
     process = await box.machine.spawn(("sh", "-c", _LIST, "sh", path), env={}, cwd="/")
     said = b"".join([chunk async for chunk in process.stdout]).decode()
@@ -116,7 +116,7 @@ def _info(fields: list[str], folder: str) -> dict[str, Any]:
 
 
 async def download(box: Box, path: str, send: Send) -> None:
-    """Send a file's bytes; its size comes first."""
+    """Send a file's bytes, with its size in the headers."""
     assert box.machine is not None
     process = await box.machine.spawn(("sh", "-c", _LOAD, "sh", path), env={}, cwd="/")
     head, begun = b"", False

@@ -1,9 +1,9 @@
-"""The toolbox in each sandbox, with the behaviours of the real daemon.
+"""The toolbox in each sandbox, which behaves like the real daemon.
 
-A command is a line for a shell's standard input; its outputs come merged, as text, at its end. A
-terminal runs a login shell that outlives its connection; a reader who falls 256 messages behind,
-or who sends more than 64 KiB at once, is cut off; the shell's end cuts off what it said last. What
-was written to a terminal whose reader is slow for 10 s is not waited for.
+A command is a line for a shell's standard input; its output is returned at its end, as text, with
+stdout and stderr merged. A terminal runs a login shell that outlives its connection. A client that is
+256 messages behind, or sends more than 64 KiB at once, is disconnected. The last output before the
+shell's end is lost if it was not sent yet. A write to a client that does not read is given up after 10 s.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _LARGEST_MESSAGE = 64 * 1024
 _DEFAULT_TIMEOUT = 360
 _WRITE_SECONDS = 10
 _NAME = "EMULATED_PTY"
-"""The variable by which the processes of a terminal are found."""
+"""The environment variable that identifies the processes of a terminal."""
 _PROFILE = 'printf "%s\\n" "$1" >/etc/profile'
 _KILL_TREE = """
 import os, sys
@@ -79,9 +79,9 @@ class Toolbox:
     def __init__(self, boxes: Boxes, violation: Violation) -> None:
         self._boxes, self._violation = boxes, violation
         self._left: set[asyncio.Task[None] | asyncio.Task[int]] = set()
-        """What goes on for terminals that nobody is connected to."""
+        """Tasks of terminals without a connected client."""
         self.slow = 0
-        """Take so many readers, one after the other, for slow at their next piece of output."""
+        """Number of readers that are treated as slow at their next piece of output."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
@@ -112,7 +112,7 @@ class Toolbox:
         await answer(send, status, content)
 
     async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        """A terminal."""
+        """Serve the connection of a terminal."""
         await receive()
         try:
             box, path = self._box(scope)
@@ -154,7 +154,7 @@ class Toolbox:
         _, sandbox_id, *path = scope["path"].strip("/").split("/")
         box = self._boxes.alive.get(sandbox_id)
         if box is None:
-            # Whose key it is cannot be asked for a sandbox that is gone.
+            # The real toolbox cannot check the key for a sandbox that no longer exists.
             raise RefusedError(401, "unauthorized: bearer token is invalid")
         if box.machine is None or box.state is not SandboxState.STARTED:
             raise RefusedError(400, "Sandbox is not started")
@@ -202,7 +202,7 @@ class Toolbox:
         return name, pty
 
     async def _outputs(self, pty: Pty, send: Send) -> None:
-        """Until the reader is dropped, with all that it has not got."""
+        """Send output until the reader is disconnected; unsent output is then lost."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE)
 
         async def forward() -> None:
@@ -218,7 +218,7 @@ class Toolbox:
                     break
                 queue.put_nowait(chunk)
             else:
-                await asyncio.Event().wait()  # the terminal's end is said elsewhere
+                await asyncio.Event().wait()  # the terminal's end is reported elsewhere
         finally:
             forwarding.cancel()
         closing = {"type": "websocket.close", "code": 1008, "reason": "slow consumer"}
@@ -239,7 +239,7 @@ class Toolbox:
 
 
 def _envs(subprotocols: Iterable[str]) -> dict[str, str]:
-    """Variables that a terminal's shell is given."""
+    """Return the environment variables for a terminal's shell."""
     token = next((each for each in subprotocols if each.startswith(_ENVS)), None)
     if token is None:
         return {}
@@ -272,7 +272,7 @@ async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
 
 
 async def _remove(box: Box, name: str, pty: Pty) -> None:
-    """Kill what descends from the shell, and the shell."""
+    """Kill the shell and its descendants."""
     assert box.machine is not None
     argv = ("python3", "-c", _KILL_TREE, f"{_NAME}={name}")
     await (await box.machine.spawn(argv, env={})).wait()
@@ -300,7 +300,7 @@ async def _output(pty: Pty) -> AsyncIterator[bytes]:
 
 async def _drain(pty: Pty) -> None:
     async for _ in _output(pty):
-        pass  # nobody is connected: what is said is lost
+        pass  # no client is connected: the output is lost
 
 
 async def _control(send: Send, **output: object) -> None:
@@ -310,7 +310,7 @@ async def _control(send: Send, **output: object) -> None:
 async def _close(send: Send, code: int, offered: bool) -> None:
     output = {"exitCode": code} if code == 0 else {"exitCode": code, "exitReason": "non-zero exit"}
     closing = {"code": 1000 if code == 0 else 1011, "reason": json.dumps(output)}
-    with contextlib.suppress(Exception):  # the client may have gone first
+    with contextlib.suppress(Exception):  # the client may have disconnected first
         if offered:
             await _control(send, status="exited", **output)
         await send({"type": "websocket.close", **closing})

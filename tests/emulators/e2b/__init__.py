@@ -1,1 +1,1 @@
-"""E2B over loopback for its unmodified SDK: the control API and the daemon in each sandbox."""
+"""An emulator of E2B for its unmodified SDK: the control API, and the daemon in each sandbox."""

@@ -1,4 +1,4 @@
-"""Serves the emulator on a free port, prints its address, and ends with its standard input."""
+"""Serves the E2B emulator on a free port, prints its address, and ends when stdin is closed."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.emulators.e2b._proxy import Proxy
 
 
 class Emulator:
-    """The ASGI application: E2B under faults, and beside it what the tests ask."""
+    """The ASGI application: E2B with planned faults, and the tests' control requests."""
 
     def __init__(self) -> None:
         self.violations: list[str] = []

@@ -1,4 +1,4 @@
-"""The sandboxes of the emulated account: each a real machine with a lifetime."""
+"""The sandboxes of the emulated account; each is a real machine with a lifetime."""
 
 import asyncio
 import datetime
@@ -15,8 +15,8 @@ from tests.emulators._engine import Machine, Process, Snapshots
 ENVD_VERSION = "0.6.13"
 BASE_ENV = {"E2B_SANDBOX": "true"}
 HOMES = {"user": "/workspace", "root": "/etc/root"}
-"""The users of every template. Under both names everything runs as the machine's one user, who can
-make folders in few places: their homes are elsewhere on the real one."""
+"""The users of every template, and their homes. Both run as the machine's only user, who may create
+folders in few places; the real homes are elsewhere."""
 _USERS = """
 mkdir -p /etc/root
 printf 'root:x:0:0:root:/etc/root:/bin/sh\nuser:x:%s:%s::/workspace:/bin/sh\n' $(id -u) $(id -g) >/etc/passwd
@@ -32,20 +32,20 @@ chmod 777 /code
 chmod -R 777 /usr/local
 rmdir /workspace
 """
-"""What E2B does to each image that a template is made of."""
+"""The changes that E2B makes to an image from which a template is built."""
 _ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 
 @dataclass
 class Running:
-    """A process that the daemon knows, until it ends."""
+    """A running process of the daemon."""
 
     process: Process
     config: Any
     tag: str | None
     pty: bool
     closed: bool
-    """Whether it has an input no more."""
+    """Whether its stdin is closed."""
     subscribers: list[asyncio.Queue[Any]] = field(default_factory=list)
     end: Any = None
 
@@ -71,10 +71,10 @@ class Box:
 
 
 class Boxes:
-    """All sandboxes that are alive."""
+    """All running sandboxes."""
 
     def __init__(self, *, rooted: bool) -> None:
-        """`rooted` makes machines in which root is root and there are other users, by Docker."""
+        """With `rooted`, machines are Docker containers with root and other users."""
         self._rooted = rooted
         self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
         self.alive: dict[str, Box] = {}
@@ -83,12 +83,12 @@ class Boxes:
         self.snapshots = Snapshots()
         """By their ids: the disks of the sandboxes that they were made of."""
         self.limit = 100
-        """How many the account may have at a time."""
+        """Maximum number of the account's concurrent sandboxes."""
         self.starting = 0
         self.kept_alive = 0
-        """Signs of life that came on streamed inputs."""
+        """Number of keep-alive messages on streamed inputs."""
         self.unforkable = ""
-        """Why no process can be started now, as the kernel says it."""
+        """The kernel's error text with which every start of a process fails; "" for none."""
 
     async def create(
         self,
@@ -101,7 +101,7 @@ class Boxes:
     ) -> Box:
         snapshot = self.snapshots.get(template)
         prepare = _USERS
-        if self._rooted:  # a snapshot of docker's has all of the machine, one of local's lacks /etc
+        if self._rooted:  # a docker snapshot has all files, a local one lacks /etc
             prepare = "" if snapshot else _TEMPLATE
         network = "internet" if internet and not rules.deny_out else "none"
         self.starting += 1
@@ -134,7 +134,7 @@ class Boxes:
         return box
 
     def set_timeout(self, box: Box, ttl: int) -> None:
-        """Let it live so many seconds from now, fewer than before or more."""
+        """Set the lifetime to so many seconds from now; it may become shorter."""
         if box.timer is not None:
             box.timer.cancel()
         box.ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ttl)

@@ -1,4 +1,4 @@
-"""E2B's control API, each request and answer checked with the SDK's own models."""
+"""E2B's control API. Each request and response is checked with the SDK's own models."""
 
 import ipaddress
 import json
@@ -32,7 +32,7 @@ TEMPLATES = ("base", "python", "old")
 FORBIDDEN = ("of-another-team",)
 MAX_TIMEOUT = 24 * 3600
 PAGE = 3
-"""Sandboxes a page at most, whatever the limit asked for."""
+"""Maximum number of sandboxes per page, even if the request has a higher limit."""
 
 _WRONG_KEY = (
     "Invalid API key, please visit https://e2b.dev/docs/api-key for more information.\n"
@@ -45,7 +45,7 @@ Answer = tuple[int, Any, dict[str, str]]
 
 
 class RefusedError(Exception):
-    """The request is answered with this status and message."""
+    """Raised to respond to the request with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Control:
     def __init__(
         self, boxes: Boxes, violation: Callable[[str], None], *, first_version: bool
     ) -> None:
-        """`first_version` is a server of one's own, which creates by the first version's route only."""
+        """`first_version` emulates a self-hosted server, which supports only version 1 of the create call."""
         self._boxes, self._violation, self._first_version = boxes, violation, first_version
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -144,7 +144,7 @@ class Control:
             raise RefusedError(404, message) from None
 
     async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
-        """It is known by its name with the team's and a tag."""
+        """Make a snapshot; its id is "team/NAME:default"."""
         if asked.name and not _SNAPSHOT_NAME.fullmatch(asked.name):
             raise RefusedError(400, f"Invalid snapshot name: {asked.name}")
         name = f"team/{asked.name or secrets.token_hex(10)}:default"
@@ -186,7 +186,7 @@ class Control:
         return 201, made.to_dict(), {}
 
     def _network(self, asked: Any) -> SandboxNetworkConfig:
-        """Check a list of allowed servers. A server of one's own is too old to have any."""
+        """Check the network settings of a request. A self-hosted server is too old to have any."""
         if not asked or self._first_version:
             return SandboxNetworkConfig(allow_out=[], deny_out=[], allow_public_traffic=True)
         if asked.additional_properties:
@@ -232,7 +232,7 @@ class Control:
 
 
 def _page(found: list[T], query: dict[str, str]) -> tuple[list[T], dict[str, str]]:
-    """Return the part of a list that a request asks for, and the header that leads to the next one."""
+    """Return the requested page of a list, and the headers with the token of the next page."""
     start = int(query.get("nextToken", "0"))
     size = min(PAGE, int(query.get("limit", "100")))
     extra = {"x-next-token": str(start + size)} if len(found) > start + size else {}

@@ -1,8 +1,8 @@
-"""The daemon in each sandbox: E2B's process service with the behaviours of the real one.
+"""E2B's process service in the daemon of each sandbox, which behaves like the real one.
 
-A process outlives the connection that started it; its end is told when nobody holds its outputs
-any more; a signal and a deadline end one process and spare what it started; a process that a
-signal ended has the exit code -1. It looks for a tag until it meets another one: `_find`.
+A process outlives the connection that started it. Its end is reported when no process has its outputs
+open any more. A signal or a deadline ends one process but not its children; a process that a signal
+ended has the exit code -1. Its search for a tag stops at the first other tag, see `_find`.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from tests.emulators._engine import MachineEnded
 from tests.emulators.e2b._boxes import HOMES, Box, Boxes, Running
 
 _LONGEST_ARGUMENT = 128 << 10
-"""Bytes of one argument or variable, its end included, as Linux takes them."""
+"""Linux's maximum size in bytes of one argument or variable, including its final NUL."""
 _LONGEST_IN_ALL = 2 << 20
 _CHUNK = 32 << 10
-"""Bytes of output in one event."""
+"""Maximum bytes of output per event."""
 _PRIORITY = 'echo 100 > /proc/$$/oom_score_adj && exec nice -n 0 "${@}"'
-"""Every program is started by a shell, so that a missing one is that shell's status."""
+"""The shell command that starts every program; a missing program is therefore the shell's exit status."""
 
 
 class Envd(Process):
-    """The service; which sandbox is meant is in a header."""
+    """The process service. A header of each request has the sandbox's id."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
@@ -139,7 +139,7 @@ class Envd(Process):
 
     def _box(self, ctx: Any) -> Box:
         box = self._boxes.alive.get(ctx.request_headers.get("e2b-sandbox-id", ""))
-        if box is None:  # it ended since the proxy has looked
+        if box is None:  # it ended after the proxy's check
             raise _gone()
         return box
 
@@ -151,7 +151,7 @@ class Envd(Process):
             why = "argument list too long"
         if not why:
             return
-        command = " ".join(argv[4:])  # which the real one repeats in full, however long
+        command = " ".join(argv[4:])  # the real daemon repeats it in full
         output = f"error starting process '{command}': fork/exec /bin/sh: {why}"
         if pty:
             output = (
@@ -175,10 +175,10 @@ def _user(ctx: Any) -> str:
 
 
 def _find(box: Box, selector: pb.ProcessSelector | None) -> tuple[int, Running]:
-    """The process with a pid; or one with a tag, unless one with another tag comes before it.
+    """Return the process with a pid or a tag. Raises ConnectError.
 
-    The real one keeps them in a map without an order, and ends its search at the first other tag.
-    Here every other tag comes first, so that no test depends on luck.
+    The real daemon iterates over an unordered map, and its search ends at the first process with
+    another tag. Here such a process always comes first, so that tests are deterministic.
     """
     match selector.selector if selector is not None else None:
         case Oneof(field="pid", value=pid):
@@ -224,12 +224,12 @@ async def _events(
                 return
     finally:
         running.subscribers.remove(events)
-        while not events.empty():  # whoever waits to put something is to go on
+        while not events.empty():  # so that blocked writers of the queue continue
             events.get_nowait()
 
 
 async def drop_streams(box: Box) -> None:
-    """Break the streams of all its processes, as a pause of the machine does; the processes run on."""
+    """Abort the streams of all its processes, as a pause of the machine does; the processes keep running."""
     for running in list(box.processes.values()):
         for events in list(running.subscribers):
             await events.put(
@@ -243,7 +243,9 @@ async def _follow(box: Box, pid: int, running: Running) -> None:
             for start in range(0, len(data), _CHUNK):
                 chunk = data[start : start + _CHUNK]
                 output = pb.ProcessEvent.DataEvent(output=Oneof(field, chunk))
-                for events in list(running.subscribers):  # for nobody, it is dropped
+                for events in list(
+                    running.subscribers
+                ):  # without subscribers the output is dropped
                     await events.put(Oneof("data", output))
 
     first = "pty" if running.pty else "stdout"
@@ -271,7 +273,7 @@ def _end(code: int) -> pb.ProcessEvent.EndEvent:
 
 
 def _name(number: int) -> str:
-    """As Go names signals: as the C library does, in small letters; a real-time one by number."""
+    """Return Go's name of a signal: the C library's in lower case, or "signal N" for a real-time signal."""
     if number > signal.SIGSYS:
         return f"signal {number}"
     name = str(signal.strsignal(number))

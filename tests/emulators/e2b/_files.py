@@ -1,4 +1,4 @@
-"""The daemon's files in each sandbox: whole ones over HTTP, and listings by its filesystem service."""
+"""The daemon's file calls in each sandbox: whole files over HTTP, and listings by its filesystem service."""
 
 import json
 import urllib.parse
@@ -17,7 +17,7 @@ _KINDS = {"d": pb.FileType.DIRECTORY, "f": pb.FileType.FILE}
 
 
 class Files(Filesystem):
-    """The service; which sandbox is meant is in a header. Other calls than this are UNIMPLEMENTED."""
+    """The filesystem service. A header has the sandbox's id. All calls but `list_dir` are UNIMPLEMENTED."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes

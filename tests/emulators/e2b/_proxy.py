@@ -1,4 +1,4 @@
-"""What stands before the daemons: it knows which sandboxes live, and who may speak to them."""
+"""The proxy in front of the daemons, which checks the sandbox's id and the access token of each request."""
 
 import json
 from typing import Any
@@ -10,13 +10,13 @@ _STREAMED = "/StreamInput"
 
 
 class Proxy:
-    """An ASGI application before the daemons' own."""
+    """An ASGI application that forwards requests to the daemons."""
 
     def __init__(self, boxes: Boxes, daemons: App) -> None:
         self._boxes, self._daemons = boxes, daemons
         self._open: set[Any] = set()
         self.holds_inputs = False
-        """Whether it passes on a request only when all of it has come, as many a proxy does."""
+        """Whether it forwards a request only when its body is complete, as many proxies do."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name: value.decode() for name, value in scope["headers"]}
@@ -35,7 +35,7 @@ class Proxy:
             if held is None:
                 return
             receive = held
-        cycle = getattr(send, "__self__", None)  # uvicorn's own, unless the request is to fail
+        cycle = getattr(send, "__self__", None)  # uvicorn's, unless the request has a planned fault
         self._open.add(cycle)
         try:
             await self._daemons(scope, receive, send)
@@ -43,7 +43,7 @@ class Proxy:
             self._open.discard(cycle)
 
     def break_connections(self) -> None:
-        """Abort every connection on which a daemon is asked something."""
+        """Abort all connections with an open request to a daemon."""
         for cycle in self._open - {None}:
             cycle.transport.abort()
 
@@ -53,7 +53,7 @@ async def _all_of(receive: Receive) -> Receive | None:
     while messages[-1].get("more_body"):
         messages.append(await receive())
     if messages[-1]["type"] == "http.disconnect":
-        return None  # a request that was given up goes nowhere
+        return None  # a request that the client cancelled is not forwarded
 
     async def held() -> Message:
         return messages.pop(0) if messages else await receive()

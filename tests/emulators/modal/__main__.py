@@ -1,7 +1,7 @@
-"""`python -m tests.emulators.modal`: the emulator as a process, steered over its standard streams.
+"""`python -m tests.emulators.modal`: runs the emulator, with control requests on its standard streams.
 
-It prints its URL, then answers one line of JSON with one line of JSON, and ends with its input,
-within seconds whatever it is doing then.
+It prints its URL, then reads requests and writes responses, each one line of JSON. It ends within
+seconds after its stdin is closed, even if a call is still running.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from tests.emulators.modal._router import Router
 from tests.emulators.modal._wire import Wire
 
 _END_SECONDS = 20.0
-"""After which it says where it hangs, and ends all the same."""
+"""Seconds after which a process that hangs at its end dumps its stack and exits."""
 
 
 class Emulator:
-    """What a test can ask of the emulator."""
+    """The control requests that tests can send to the emulator."""
 
     def __init__(self, wire: Wire, boxes: Boxes, control: Control) -> None:
         self._wire, self._boxes, self._control = wire, boxes, control
 
     async def reached_at(self, url: str) -> None:
-        """Say that workers are at this address, where something in between serves them."""
+        """Return this address as that of the workers, for example that of a proxy in front of them."""
         self._control.url = url
 
     async def fault(self, **rule: Any) -> None:
@@ -41,27 +41,27 @@ class Emulator:
         self._wire.faults.plan(**rule)
 
     async def hush(self) -> None:
-        """Answer nothing any more, on streams under way neither, until it is calm."""
+        """Send no responses, also on open streams, until `calm`."""
         self._wire.faults.hush()
 
     async def calm(self) -> None:
-        """Forget the planned faults, and let what they hold up go on."""
+        """Remove the planned faults, and let the calls that they stall continue."""
         self._wire.faults.clear()
         self._boxes.repeats_writes, self._boxes.linger = False, 0.0
 
     async def calls(self) -> dict[str, int]:
-        """How often each call was made since this was last asked."""
+        """Return the number of times each call was made since the last `calls`."""
         calls = dict(self._wire.calls)
         self._wire.calls.clear()
         return calls
 
     async def violations(self) -> list[str]:
-        """What was wrong with the calls since this was last asked."""
+        """Return the errors in the calls since the last `violations`."""
         violations, self._wire.violations = self._wire.violations, []
         return violations
 
     async def running(self) -> list[str]:
-        """The ids of the sandboxes that have not ended."""
+        """Return the ids of the sandboxes that have not ended."""
         return [box.id for box in self._boxes.running()]
 
     async def images(self) -> list[str]:
@@ -69,45 +69,45 @@ class Emulator:
         return [each for each in self._boxes.snapshots if self._boxes.has_image(each)]
 
     async def networks(self) -> list[list[list[str]]]:
-        """The names and networks that the living sandboxes may reach, of each."""
+        """Return the allowed names and networks of each running sandbox."""
         found = [box.definition.network_access for box in self._boxes.running()]
         return [[list(each.allowed_domains), list(each.allowed_cidrs)] for each in found]
 
     async def timeout(self, sandbox_id: str) -> int:
-        """The lifetime that a sandbox was given, in seconds."""
+        """Return the lifetime of a sandbox in seconds."""
         return self._boxes.find(sandbox_id).timeout
 
     async def end(self, sandbox_id: str) -> None:
-        """End a sandbox as if somebody else had."""
+        """End a sandbox, as another client's `terminate` would."""
         await self._boxes.end(sandbox_id)
 
     async def leave(self, sandbox_id: str, status: int = 1) -> None:
-        """End a sandbox's first process by itself, as a debugger in it can: with 137 if it kills it."""
+        """End a sandbox by the exit of its first process with `status`; 137 means that it was killed."""
         await self._boxes.exit(sandbox_id, status)
 
     async def repeat_writes(self) -> None:
-        """Write input again that is sent again, until it is calm; Modal's own server does."""
+        """Until `calm`, write repeated input again, as Modal's own server does."""
         self._boxes.repeats_writes = True
 
     async def linger(self, seconds: float) -> None:
-        """Let sandboxes that have ended run for so long afterwards, until it is calm."""
+        """Until `calm`, let ended sandboxes keep running for `seconds`."""
         self._boxes.linger = seconds
 
     async def cut(self) -> None:
-        """Break every connection; the worker keeps commands and their outputs."""
+        """Abort all connections; the worker keeps commands and their outputs."""
         self._wire.cut()
 
     async def forget(self) -> None:
-        """Break every connection, and forget the commands, as a worker's router started anew."""
+        """Abort all connections and drop the commands, as if a worker's router was restarted."""
         self._boxes.forget_commands()
         self._wire.cut()
 
     async def doze(self) -> None:
-        """Never answer."""
+        """Never return."""
         await asyncio.Event().wait()
 
     async def skew(self, seconds: float) -> None:
-        """Set this server's clock ahead."""
+        """Set this server's clock ahead by `seconds`."""
         self._wire.clock_skew = seconds
 
     async def revoke(self) -> None:
@@ -121,7 +121,7 @@ async def main() -> None:
         wire.faults.end_sandboxes = boxes.close
         with listening() as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            # The vendor's decorator has filled in all methods that are abstract here.
+            # The vendor's decorator implements all methods that seem abstract here.
             control = Control(wire, boxes, url)  # type: ignore[abstract]
             router = Router(boxes)  # type: ignore[abstract]
             server = Server(
@@ -135,7 +135,7 @@ async def main() -> None:
 
 
 async def _serve(url: str, emulator: Emulator) -> None:
-    """Answer until the end of the input, which waits for no answer."""
+    """Serve control requests until stdin is closed; then return without waiting for open ones."""
     _say(url)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(

@@ -1,4 +1,4 @@
-"""Modal's sandboxes: what was asked for, the machine underneath, and how each ended."""
+"""Modal's sandboxes, with their definition, their machine and their result."""
 
 import asyncio
 import ipaddress
@@ -26,7 +26,7 @@ _Result = api_pb2.GenericResult
 
 
 class Exec:
-    """One command on the worker; it is known by the id that the SDK chose."""
+    """One command on the worker, identified by the id that the SDK chose."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -42,7 +42,7 @@ class Box:
     """One sandbox; `result` is None while it runs."""
 
     def __init__(self, kind: str, app_id: str, definition: Any, tags: dict[str, str]) -> None:
-        # The SDK tells the generations apart by the shape of the id alone.
+        # The SDK distinguishes V1 and V2 sandboxes only by the form of the id.
         self.id = f"sb-{secrets.token_hex(11 if kind == V1 else 13)}"
         self.task_id = f"ta-{secrets.token_hex(13)}{'V' if kind == V2 else ''}"
         self.app_id = app_id
@@ -57,10 +57,10 @@ class Box:
         self.execs: dict[str, Exec] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.work: set[asyncio.Task[Any]] = set()
-        """Calls that are being carried out, whether or not anybody waits for their answer."""
+        """Calls in progress, even if no client waits for their response."""
         self.spawning = asyncio.Lock()
         self.ready = asyncio.Event()
-        """Set when its task has been scheduled and its first process started."""
+        """Set when its task has been scheduled and its first process has started."""
 
     async def wait(self, timeout: float) -> None:
         """Return when the sandbox has ended, or after `timeout` seconds."""
@@ -71,7 +71,7 @@ class Box:
 
 
 class Boxes:
-    """All sandboxes of this emulator, the finished ones included."""
+    """All sandboxes of this emulator, including finished ones."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -84,25 +84,25 @@ class Boxes:
         """By the ids that clients gave to their requests for images."""
         self._making: set[asyncio.Task[None]] = set()
         self.repeats_writes = False
-        """Whether input that is sent again is written again."""
+        """Whether repeated input is written again."""
         self.linger = 0.0
-        """Seconds for which a sandbox runs on after it has left the listings."""
+        """Seconds for which a sandbox keeps running after it is no longer listed."""
 
     def find(self, sandbox_id: str) -> Box:
-        """The sandbox of this id, running or not; NOT_FOUND for one that never was."""
+        """Return the sandbox with this id, running or finished. Raises NOT_FOUND for an unknown id."""
         if sandbox_id not in self._boxes:
             raise GRPCError(Status.NOT_FOUND, f"Sandbox {sandbox_id!r} not found")
         return self._boxes[sandbox_id]
 
     def of_task(self, task_id: str) -> Box:
-        """The sandbox whose task this is; NOT_FOUND once it has ended, as the worker says it."""
+        """Return the sandbox of a task. Raises NOT_FOUND after its end, as the real worker does."""
         box = next((box for box in self._boxes.values() if box.task_id == task_id), None)
         if box is None or box.ended.is_set():
             raise GRPCError(Status.NOT_FOUND, f"Task {task_id!r} not found")
         return box
 
     def running(self) -> Iterator[Box]:
-        """The sandboxes that have not ended."""
+        """Yield the sandboxes that have not ended."""
         return (box for box in list(self._boxes.values()) if box.result is None)
 
     def has_image(self, image_id: str) -> bool:
@@ -129,7 +129,7 @@ class Boxes:
     async def create(
         self, kind: str, app_id: str, definition: Any, tags: dict[str, str], env: dict[str, str]
     ) -> Box:
-        """Start one; refuses what Modal refuses."""
+        """Start a sandbox. Raises GRPCError for arguments that Modal refuses."""
         if not 0 < definition.timeout_secs <= _MAX_TIMEOUT:
             raise GRPCError(Status.INVALID_ARGUMENT, "timeout must be between 1s and 24h")
         for region in definition.scheduler_placement.regions:
@@ -177,7 +177,7 @@ class Boxes:
         except BaseException:
             await self.finish(box, _Result(status=_Result.GENERIC_STATUS_INTERNAL_FAILURE))
             raise
-        if box.result is not None:  # ended before it was there
+        if box.result is not None:  # it was ended while it started
             await machine.stop()
             return
         box.machine = machine
@@ -201,8 +201,8 @@ class Boxes:
         size: tuple[int, int] | None,
         cwd: str | None = None,
     ) -> Exec:
-        """Start a command, once for each id."""
-        async with box.spawning:  # somebody may ask again before the first has been started
+        """Start a command, or return the one that was already started with this id."""
+        async with box.spawning:  # the request may be repeated before the command has started
             if exec_id not in box.execs:
                 assert box.machine is not None
                 env = {"HOME": "/root", **env}
@@ -216,12 +216,12 @@ class Boxes:
         return box.execs[exec_id]
 
     def forget_commands(self) -> None:
-        """Let the workers know none of their commands any more; the processes run on."""
+        """Drop all commands from the workers; their processes keep running."""
         for box in self.running():
             box.execs.clear()
 
     async def finish(self, box: Box, result: Any) -> None:
-        """End a sandbox with all that runs in it; nothing happens to one that has ended."""
+        """End a sandbox and all its processes; do nothing if it has ended."""
         if box.result is not None:
             return
         box.result = result
@@ -240,16 +240,16 @@ class Boxes:
                 task.cancel()
 
     async def end(self, sandbox_id: str) -> None:
-        """End one, as somebody else's `terminate` would."""
+        """End a sandbox, as another client's `terminate` would."""
         await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
 
     async def exit(self, sandbox_id: str, status: int) -> None:
-        """End one as its first process has ended."""
+        """End a sandbox as if its first process had exited with `status`."""
         kind = _Result.GENERIC_STATUS_FAILURE if status else _Result.GENERIC_STATUS_SUCCESS
         await self.finish(self.find(sandbox_id), _Result(status=kind, exitcode=status))
 
     async def close(self) -> None:
-        """End all of them, those that are being made included."""
+        """End all sandboxes, including those that are starting."""
         for box in self.running():
             await self.end(box.id)
         if self._making:

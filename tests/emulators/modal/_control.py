@@ -1,4 +1,4 @@
-"""Modal's control plane: apps, images and sandboxes, as the SDK's own service definition has them."""
+"""Modal's control plane, with calls for apps, images and sandboxes from the SDK's service definition."""
 
 import time
 from typing import Any
@@ -13,18 +13,18 @@ from tests.emulators.modal._wire import Wire
 
 _BUILDER = "2025.06"
 _PAGE = 3
-"""Sandboxes in one page of a listing; small, so that every test with more meets a second page."""
+"""Maximum number of sandboxes per page of a listing; small, so that tests also read a second page."""
 _MISSING_IMAGE = "no-such-image"
-"""An image whose reference has this in it does not exist in any registry."""
+"""An image whose reference contains this text does not exist in any registry."""
 _Result = api_pb2.GenericResult
 
 
 @patch_mock_servicer
 class Control(api_grpc.ModalClientBase):
-    """The calls that the adapter's path through the SDK makes; all others are UNIMPLEMENTED."""
+    """The calls that our provider makes through the SDK; all others are UNIMPLEMENTED."""
 
     def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:
-        """`url` is where the worker can be reached: the same server."""
+        """`url` is the worker's address, which is this same server."""
         self._wire, self._boxes, self.url = wire, boxes, url
         self._apps: dict[str, str] = {}
         self._images: dict[str, str] = {}
@@ -62,7 +62,7 @@ class Control(api_grpc.ModalClientBase):
         await stream.send_message(api_pb2.SecretGetOrCreateResponse(secret_id=secret_id))
 
     async def ImageGetOrCreate(self, stream: Any) -> None:
-        """As with Modal, a build is only begun here; its outcome comes from ImageJoinStreaming."""
+        """Begin to build an image; as with Modal, ImageJoinStreaming returns the result."""
         request = await stream.recv_message()
         text = "\n".join(request.image.dockerfile_commands)
         if request.app_id not in self._apps.values():
@@ -215,7 +215,7 @@ class Control(api_grpc.ModalClientBase):
     SandboxGetFromName = SandboxGetFromNameV2
 
     async def SandboxListV2(self, stream: Any) -> None:
-        """The newest first, a page at a time, only those before `before_timestamp`."""
+        """List sandboxes created before `before_timestamp`, newest first, one page per call."""
         request = await stream.recv_message()
         wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
         before = request.before_timestamp or time.time() + 1e6

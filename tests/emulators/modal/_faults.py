@@ -1,4 +1,4 @@
-"""Faults as Modal's clients meet them: a status, a proxy's page, a broken or a silent connection."""
+"""Faults of Modal's servers: an error status, a proxy's error page, a broken or a silent connection."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ class Rule:
 
     `kind`: "status" (of gRPC: `status`, `message`, `retry_after`), "http" (a proxy answers with
     the HTTP status `status` and the page `message`), "garbage" (bytes that are no message),
-    "reset" (the connection breaks at once), "stall" (no answer until the fault is cleared),
-    "drop" (the work is done, then the connection breaks in place of the answer), "silent" (the
-    work is done, no answer), "end" (every sandbox ends just before the answer).
+    "reset" (the connection is aborted at once), "stall" (no response until the fault is cleared),
+    "drop" (the work is done, then the connection is aborted instead of a response), "silent" (the
+    work is done, but there is no response), "end" (all sandboxes end just before the response).
     """
 
     call: str
@@ -29,15 +29,15 @@ class Rule:
     message: str = ""
     retry_after: float | None = None
     per_second: int = 0
-    """So many calls a second are let through."""
+    """Number of calls per second that pass without the fault."""
     passed: list[float] = field(default_factory=list)
     skip_replies: int = 0
-    """Replies of the call, if it has more than one, that still arrive."""
+    """Number of replies of a streaming call that still arrive."""
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     end_sandboxes: Callable[[], Awaitable[None]] | None = None
 
     def lets_through(self) -> bool:
-        """Whether one more may pass now."""
+        """Whether the next call may pass without the fault."""
         now = time.monotonic()
         self.passed = [each for each in self.passed if each > now - 1]
         if len(self.passed) < self.per_second:
@@ -46,7 +46,7 @@ class Rule:
         return False
 
     async def before(self, stream: Any) -> bool:
-        """Act before the call is looked at; True when that was all there is to it."""
+        """Apply the fault before the call; return True if the call must not be executed."""
         if self.kind == "status":
             details = None
             if self.retry_after is not None:
@@ -67,7 +67,7 @@ class Rule:
         return False
 
     async def on_reply(self, stream: Any) -> bool:
-        """Act in place of a reply; True when the reply is not to be sent."""
+        """Apply the fault before a reply; return True if the reply must not be sent."""
         if self.skip_replies:
             self.skip_replies -= 1
             return False
@@ -102,7 +102,7 @@ class Faults:
         self._rules.append(Rule(**rule, end_sandboxes=self.end_sandboxes))
 
     def take(self, call: str) -> Rule | None:
-        """The fault that meets this call, if one does."""
+        """Return the fault that applies to this call, if any, and count it."""
         for rule in self._rules:
             if rule.call in (call, "*"):
                 if rule.skip:
@@ -115,15 +115,15 @@ class Faults:
         return None
 
     def hush(self) -> None:
-        """Send nothing more, on streams under way neither; what is asked for is done."""
+        """Stop sending replies, also on open streams; calls are still executed."""
         self._speaking.clear()
 
     async def may_speak(self) -> None:
-        """Return when it is not hushed."""
+        """Wait while replies are stopped by `hush`."""
         await self._speaking.wait()
 
     def clear(self) -> None:
-        """Forget all; what they hold up goes on."""
+        """Remove all faults; calls that they stall continue."""
         self._speaking.set()
         for rule in self._rules:
             rule.cleared.set()

@@ -1,4 +1,4 @@
-"""Modal's task command router: commands in a sandbox, served by the worker that runs it."""
+"""Modal's task command router, with which a worker serves the commands of its sandboxes."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,14 +14,14 @@ from tests.emulators.modal._boxes import Box, Boxes, Exec
 
 _T = TypeVar("_T")
 _ARGUMENTS = 1 << 16
-"""Bytes of arguments that a command may have."""
+"""Maximum size in bytes of a command's arguments."""
 _MESSAGE = 4 << 20
-"""Bytes of a message that a gRPC server takes unless it was told to take more."""
+"""The default maximum size in bytes of a message to a gRPC server."""
 
 
 @patch_mock_servicer
 class Router(TaskCommandRouterBase):
-    """Start, read, write and wait; there is no call that kills a command."""
+    """The calls to start a command, read, write and wait. There is no call to kill a command."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
@@ -124,7 +124,7 @@ class Router(TaskCommandRouterBase):
 
 
 async def _with_exit_status(run: Exec, response: Any) -> Any:
-    """The response with how an ended command has ended."""
+    """Return the response with the exit status of an ended command filled in."""
     status = await run.process.wait()
     if status < 0:
         response.signal = -status
@@ -134,9 +134,9 @@ async def _with_exit_status(run: Exec, response: Any) -> Any:
 
 
 async def _to_the_end(box: Box, work: Coroutine[Any, Any, _T]) -> _T:
-    """Do work that the worker goes on with when the connection on which it was asked for breaks.
+    """Do work that the worker continues even if the connection of its request breaks.
 
-    So the SDK, which asks again, finds what was done: the command, and the offset of its input.
+    When the SDK repeats the request, it therefore finds the started command and its input's offset.
     """
     task = asyncio.create_task(work)
     box.work.add(task)
@@ -145,7 +145,7 @@ async def _to_the_end(box: Box, work: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def _while_alive(box: Box, work: Coroutine[Any, Any, Any]) -> None:
-    """Do the work; NOT_FOUND as soon as the sandbox ends under it, as when a task shuts down."""
+    """Do the work; raise NOT_FOUND as soon as the sandbox ends, as Modal does when a task shuts down."""
     task = asyncio.ensure_future(work)
     ended = asyncio.ensure_future(box.ended.wait())
     try:

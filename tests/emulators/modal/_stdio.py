@@ -1,17 +1,17 @@
-"""One output stream of a process on the worker: kept by offset, and held up by a slow reader."""
+"""One output stream of a process on the worker, buffered by offset and with back-pressure."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 _AHEAD = 4 << 20
-"""Bytes the worker takes from the program before somebody reads them; then the program waits."""
+"""Maximum bytes that are buffered before a client reads them; then the program blocks."""
 _BEHIND = 4 << 20
-"""Bytes kept after they were sent, for a reader that resumes at an earlier offset."""
+"""Bytes that are kept after they were sent, for a reader that resumes at an earlier offset."""
 _CHUNK = 256 << 10
 
 
 class Stdio:
-    """Bytes of one stream, readable from any offset that is still kept."""
+    """The bytes of one stream, readable from any offset that is still buffered."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -21,20 +21,20 @@ class Stdio:
         self._changed = asyncio.Condition()
 
     async def feed(self, chunk: bytes) -> None:
-        """Add output; waits while nobody reads what is there."""
+        """Add output; wait while the buffer of unread output is full."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._end - self._sent < _AHEAD or self._ended)
             self._data += chunk
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """There is no more: every process that held the stream has closed it."""
+        """Mark the end of the stream, when all processes have closed it."""
         async with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
-        """Yield from `offset` to the end of the stream. Raises LookupError for what is not kept."""
+        """Yield the bytes from `offset` to the end of the stream. Raises LookupError if some are dropped."""
 
         def ready() -> bool:
             return self._end > offset or self._ended

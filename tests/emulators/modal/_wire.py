@@ -1,5 +1,5 @@
-"""Every call of the emulator passes here: it is counted, checked against the vendor's own messages,
-asked for its credentials, and met by whatever fault the test has planned."""
+"""Wraps all calls of the emulator: counts them, checks their credentials and their messages against the
+vendor's definitions, and applies the planned faults."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from h2.exceptions import StreamClosedError
 from tests.emulators.modal._faults import Faults, Rule
 
 TOKEN_ID, TOKEN_SECRET = "ak-emulator", "as-emulator"
-# Calls of the control plane that V2 sandboxes protect with a second, short-lived token.
+# Control plane calls whose name ends with this need a second, short-lived token.
 _WITH_AUTH_TOKEN = "V2"
 
 
@@ -37,7 +37,7 @@ class Wire:
         self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def issue(self, lifetime: float = 1200.0) -> str:
-        """Make a token that expires `lifetime` seconds from now, by this server's clock."""
+        """Return a new token that expires after `lifetime` seconds by this server's clock."""
         claims = {"exp": time.time() + self.clock_skew + lifetime, "n": len(self._issued)}
         parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
         token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
@@ -49,20 +49,20 @@ class Wire:
         self._issued.clear()
 
     def on(self, transport: Any) -> None:
-        """A call has come over this connection."""
+        """Record the connection of a call, for `cut`."""
         self._transports.add(transport)
 
     def cut(self) -> None:
-        """Break every connection that there is."""
+        """Abort all connections."""
         for transport in list(self._transports):
             transport.abort()
 
     def mapping(self, servicer: Any, *, router: bool) -> "Checked":
-        """Wrap a servicer, so that all of its calls pass here."""
+        """Wrap a servicer so that all its calls are checked. `router`: it is the worker's."""
         return Checked(self, servicer, router=router)
 
     def authorise(self, name: str, metadata: Any, *, router: bool) -> None:
-        """Refuse a call whose credentials are not right."""
+        """Raise UNAUTHENTICATED for a call with wrong credentials."""
         if router:
             scheme, _, token = str(metadata.get("authorization", "")).partition(" ")
             if scheme != "Bearer" or token not in self._issued:
@@ -109,7 +109,7 @@ class Checked:
                     wire.violations.append(f"{name}: the emulator does not know this call")
                 raise
             except (asyncio.CancelledError, StreamClosedError):
-                raise  # the client has ended the call, perhaps while the answer was on its way
+                raise  # the client has ended the call, perhaps while the response was being sent
             except Exception as error:
                 if not stream._stream._transport.is_closing():
                     wire.violations.append(f"{name}: {error!r}")
@@ -119,7 +119,7 @@ class Checked:
 
 
 class CheckedStream:
-    """One call's messages, each of which must be one that the vendor's own classes describe."""
+    """One call's stream, whose messages are checked against the vendor's own classes."""
 
     def __init__(self, stream: Any, name: str, wire: Wire) -> None:
         self._stream, self._name, self._wire = stream, name, wire
@@ -145,7 +145,7 @@ class CheckedStream:
 
 
 def unknown_fields(message: Message, path: str = "") -> list[str]:
-    """The places in a message that its class has no field for."""
+    """Return the paths of fields in a message that its class does not define."""
     found = [f"{path}#{field.field_number}" for field in UnknownFieldSet(message)]
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:

@@ -1,4 +1,4 @@
-"""Starts the emulator as a process of its own, and asks things of it."""
+"""Runs the emulator as a separate process, and sends it control requests."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 class ModalEmulator:
-    """A running emulator; `url` is where the SDK reaches it."""
+    """A running emulator; `url` is its address for the SDK."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdin is not None
@@ -25,7 +25,7 @@ class ModalEmulator:
 
     # Any: JSON, as each call of `Emulator` in __main__ returns it.
     def ask(self, request: str, **arguments: object) -> Any:
-        """Make a call of `Emulator` in `__main__`."""
+        """Call a method of `Emulator` in `__main__`, and return its result."""
         print(json.dumps([request, arguments]), file=self._requests, flush=True)
         return json.loads(self._answers.readline())
 
@@ -34,14 +34,17 @@ class ModalEmulator:
         self.ask("fault", call=call, kind=kind, **rule)
 
     def running(self) -> list[str]:
-        """The ids of the sandboxes that have not ended."""
+        """Return the ids of the sandboxes that have not ended."""
         running: list[str] = self.ask("running")
         return running
 
 
 @contextmanager
 def modal_emulator() -> Iterator[ModalEmulator]:
-    """Run an emulator, with the SDK's variables pointing to it. Nothing may be wrong or left."""
+    """Run an emulator, with the SDK's environment variables pointing to it.
+
+    Fails the test at the end for invalid calls and for sandboxes that are left over.
+    """
     command = [sys.executable, "-m", "tests.emulators.modal"]
     with (
         subprocess.Popen(
@@ -56,6 +59,6 @@ def modal_emulator() -> Iterator[ModalEmulator]:
         yield emulator
         emulator.ask("calm")
         if wrong := emulator.ask("violations"):
-            pytest.fail(f"the emulator was spoken to wrongly: {wrong}")
+            pytest.fail(f"the emulator received invalid calls: {wrong}")
         if left := emulator.running():
-            pytest.fail(f"sandboxes were left behind: {left}")
+            pytest.fail(f"sandboxes were left over: {left}")
