@@ -271,7 +271,7 @@ async def test_the_agent_and_its_first_message_are_sent_together(
 
 async def test_another_architecture_gets_its_own_agent(machines: Machines) -> None:
     ours = install.baked_name() == install.baked_name("amd64")
-    machines._guesses[""] = "arm64" if ours else "amd64"
+    machines._assumed_agents[""] = "arm64" if ours else "amd64"
     first, again, second = await sent_with_starts(machines, 2)
     assert first != again == second
 

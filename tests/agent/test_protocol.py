@@ -24,7 +24,15 @@ from sandboxkit.providers._agent.frames import (
     Kind,
     ProtocolError,
 )
-from sandboxkit.providers._agent.link import ANSWER, DATA, MAGIC, OPENED, OPENING, RECORD, Link
+from sandboxkit.providers._agent.link import (
+    OPENING_REPLY,
+    DATA,
+    MAGIC,
+    OPENED,
+    OPENING,
+    RECORD,
+    Link,
+)
 from sandboxkit.providers._agent.unix import UnixStream
 from tests.agent.conftest import Box
 
@@ -238,7 +246,11 @@ async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -
 
 def of_the_agent(data: bytes) -> bytes:
     """What an agent sends at the beginning of a session."""
-    return ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 0, len(data)) + data
+    return (
+        OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+        + RECORD.pack(DATA, 0, len(data))
+        + data
+    )
 
 
 WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/")
@@ -255,12 +267,15 @@ async def connected() -> tuple[ByteStream, socket.socket]:
     [
         (b"", "ended"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
-        (ANSWER.pack(MAGIC, 1, OPENED, 0), "version 1"),
+        (OPENING_REPLY.pack(MAGIC, 1, OPENED, 0), "version 1"),
         (
-            ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x",
+            OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x",
             "byte 7",
         ),
-        (ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(9, 0, 0), "record type 9"),
+        (
+            OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(9, 0, 0),
+            "record type 9",
+        ),
         (of_the_agent(frames.encode(Kind.BYE, 0, frames.string("no room"))), "no room"),
         (of_the_agent(struct.pack(">IBI", 5 << 20, 16, 0)), "limit"),
         (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
@@ -279,7 +294,7 @@ async def test_the_client_refuses_a_peer_that_is_not_an_agent(
 @pytest.mark.anyio
 async def test_repeated_bytes_are_skipped() -> None:
     stream, agent = await connected()
-    answer = ANSWER.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+    answer = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
     half = RECORD.pack(DATA, 0, 9) + WELCOME[:9]
     rest = RECORD.pack(DATA, 4, len(WELCOME) - 4) + WELCOME[4:]
     with agent:

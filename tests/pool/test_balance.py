@@ -25,8 +25,8 @@ def life(bucket: Bucket) -> Lifecycle:
 def bucket_of(state: PoolState, name: str, asked: float, before: float) -> Bucket:
     """A spec of its own, whose last two starts were at these times."""
     bucket = state.of(SandboxSpec(env={"A": name}), counted=True)
-    bucket.ask(before)
-    bucket.ask(asked)
+    bucket.record_use(before)
+    bucket.record_use(asked)
     return bucket
 
 
@@ -127,7 +127,7 @@ def test_another_session_gets_the_room_of_a_sandbox_that_is_due_for_a_check(
     state: PoolState,
 ) -> None:
     bucket = state.of(SandboxSpec(lifetime=1.0), counted=True)
-    bucket.ask(NOW)
+    bucket.record_use(NOW)
     kept = life(bucket)
     kept.renewed = NOW - 0.9
     kept.made = NOW - 1.0
