@@ -34,9 +34,11 @@ def new_claim(cluster: Cluster, namespace: str, folder: Path) -> Iterator[str]:
         )
         yield name
     finally:
-        cluster.request("DELETE", f"{claims}/{name}")
-        wait_until(lambda: _is_gone(cluster, f"{claims}/{name}"), "the end of the claim's pods")
-        cluster.request("DELETE", f"{_VOLUMES}/{name}")
+        try:
+            cluster.request("DELETE", f"{claims}/{name}")
+            wait_until(lambda: _is_gone(cluster, f"{claims}/{name}"), "the end of the claim's pods")
+        finally:
+            cluster.request("DELETE", f"{_VOLUMES}/{name}")
 
 
 def _is_gone(cluster: Cluster, path: str) -> bool:
