@@ -25,11 +25,11 @@ from sandboxkit.providers._agent.frames import (
     ProtocolError,
 )
 from sandboxkit.providers._agent.link import (
-    OPENING_REPLY,
     DATA,
     MAGIC,
     OPENED,
     OPENING,
+    OPENING_REPLY,
     RECORD,
     Link,
 )
