@@ -38,8 +38,9 @@ here="$(cd "$(dirname "$0")/.." && pwd)"
 packages="$(cd "$here" && "${PYTHON:-python3}" -m sandboxkit.integrations.rewards.programs packages "${languages[@]}")"
 
 say() { echo "languages-image.sh: $*" >&2; }
+has() { docker run --pull never --rm --network none "$image" dpkg --status "$@" >/dev/null 2>&1; }
 # shellcheck disable=SC2086 # words
-if [[ -n "$keep" ]] && docker run --rm --network none "$image" dpkg --status $packages >/dev/null 2>&1; then
+if [[ -n "$keep" ]] && has $packages; then
   say "kept $image"
   exit 0
 fi

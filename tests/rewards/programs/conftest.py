@@ -30,7 +30,7 @@ _HAS = 'for tool; do if command -v "$tool" >/dev/null; then echo "$tool"; fi; do
 def _tools_of_image() -> frozenset[str]:
     """Which tools of the languages the image has; none if there is no image."""
     tools = dict.fromkeys(tool for language in LANGUAGES for tool in language.tools)
-    run = ("docker", "run", "--rm", "--network", "none", LANGUAGES_IMAGE)
+    run = ("docker", "run", "--pull", "never", "--rm", "--network", "none", LANGUAGES_IMAGE)
     done = subprocess.run(
         [*run, "sh", "-c", _HAS, "sh", *tools], capture_output=True, text=True, timeout=120
     )
