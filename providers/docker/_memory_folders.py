@@ -17,6 +17,7 @@ from sandboxkit.types import Command
 __all__ = ["UNPACK", "keep", "remove_stale"]
 
 _ARCHIVE = "/.sandboxkit-files.tar"
+_NAMES = "/.sandboxkit-names"
 _LABEL = "sandboxkit.keeper"
 """The label of the second container."""
 _STALE = 900.0
@@ -26,8 +27,9 @@ _SECONDS = 600.0
 _PAUSES = 10
 """How often a sandbox is asked to stand still."""
 _PACK = (
-    'cd /proc/1/root && find "$@" -mindepth 1 -print0 | '
-    f"tar --null --no-recursion -T - -cf {_ARCHIVE} && chmod 444 {_ARCHIVE}"
+    f'cd /proc/1/root && find "$@" -mindepth 1 -print0 >{_NAMES} && '
+    f"tar -S --format=posix --null --no-recursion -T {_NAMES} -cf {_ARCHIVE} && "
+    f"rm {_NAMES} && chmod 444 {_ARCHIVE}"
 )
 UNPACK = Command(("tar", "-C", "/", "-xpf", _ARCHIVE))
 """Run by the sandbox's user, to whom the files then belong."""

@@ -1,6 +1,7 @@
 """Snapshots of strict containers, whose folders are in memory: what fits, what is refused, what a kill leaves."""
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -28,9 +29,13 @@ def session() -> Iterator[Session]:
     Operation(remove()).result(PATIENCE)
 
 
-def keepers() -> list[str]:
-    command = ["docker", "ps", "-aq", "--filter", "label=sandboxkit.keeper"]
+def containers(*filters: str) -> list[str]:
+    command = ["docker", "ps", "-aq", *(f"--filter={each}" for each in filters)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+def keepers() -> list[str]:
+    return containers("label=sandboxkit.keeper")
 
 
 def test_its_size_is_that_of_the_archive_however_long_the_chain(session: Session) -> None:
@@ -70,9 +75,27 @@ def test_files_that_do_not_fit_end_the_start_with_what_to_change(session: Sessio
     assert Operation(_live(session)).result(PATIENCE) == []
 
 
-def test_an_image_without_tar_is_refused_and_the_sandbox_goes_on(session: Session) -> None:
-    without = "sandboxkit/without-tar:test"
-    recipe = f"FROM {TEST_IMAGE}\nRUN rm -f /bin/tar /usr/bin/tar\n"
+def test_a_file_that_is_one_huge_hole_fills_no_disk(session: Session) -> None:
+    make = (
+        "import os; file = open('hole', 'wb'); file.truncate(1 << 40); file.close(); "
+        "os.utime('hole', ns=(1, 123456789))"
+    )
+    show = "import os; at = os.stat('hole'); print(at.st_size == 1 << 40, at.st_blocks, at.st_mtime_ns)"
+    with session.sandbox() as sandbox:
+        sandbox.exec(["python3", "-c", make], check=True).result(PATIENCE)
+        snapshot = sandbox.snapshot().result(PATIENCE)
+    assert (snapshot.bytes or 0) < 100_000
+    with session.sandbox(snapshot=snapshot) as sandbox:
+        seen = sandbox.exec(["python3", "-c", show], check=True).result(PATIENCE)
+        assert seen.stdout == "True 0 123456789\n"
+
+
+@pytest.mark.parametrize("program", ["find", "tar"])
+def test_an_image_without_a_program_is_refused_and_the_sandbox_goes_on(
+    session: Session, program: str
+) -> None:
+    without = f"sandboxkit/without-{program}:test"
+    recipe = f"FROM {TEST_IMAGE}\nRUN rm -f /bin/{program} /usr/bin/{program}\n"
     build = ["docker", "build", "-q", "-t", without, "-"]
     subprocess.run(build, input=recipe, check=True, capture_output=True, text=True)
     try:
@@ -105,3 +128,35 @@ async def _live(session: Session) -> list[str]:
 async def _listed(session: Session) -> None:
     async for _ in session._provider.list_snapshots({}):
         pass
+
+
+_TAKER = """
+from sandboxkit import Session
+with Session("docker", profile="strict", tags={"test": "strict"}) as session:
+    sandbox = session.sandbox(disk_mb=400)
+    sandbox.exec(["dd", "if=/dev/urandom", "of=/workspace/file", "bs=1M", "count=150"], check=True).result()
+    while True:
+        sandbox.snapshot().result().delete().result()
+"""
+
+
+def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taker = subprocess.Popen([sys.executable, "-c", _TAKER], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (paused := containers("label=test=strict", "status=paused")):
+            assert time.monotonic() < deadline, "no sandbox was paused"
+            assert taker.poll() is None
+    finally:
+        taker.kill()
+        taker.wait()
+    monkeypatch.setattr(_memory_folders, "_STALE", 0.0)
+    time.sleep(1.1)  # the daemon tells the time of a creation in seconds
+    Operation(_listed(session)).result(PATIENCE)
+    assert keepers() == []
+    assert len(paused) == 1
+    for sandbox_id in Operation(_live(session)).result(PATIENCE):
+        Operation(session._provider.delete(sandbox_id)).result(PATIENCE)
+    assert containers("label=test=strict") == []
