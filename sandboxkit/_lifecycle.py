@@ -28,7 +28,7 @@ from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
-    from sandboxkit.ledger import Ledger, SandboxMeter
+    from sandboxkit.ledger import _ledger, _meter
     from sandboxkit.telemetry._telemetry import Telemetry
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class SessionContext:
     """Returns, for error messages, which sandboxes use the session's room."""
     mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
-    ledger: "Ledger | None" = None
+    ledger: "_ledger.Ledger | None" = None
     """Where it is written down what the session's sandboxes use; None: nowhere."""
     telemetry: "Telemetry | None" = None
     """To whom waits for room are told; None: nobody."""
@@ -123,7 +123,7 @@ class Lifecycle:
         """How many consecutive attempts to delete the sandbox failed."""
         self.room: Release | None = None
         """Releases the sandbox's room under the session's caps; None if it has none."""
-        self.meter: SandboxMeter | None = None
+        self.meter: _meter.SandboxMeter | None = None
         """Measures, from the creation to the deletion, what the sandbox uses."""
         self._exists = sandbox_id
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""

@@ -21,7 +21,7 @@ _EPILOG = """\
 Days are those of UTC. A DAY is a date such as 2026-11-27, or a time such as 7d,
 which is the day so long ago. "not known" stands where the provider could not
 tell; "of 80 %" is the share of the sandbox time in which the figure was known.
-The memory of sandboxes that ended within a quarter of a second is not known.
+The memory of sandboxes that lived briefly is not known.
 
 A prices FILE is TOML with a table for each provider, and any of these prices:
   [docker]

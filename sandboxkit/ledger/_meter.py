@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 
@@ -16,7 +17,8 @@ _log = logging.getLogger("sandboxkit")
 _READ_SECONDS = 1.0
 """How long (s) a reading may take; it delays the deletion of a sandbox whose agent does not answer."""
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.25, 30.0
-"""The interval (s) between readings: the sandbox's age, between these bounds."""
+"""The interval (s) between readings: the sandbox's age, between these bounds. Elsewhere than on this machine
+it is always the longest one, because a reading may be a request that a vendor counts."""
 
 
 class SandboxMeter:
@@ -42,7 +44,8 @@ class SandboxMeter:
         self._bytes: tuple[float, int, int] = (self._began, 0, 0)
         self._memory: float | None = None
         """The resident memory (bytes) at the last reading that had it."""
-        self.due = self._began + _FIRST_SECONDS
+        self._first = _FIRST_SECONDS if provider.on_this_machine else _LONGEST_SECONDS
+        self.due = self._began + self._first
         """When the next reading is due (monotonic seconds)."""
         charge(Amounts(starts=1))
 
@@ -50,7 +53,7 @@ class SandboxMeter:
         """Read the counters and charge what was used. A sandbox that is gone is charged no further."""
         usage = await self._reading(last=False)
         now = self._now()
-        self.due = now + min(max(now - self._began, _FIRST_SECONDS), _LONGEST_SECONDS)
+        self.due = now + min(max(now - self._began, self._first), _LONGEST_SECONDS)
         if self._until is None:
             self._count(now, usage)
 
@@ -64,6 +67,10 @@ class SandboxMeter:
         usage: Usage | None = None
         try:
             usage = await self._reading(last=True)
+            if (
+                usage is not None
+            ):  # at the end of its work a sandbox's memory is no longer what it was
+                usage = replace(usage, memory_bytes=None)
         finally:
             self._finish(usage)
 

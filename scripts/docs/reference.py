@@ -21,6 +21,8 @@ MODULES = {
     "egress": ("Egress", ["sandboxkit.egress"]),
     "datasets": ("Datasets", ["sandboxkit.datasets"]),
     "recording": ("Recordings", ["sandboxkit.recording"]),
+    "ledger": ("Ledger", ["sandboxkit.ledger"]),
+    "telemetry": ("Telemetry", ["sandboxkit.telemetry"]),
     "kernel": ("Kernel", ["sandboxkit.kernel"]),
     "provider": ("Provider contract", ["sandboxkit.provider"]),
     "options": ("Table of options", ["sandboxkit.options"]),

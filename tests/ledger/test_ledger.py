@@ -94,6 +94,30 @@ def test_a_command_costs_no_reading_and_no_write(ledger: LedgerFile) -> None:
     assert readings <= 5 + took / 30
 
 
+class HereProvider(CountedProvider):
+    on_this_machine = True
+
+
+@pytest.mark.parametrize("kind", [CountedProvider, HereProvider])
+def test_a_vendor_is_asked_once_at_the_end_of_a_short_sandbox(
+    kind: type[CountedProvider], used: Totals
+) -> None:
+    provider = kind()
+    provider.usage_now = Usage(3.0, None, 1, 1 << 20, 10, 20)
+    with Session(provider) as session:
+        session.run(["sleep", "0.8"]).result(_SECONDS)
+    found = used()
+    assert (found.processor_seconds, found.sent_bytes, found.received_bytes) == (3.0, 10, 20)
+    assert found.processor_known == found.bytes_known == pytest.approx(found.sandbox_seconds)
+    if kind is CountedProvider:
+        assert (provider.readings, found.memory_known) == (1, 0)
+    else:
+        assert provider.readings > 1
+        assert found.memory_known == pytest.approx(found.sandbox_seconds)
+        average = found.memory_byte_seconds / found.sandbox_seconds
+        assert average == pytest.approx(1 << 20)
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("gone")])
 def test_a_provider_that_cannot_be_read_fails_no_sandbox(error: Exception, used: Totals) -> None:
     provider = CountedProvider()
