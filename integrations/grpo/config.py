@@ -3,18 +3,16 @@
 import dataclasses
 import importlib
 import json
-import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations import rewards
 from sandboxkit.integrations.grpo.advantages import Scale
-from sandboxkit.integrations.grpo.config_values import build
+from sandboxkit.integrations.grpo.config_values import MAY_CHANGE, build, check, may_change
 from sandboxkit.integrations.grpo.objective import Objective
 
 __all__ = ["Config", "read"]
@@ -24,22 +22,22 @@ __all__ = ["Config", "read"]
 class Run:
     """Output folder, length and schedule of a run."""
 
-    folder: str = "runs/grpo"
-    steps: int = 100
+    folder: Annotated[str, "a folder", MAY_CHANGE] = "runs/grpo"
+    steps: Annotated[int, "1 or more", MAY_CHANGE] = 100
     seed: int = 0
-    checkpoint_every: int = 20
+    checkpoint_every: Annotated[int, "1 or more", MAY_CHANGE] = 20
     """Steps between checkpoints. One is also written at the end, and when a signal or failure ends the run."""
-    export_every: int = 0
+    export_every: Annotated[int, "0 or more", MAY_CHANGE] = 0
     """Steps between exports of the model in Hugging Face's format; 0: only after the last step."""
-    evaluate_every: int = 0
+    evaluate_every: Annotated[int, "0 or more", MAY_CHANGE] = 0
     """Steps between passes over the held-out rows; 0: only before the first and after the last step."""
-    timeout: float = 1800.0
+    timeout: Annotated[float, "a number above 0", MAY_CHANGE] = 1800.0
     """Time limit in seconds for a step's rollouts, and for waiting for other ranks."""
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Annotated[Literal["cpu", "cuda"], MAY_CHANGE] = "cpu"
     """Device for training; with cuda each rank has its own GPU."""
-    threads: int = 0
+    threads: Annotated[int, "0 or more", MAY_CHANGE] = 0
     """torch's number of threads in each process; 0: torch's default."""
-    wandb: str = ""
+    wandb: Annotated[str, MAY_CHANGE] = ""
     """Weights & Biases project that also receives the metrics; empty: none."""
 
 
@@ -47,15 +45,15 @@ class Run:
 class Model:
     """The policy."""
 
-    name: str = ""
+    name: Annotated[str, "a folder or a name"] = ""
     """A folder or a hub name, in Hugging Face's format."""
     bf16: bool = False
     """Compute in bfloat16; weights, gradients and the optimizer stay float32."""
-    checkpointing: bool = False
+    checkpointing: Annotated[bool, MAY_CHANGE] = False
     """Activation checkpointing."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, "0 or more"] = 0
     """Rank of low-rank adapters, which alone are trained; 0: train all weights."""
-    lora_alpha: float = 32.0
+    lora_alpha: Annotated[float, "a number above 0"] = 32.0
     """Adapters are scaled by lora_alpha / lora_rank."""
     lora_targets: Sequence[str] = ()
     """Names of the linear layers with an adapter; empty: all but the head."""
@@ -65,8 +63,8 @@ class Model:
 class Data:
     """JSON lines with `prompt` (text or messages), optionally `prefix`, and the grader's keys."""
 
-    train: str = ""
-    held_out: str = ""
+    train: Annotated[str, MAY_CHANGE] = ""
+    held_out: Annotated[str, MAY_CHANGE] = ""
     tasks: str = ""
     """SWE tasks: a source for `swe.load_tasks`, or `bundled`. A row names its task as `task_id` and
     needs no prompt; without `train` each task is a row. The task's tests grade it."""
@@ -80,31 +78,31 @@ class EngineConfig:
     """hf and vllm sample in the training process; vllm supports only a single rank."""
     device: str = "cpu"
     """Device of the hf engine."""
-    max_batch: int = 256
+    max_batch: Annotated[int, "1 or more"] = 256
     """Maximum number of sequences sampled together; for hf and vllm."""
-    max_model_tokens: int = 2048
+    max_model_tokens: Annotated[int, "2 or more"] = 2048
     """Maximum tokens of prompt and completion together."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which hf and vllm compute, and in which weights are sent to a vllm_server."""
-    max_difference: float = 0.0
-    """After each hand-over of weights the engine samples short completions, which the trainer scores too.
-    The run stops if their log-probabilities differ by more than this on average, in nats per token.
-    0: 0.001 in float32, 0.2 in bfloat16."""
-    cache_gb: float = 0.0
+    max_difference: Annotated[float, "0 or more"] = 0.0
+    """After each hand-over of weights the engine samples short completions and scores fixed tokens, and
+    the trainer scores both too. The run stops if their log-probabilities differ by more than this on
+    average, in nats per token. 0: 0.001 in float32, 0.2 in bfloat16."""
+    cache_gb: Annotated[float, "0 or more"] = 0.0
     """Size of vllm's KV cache in GiB; 0: what `gpu_memory_utilization` leaves for it."""
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: Annotated[float, "a share above 0, up to 1"] = 0.92
     """Share of a GPU's memory, or of the machine's without GPUs, that vllm may use. Lower it if the
     trainer uses the same GPU. As the other settings of vllm its default is the library's."""
     enforce_eager: bool = False
     """Have vllm neither compile the model nor capture CUDA graphs: it starts faster and samples slower."""
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: Annotated[int, "1 or more"] = 1
     """Number of GPUs over which vllm shards the model."""
-    urls: Sequence[str] = ()
+    urls: Annotated[Sequence[str], "different URLs such as http://HOST:PORT"] = ()
     """URL of each vllm_server, such as http://127.0.0.1:8000."""
-    timeout: float = 600.0
+    timeout: Annotated[float, "a number above 0"] = 600.0
     """Time limit in seconds: of a vllm_server for one completion or one part of an update; of vllm
     for one token."""
-    patience: float = 300.0
+    patience: Annotated[float, "a number above 0"] = 300.0
     """Seconds after which the run stops if a vllm_server does not answer at the start, or if there is
     no room in `folder`."""
     folder: str = "/dev/shm"
@@ -116,20 +114,20 @@ class EngineConfig:
 class RolloutConfig:
     """How completions are made."""
 
-    prompts_per_step: int = 8
-    group_size: int = 8
-    max_completion_tokens: int = 256
+    prompts_per_step: Annotated[int, "1 or more"] = 8
+    group_size: Annotated[int, "1 or more"] = 8
+    max_completion_tokens: Annotated[int, "1 or more"] = 256
     """Maximum tokens of all turns together, including the tools' answers."""
-    temperature: float = 1.0
-    max_turns: int = 1
+    temperature: Annotated[float, "a number above 0"] = 1.0
+    max_turns: Annotated[int, "1 or more"] = 1
     """Maximum turns, or calls of an SWE task. With more than 1 the model may call tools in a sandbox."""
-    artefact: str = ""
+    artefact: Annotated[str, "an absolute path in the sandbox"] = ""
     """Absolute path of the file in the sandbox to grade; empty: grade the completion."""
     submission: Literal["block", "text"] = "block"
     """Which part of a completion is graded: its fenced code block, or the row's `prefix` and all of its text."""
-    tool_timeout: float = 30.0
+    tool_timeout: Annotated[float, "a number above 0", MAY_CHANGE] = 30.0
     """Time limit of a tool call in seconds."""
-    deadline: float = 300.0
+    deadline: Annotated[float, "a number above 0", MAY_CHANGE] = 300.0
     """Time limit in seconds for a sandbox's start and for a tool call, plus the test time of an SWE
     task. Grading fails after this long without any sandbox of the session starting or ending."""
 
@@ -141,24 +139,24 @@ class Grading:
     grader: str = "HostCompare"
     """A class of integrations.rewards, or a custom `module:Class`."""
     options: Mapping[str, Any] = field(default_factory=dict)  # Any: the class's own arguments
-    remember: int = 10_000
+    remember: Annotated[int, "0 or more", MAY_CHANGE] = 10_000
     """Number of cached verdicts: equal submissions for equal rows are graded once. 0: no cache."""
-    check_tasks: Literal["warn", "raise", "off"] = "warn"
+    check_tasks: Annotated[Literal["warn", "raise", "off"], MAY_CHANGE] = "warn"
     """Before the first step, check up to 8 rows with a reference solution (`reference`,
     `canonical_solution` or `code`), for at most 60 s, for cheats that pass and references that
     fail. warn: log them; raise: raise ConfigurationError; off: no check."""
-    provider: str = ""
-    image: str = ""
-    max_concurrency: int = 8
+    provider: Annotated[str, MAY_CHANGE] = ""
+    image: Annotated[str, MAY_CHANGE] = ""
+    max_concurrency: Annotated[int, "1 or more", MAY_CHANGE] = 8
     """Maximum number of sandboxes at a time."""
-    max_infra_failed_rate: float = 0.5
+    max_infra_failed_rate: Annotated[float, "a share from 0 to 1", MAY_CHANGE] = 0.5
     """A step, or a pass over the held-out rows, is an outage if this share or more of the rollouts
     that needed a sandbox got no verdict from the backend. 0: the first failure is an outage; 1: only
     if all fail."""
-    max_raised_rate: float = 0.3
+    max_raised_rate: Annotated[float, "a share from 0 to 1", MAY_CHANGE] = 0.3
     """The run stops if the grader raised for this share or more of a step's rollouts that needed a
     sandbox, since waiting would not help. 0: at the first; 1: only if all raise."""
-    patience: float = 300.0
+    patience: Annotated[float, "0 or more", MAY_CHANGE] = 300.0
     """Maximum duration of an outage in seconds, after which the run stops. Failed rollouts are remade
     once a sandbox starts. With 0 the run stops at once."""
 
@@ -167,11 +165,11 @@ class Grading:
 class BufferConfig:
     """The buffer between rollouts and training."""
 
-    lag: int = 0
+    lag: Annotated[int, "0 or more"] = 0
     """Maximum age, in steps, of a rollout's weights relative to the trainer's; 0: synchronous."""
     drop_equal: bool = True
     """Drop groups whose rewards are equal, which give no gradient, and sample others instead."""
-    max_refill: float = 1.0
+    max_refill: Annotated[float, "0 or more"] = 1.0
     """Maximum number of replacement groups per step, as a multiple of prompts_per_step."""
 
 
@@ -179,20 +177,20 @@ class BufferConfig:
 class Optimizer:
     """AdamW and its schedule."""
 
-    lr: float = 1e-6
+    lr: Annotated[float, "a number above 0", MAY_CHANGE] = 1e-6
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    decay_ratio: float = 1.0
+    decay_ratio: Annotated[float, "a share above 0, up to 1"] = 1.0
     """The final share of the steps over which `linear` and `cosine` decay to 0. Below 1 the rate is
     constant before that (warmup, stable, decay: arXiv:2404.06395)."""
-    warmup: int = 0
+    warmup: Annotated[int, "0 or more"] = 0
     """Number of warmup steps."""
-    betas: Sequence[float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    minibatch: int = 0
+    betas: Annotated[Sequence[float], "two numbers from 0 to below 1"] = (0.9, 0.95)
+    weight_decay: Annotated[float, "0 or more"] = 0.0
+    max_grad_norm: Annotated[float, "a number above 0"] = 1.0
+    minibatch: Annotated[int, "0 or more"] = 0
     """Maximum rollouts per optimizer step. Each pass over a batch divides it at random into nearly equal
     parts of at most this size. 0: one step with the whole batch."""
-    max_tokens_per_row: int = 4096
+    max_tokens_per_row: Annotated[int, MAY_CHANGE] = 4096
     """Sequences are packed into rows of up to this many tokens, one forward pass per row."""
 
 
@@ -211,7 +209,7 @@ class Config:
     run: Run = field(default_factory=Run)
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
-    engine: EngineConfig = field(default_factory=EngineConfig)
+    engine: Annotated[EngineConfig, MAY_CHANGE] = field(default_factory=EngineConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     grading: Grading = field(default_factory=Grading)
     buffer: BufferConfig = field(default_factory=BufferConfig)
@@ -220,19 +218,8 @@ class Config:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = self._at(name)
-            if not value >= least:
-                raise ConfigurationError(f"{name}={value!r}: give {least} or more")
-        for name in _POSITIVE:
-            if not 0 < self._at(name) < math.inf:
-                raise ConfigurationError(f"{name}={self._at(name)!r}: give a number above 0")
-        for name, remedy in _NEEDED.items():
-            if not self._at(name):
-                raise ConfigurationError(f"{name} is not set: give {remedy}")
-        for name in ("grading.max_infra_failed_rate", "grading.max_raised_rate"):
-            if not 0 <= self._at(name) <= 1:
-                raise ConfigurationError(f"{name}={self._at(name)!r}: give a share from 0 to 1")
+        for section in dataclasses.fields(self):
+            check(getattr(self, section.name), f"{section.name}.")
         centred = self.advantage.center or self.advantage.scale == "group"
         if self.rollout.group_size < 2 and centred:
             raise ConfigurationError(
@@ -250,10 +237,6 @@ class Config:
                 f"rollout.max_completion_tokens={self.rollout.max_completion_tokens} leaves no room "
                 f"for a prompt in engine.max_model_tokens={self.engine.max_model_tokens}"
             )
-        if self.rollout.artefact and not self.rollout.artefact.startswith("/"):
-            raise ConfigurationError(
-                f"rollout.artefact={self.rollout.artefact!r}: give an absolute path in the sandbox"
-            )
         self._check_data()
         self._check_engine()
         self.objective.under(off_policy=self.off_policy, updates=self.updates)
@@ -267,19 +250,10 @@ class Config:
                 f"optimizer.warmup={self.optimizer.warmup} is more than run.steps={self.run.steps}: "
                 "its learning rate would never be reached"
             )
-        if self.optimizer.decay_ratio > 1:
-            raise ConfigurationError(
-                f"optimizer.decay_ratio={self.optimizer.decay_ratio!r}: give a share of the steps, 1 "
-                "for all of them"
-            )
         if self.optimizer.decay_ratio < 1 and self.optimizer.schedule == "constant":
             raise ConfigurationError(
                 f"optimizer.decay_ratio={self.optimizer.decay_ratio!r} does nothing with "
                 "optimizer.schedule='constant': use linear or cosine"
-            )
-        if len(self.optimizer.betas) != 2 or not all(0 <= b < 1 for b in self.optimizer.betas):
-            raise ConfigurationError(
-                f"optimizer.betas={self.optimizer.betas!r}: give two numbers from 0 to below 1"
             )
 
     @property
@@ -295,8 +269,7 @@ class Config:
     def refuse_changes(self, before: Mapping[str, Any]) -> None:
         """Raise ConfigurationError if a resumed run had other settings, given as decoded `to_json`.
 
-        These may change: `run` except the seed, `engine`, `optimizer.lr`, the paths of the data, the
-        sandboxes' backend, times and limits.
+        Those marked `MAY_CHANGE` may have changed.
         """
         now = json.loads(self.to_json())
         changed = [
@@ -304,7 +277,7 @@ class Config:
             for section, fields in now.items()
             for key, value in fields.items()
             if key in before.get(section, {}) and before[section][key] != value
-            if not _may_change(section, key)
+            if not (may_change(Config, section) or may_change(type(getattr(self, section)), key))
         ]
         if changed:
             raise ConfigurationError(
@@ -328,16 +301,6 @@ class Config:
             raise ConfigurationError(
                 f"engine.kind={self.engine.kind!r} with engine.urls={list(urls)!r}: give urls for "
                 "vllm_server, and for nothing else"
-            )
-        for url in urls:
-            if not isinstance(url, str) or not _URL.fullmatch(url):
-                raise ConfigurationError(f"engine.urls: {url!r} is none; give http://HOST:PORT")
-        if len(set(urls)) < len(urls):
-            raise ConfigurationError(f"engine.urls={list(urls)!r} has one of them twice")
-        if not self.engine.gpu_memory_utilization <= 1:
-            raise ConfigurationError(
-                f"engine.gpu_memory_utilization={self.engine.gpu_memory_utilization!r}: give a share "
-                "above 0, up to 1"
             )
         folder = self.engine.folder
         if (urls or self.engine.tensor_parallel_size > 1) and not Path(folder).is_dir():
@@ -365,87 +328,6 @@ class Config:
     def to_json(self) -> str:
         """Return the settings as JSON, as saved with the run."""
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
-
-    def _at(self, name: str) -> Any:  # Any: fields are of many types
-        section, _, key = name.partition(".")
-        return getattr(getattr(self, section), key)
-
-
-def _may_change(section: str, key: str) -> bool:
-    return section == "engine" or f"{section}.{key}" in _MAY_CHANGE
-
-
-_MAY_CHANGE = frozenset(
-    {
-        "run.folder",
-        "run.steps",
-        "run.checkpoint_every",
-        "run.evaluate_every",
-        "run.export_every",
-        "run.timeout",
-        "run.device",
-        "run.threads",
-        "run.wandb",
-        "model.checkpointing",
-        "data.train",
-        "data.held_out",
-        "rollout.tool_timeout",
-        "rollout.deadline",
-        "grading.remember",
-        "grading.check_tasks",
-        "grading.provider",
-        "grading.image",
-        "grading.max_concurrency",
-        "grading.max_infra_failed_rate",
-        "grading.patience",
-        "grading.max_raised_rate",
-        "optimizer.lr",
-        "optimizer.max_tokens_per_row",
-    }
-)
-_URL = re.compile(r"https?://[^/?#\s]+")
-_LEAST = {
-    "run.steps": 1,
-    "run.checkpoint_every": 1,
-    "run.evaluate_every": 0,
-    "run.export_every": 0,
-    "run.threads": 0,
-    "model.lora_rank": 0,
-    "engine.cache_gb": 0,
-    "engine.max_difference": 0,
-    "engine.max_batch": 1,
-    "engine.max_model_tokens": 2,
-    "engine.tensor_parallel_size": 1,
-    "rollout.prompts_per_step": 1,
-    "rollout.group_size": 1,
-    "rollout.max_completion_tokens": 1,
-    "rollout.max_turns": 1,
-    "grading.remember": 0,
-    "grading.patience": 0,
-    "grading.max_concurrency": 1,
-    "buffer.lag": 0,
-    "buffer.max_refill": 0,
-    "optimizer.minibatch": 0,
-    "optimizer.warmup": 0,
-    "optimizer.weight_decay": 0,
-}
-_POSITIVE = (
-    "run.timeout",
-    "model.lora_alpha",
-    "rollout.temperature",
-    "rollout.tool_timeout",
-    "rollout.deadline",
-    "engine.gpu_memory_utilization",
-    "engine.timeout",
-    "engine.patience",
-    "optimizer.lr",
-    "optimizer.decay_ratio",
-    "optimizer.max_grad_norm",
-)
-_NEEDED = {
-    "run.folder": "a folder for checkpoints and metrics",
-    "model.name": "a model's folder or its name on a hub",
-}
 
 
 def read(path: str | Path | None, settings: Sequence[str] = ()) -> Config:

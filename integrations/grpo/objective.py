@@ -46,13 +46,13 @@ Tokens are flat, of shape [tokens], completion by completion as packing produces
 each token to its completion in the micro-batch.
 """
 
-import math
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import torch
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.config_values import check
 
 __all__ = [
     "LossKind",
@@ -69,8 +69,6 @@ LossKind = Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "gspo"]
 Weighting = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 _CLIP_LOW, _CLIP_HIGH = 0.2, 0.28
-_KINDS = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "gspo")
-_WEIGHTINGS = ("none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +76,18 @@ class Objective:
     """The choice of loss, and its constants."""
 
     loss: LossKind = "dapo"
-    clip_low: float = _CLIP_LOW
-    clip_high: float = _CLIP_HIGH
-    beta: float = 0.0
+    clip_low: Annotated[float, "a share above 0, up to 1"] = _CLIP_LOW
+    clip_high: Annotated[float, "a number above 0"] = _CLIP_HIGH
+    beta: Annotated[float, "0 or more"] = 0.0
     """Weight of the KL term. With 0 no reference model is needed."""
     weighting: Weighting | None = None
     """Importance weighting against the sampler. None: token_truncate on policy, none off policy."""
-    weight_cap: float = 3.0
+    weight_cap: Annotated[float, "a number above 0"] = 3.0
     weight_floor: float = 0.0
     """Lower bound of rho for *_mask."""
     old: Literal["sampler", "trainer"] = "sampler"
     """The ratio's denominator off policy. trainer: costs one more forward pass per batch."""
-    epochs: int = 1
+    epochs: Annotated[int, "1 or more"] = 1
     """Number of passes over each batch; without `optimizer.minibatch`, of optimizer steps."""
     mask_truncated: bool = False
     """Drop completions truncated at max_completion_tokens (DAPO's overlong filtering)."""
@@ -97,23 +95,7 @@ class Objective:
     """The denominator of dr_grpo."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("loss", self.loss, _KINDS),
-            ("old", self.old, ("sampler", "trainer")),
-            ("weighting", self.weighting, _WEIGHTINGS),
-        ):
-            if value not in known and value is not None:
-                raise ConfigurationError(f"{name}={value!r}: use one of {', '.join(known)}")
-        if not 0 < self.clip_low <= 1 or not self.clip_high > 0:
-            raise ConfigurationError(
-                f"clip_low={self.clip_low!r}, clip_high={self.clip_high!r}: "
-                "give 0 < clip_low <= 1 and clip_high > 0"
-            )
-        if not (0 <= self.beta < math.inf and 0 < self.weight_cap < math.inf):
-            raise ConfigurationError(
-                f"beta={self.beta!r}, weight_cap={self.weight_cap!r}: give beta >= 0 and a "
-                "positive cap"
-            )
+        check(self)
         if not 0 <= self.weight_floor < self.weight_cap:
             raise ConfigurationError(
                 f"weight_floor={self.weight_floor!r}: give 0 or more, below weight_cap"
@@ -123,15 +105,14 @@ class Objective:
                 f"weight_floor={self.weight_floor!r} does nothing with weighting="
                 f"{self.weighting!r}: use token_mask or sequence_mask"
             )
-        if self.epochs < 1:
-            raise ConfigurationError(f"epochs={self.epochs!r}: give 1 or more")
         if self.loss == "dr_grpo" and not self.max_completion_tokens:
             raise ConfigurationError("loss='dr_grpo' divides by max_completion_tokens: set it")
 
     def under(self, *, off_policy: bool, updates: bool = False) -> "Objective":
         """Return the objective with its default weighting filled in.
 
-        `off_policy`: the ratio is against the sampler. `updates`: a batch has several updates. Raises ConfigurationError for a setting that has no effect or would count rho twice.
+        `off_policy`: the ratio is against the sampler. `updates`: a batch has several updates. Raises
+        ConfigurationError for a setting that has no effect or would count rho twice.
         """
         if not off_policy and not updates:
             clips = (
@@ -195,34 +176,14 @@ class Totals:
     micro_batches: float = 1.0
     """Number of micro-batches; used only by bnpo."""
 
-    @classmethod
-    def of(cls, mask: torch.Tensor, sequences: int) -> "Totals":
-        """Return the totals of a batch with a single micro-batch on a single rank."""
-        return cls(float(sequences), mask.sum().item())
 
+Statistics = dict[str, float]
+"""Sums over the tokens of a micro-batch. Divide their total by the total of `tokens` for means.
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Sums over a micro-batch, as float64 scalars. Divide their total by the total of `tokens` for means."""
-
-    tokens: float
-    clipped: float
-    """Number of tokens without gradient because of clipping."""
-    kl: float
-    """k3 against the reference; 0 without a reference."""
-    off_policy: float
-    """|logp - sampler|, the distance between trainer and sampler."""
-    weight: float
-    """Importance weights."""
-    masked: float
-    """Number of tokens with weight 0."""
-
-
-@dataclass(slots=True)
-class _Terms:
-    surrogate: torch.Tensor
-    clipped: torch.Tensor
-    kl: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+`clipped`: 1 for a token without gradient because of clipping. `kl`: k3 against the reference. `off_policy`:
+|logp - sampler|, the distance between trainer and sampler. `weight`: importance weight. `masked`: 1 for
+a token with weight 0.
+"""
 
 
 def weights(objective: Objective, tokens: Tokens) -> torch.Tensor:
@@ -247,9 +208,9 @@ def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Te
     The shares of all micro-batches on all ranks add up to the loss of the whole batch. If gradients
     are averaged over ranks, the trainer must multiply the loss by the number of ranks.
     """
-    terms = _terms(objective, tokens)
+    surrogate, clipped = _surrogate(objective, tokens)
     weight = weights(objective, tokens)
-    per_token = -terms.surrogate * weight
+    per_token = -surrogate * weight
     kl = torch.zeros_like(tokens.mask)
     if objective.beta:
         if tokens.reference is None:
@@ -260,22 +221,19 @@ def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Te
     per_token = per_token * tokens.mask
     value = (per_token * _shares(objective, tokens, totals)).sum()
     with torch.no_grad():
-
-        def total(values: torch.Tensor) -> float:
-            return float((values.double() * tokens.mask).sum())
-
-        statistics = Statistics(
-            tokens=total(torch.ones_like(tokens.mask)),
-            clipped=total(terms.clipped),
-            kl=total(kl),
-            off_policy=total((tokens.logp - tokens.sampler).abs()),
-            weight=total(weight),
-            masked=total(weight == 0),
-        )
-    return value, statistics
+        sums = {
+            "tokens": torch.ones_like(kl),
+            "clipped": clipped,
+            "kl": kl,
+            "off_policy": (tokens.logp - tokens.sampler).abs(),
+            "weight": weight,
+            "masked": weight == 0,
+        }
+        return value, {n: float((v.double() * tokens.mask).sum()) for n, v in sums.items()}
 
 
-def _terms(objective: Objective, tokens: Tokens) -> _Terms:
+def _surrogate(objective: Objective, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return J, and whether clipping takes the gradient away, both per token."""
     difference = tokens.logp - tokens.old
     advantages = tokens.advantages
     if objective.loss == "gspo":
@@ -285,11 +243,10 @@ def _terms(objective: Objective, tokens: Tokens) -> _Terms:
     high = 1 + objective.clip_high
     if objective.loss == "cispo":
         capped = ratio.detach().clamp(max=high)
-        return _Terms(capped * advantages * tokens.logp, (ratio > high) & (advantages > 0))
+        return capped * advantages * tokens.logp, (ratio > high) & (advantages > 0)
     low = 1 - objective.clip_low
     surrogate = torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
-    clipped = (ratio < low) & (advantages < 0) | (ratio > high) & (advantages > 0)
-    return _Terms(surrogate, clipped)
+    return surrogate, (ratio < low) & (advantages < 0) | (ratio > high) & (advantages > 0)
 
 
 def _shares(objective: Objective, tokens: Tokens, totals: Totals) -> torch.Tensor | float:

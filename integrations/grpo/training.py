@@ -19,8 +19,8 @@ from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
 
 __all__ = ["StepReport", "TrainingSample", "score", "train_step"]
 
-_SUMS = 8
-"""Number of values that are summed over a step's passes and ranks."""
+_SUMS = ("loss", "tokens", "clipped", "entropy", "kl", "off_policy", "weight", "masked")
+"""What is summed over a step's passes and ranks, in the order of StepReport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The results of one optimizer step, over all ranks."""
+    """The results of one optimizer step, over all ranks: the loss, and means per completion token with a loss."""
 
     loss: float
     grad_norm: float
@@ -63,15 +63,15 @@ class StepReport:
     """Number of completion tokens with a loss."""
     clip_fraction: float
     entropy: float
-    """Mean entropy in nats per token."""
+    """Entropy in nats."""
     kl: float
     off_policy: float
-    """Mean of |trainer's logp - sampler's logp| per token."""
+    """|trainer's logp - sampler's logp|."""
     weight: float
-    """Mean importance weight per token."""
+    """Importance weight."""
     masked: float
     """Share of tokens with importance weight 0."""
-    skipped: bool = False
+    skipped: bool
     """Whether the step changed nothing because the loss or the gradient was not finite."""
 
 
@@ -94,56 +94,44 @@ def train_step(
     allows it. Each rank computes its share in packed rows. FSDP's collectives must match, so all
     ranks do as many passes as the busiest one; a rank without rows left repeats one without a loss.
     `reference` is the model of the KL term, sharded like `model`. With `off_policy` the ratio's
-    denominator is the sampler, else the samples' `old_logp` if they have it. `autocast` computes in bfloat16 where FSDP does not. A step whose loss
-    or gradient is not finite changes nothing. Raises ConfigurationError for a batch without samples
-    or without any token that carries a loss.
+    denominator is the sampler, else the samples' `old_logp` if they have it. `autocast` computes in
+    bfloat16 where FSDP does not. A step whose loss or gradient is not finite changes nothing. Raises
+    ConfigurationError for a batch without samples or without any token that carries a loss.
     """
     ranks, rank = rank_count(), this_rank()
     different = _different(samples)
     rows = _rows(model, different, max_tokens_per_row)
-    passes = max(map(len, rows))
     written = sum(sum(sample.mask) for sample in samples)
     if not written:
         raise ConfigurationError("no token of the batch carries a loss: nothing to train on")
     totals = Totals(len(samples), written, sum(map(len, rows)))
-    sums = torch.zeros(_SUMS, dtype=torch.float64, device=model.device)
-    for number in range(passes):
+    sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=model.device)
+    for number in range(max(map(len, rows))):
         idle = number >= len(rows[rank])
         row = [different[index] for index in ([0] if idle else rows[rank][number])]
-        pass_ = _Pass(objective, totals, ranks, temperature, idle, off_policy, autocast)
-        sums += _backward(model, row, pass_, reference)
+        logp, entropy = _forward(model, row, temperature, autocast)
+        known = None
+        if reference is not None:
+            with torch.no_grad():
+                known, _ = _forward(reference, row, temperature, autocast)
+        tokens = _tokens([sample for equal in row for sample in equal], logp, known, off_policy)
+        value, seen = loss(objective, tokens, totals)
+        # FSDP averages gradients over ranks, but the totals already cover all ranks.
+        (value * (0.0 if idle else ranks)).backward()
+        if not idle:
+            seen |= {"loss": value.item(), "entropy": (entropy.double() * tokens.mask).sum().item()}
+            sums += torch.tensor([seen[n] for n in _SUMS], dtype=sums.dtype).to(sums.device)
     if ranks > 1:
         dist.all_reduce(sums)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     length = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
-    share, tokens, clipped, kl, distance, weight, masked, entropy = sums.tolist()
+    share, count, *rest = sums.tolist()
     finite = math.isfinite(share) and math.isfinite(length)
     if finite:
         optimizer.step()
     optimizer.zero_grad()
-    return StepReport(
-        loss=share,
-        grad_norm=length,
-        tokens=round(tokens),
-        clip_fraction=clipped / tokens,
-        entropy=entropy / tokens,
-        kl=kl / tokens,
-        off_policy=distance / tokens,
-        weight=weight / tokens,
-        masked=masked / tokens,
-        skipped=not finite,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    objective: Objective
-    totals: Totals
-    ranks: int
-    temperature: float
-    idle: bool
-    off_policy: bool
-    autocast: bool
+    means = [each / count for each in rest]
+    return StepReport(share, length, round(count), *means, skipped=not finite)
 
 
 def score(
@@ -164,12 +152,10 @@ def score(
     for number in range(max(map(len, rows))):
         idle = number >= len(rows[rank])
         row = [0] if idle else rows[rank][number]
-        with (
-            torch.no_grad(),
-            torch.autocast(model.device.type, torch.bfloat16, enabled=autocast),
-        ):
-            logp, _ = logp_of(model, _packed([different[i] for i in row]), temperature=temperature)
-        parts = logp.split([len(different[i][0].completion) for i in row])
+        with torch.no_grad():
+            alone = [different[i][:1] for i in row]
+            logp, _ = _forward(model, alone, temperature, autocast)
+        parts = logp.split([len(equal[0].completion) for equal in alone])
         if not idle:
             own |= {i: tuple(part.tolist()) for i, part in zip(row, parts, strict=True)}
     if isinstance(model, FSDPModule):
@@ -201,13 +187,6 @@ def _key(sample: TrainingSample) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return sample.prompt, sample.completion
 
 
-def _packed(row: Sequence[Sequence[TrainingSample]]) -> Sequences:
-    return Sequences(
-        [equal[0].prompt + equal[0].completion for equal in row],
-        [len(equal[0].prompt) for equal in row],
-    )
-
-
 def _different(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
     """Group the samples by equal sequences, in order of first occurrence."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TrainingSample]] = {}
@@ -216,43 +195,22 @@ def _different(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
     return list(found.values())
 
 
-def _backward(
+def _forward(
     model: PreTrainedModel,
     row: Sequence[Sequence[TrainingSample]],
-    step: _Pass,
-    reference: PreTrainedModel | None,
-) -> torch.Tensor:
-    """Accumulate one row's gradient; return its sums in the order that `train_step` expects."""
-    packed = _packed(row)
-    known = None
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=step.autocast):
-        logp, entropy = logp_of(model, packed, temperature=step.temperature)
-        if reference is not None:
-            with torch.no_grad():
-                known, _ = logp_of(reference, packed, temperature=step.temperature)
-    copies = _copies(row).to(logp.device)
-    logp, entropy = logp[copies], entropy[copies]
-    known = None if known is None else known[copies]
-    tokens = _tokens([sample for equal in row for sample in equal], logp, known, step.off_policy)
-    value, seen = loss(step.objective, tokens, step.totals)
-    if step.idle:
-        (value * 0.0).backward()
-        return torch.zeros(_SUMS, dtype=torch.float64, device=logp.device)
-    # FSDP averages gradients over ranks, but the totals already cover all ranks.
-    (value * step.ranks).backward()
-    written = (entropy.double() * tokens.mask).sum().item()
-    sums = [value.item(), seen.tokens, seen.clipped, seen.kl, seen.off_policy, seen.weight]
-    return torch.tensor([*sums, seen.masked, written], dtype=torch.float64, device=logp.device)
-
-
-def _copies(row: Sequence[Sequence[TrainingSample]]) -> torch.Tensor:
-    """Map each sample's tokens to those of the distinct completions: indices of shape [tokens]."""
-    places, offset = list[torch.Tensor](), 0
-    for equal in row:
-        end = offset + len(equal[0].completion)
-        places += [torch.arange(offset, end)] * len(equal)
-        offset = end
-    return torch.cat(places)
+    temperature: float,
+    autocast: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities and entropies of a row's samples, [tokens]; equal ones are computed once."""
+    packed = Sequences(
+        [equal[0].prompt + equal[0].completion for equal in row],
+        [len(equal[0].prompt) for equal in row],
+    )
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
+        logp, entropy = logp_of(model, packed, temperature=temperature)
+    places = torch.arange(len(logp), device=logp.device).split([len(e[0].completion) for e in row])
+    copies = torch.cat([p for p, e in zip(places, row, strict=True) for _ in e])
+    return logp[copies], entropy[copies]
 
 
 def _tokens(

@@ -127,11 +127,12 @@ def settings() -> str:
     parts = [
         "# Settings of a GRPO run\n\nGenerated from `integrations/grpo/config.py`. They stand in the ",
         "run's TOML file, `[section]` by section, or behind `--set section.name=value`; see ",
-        "[GRPO](../grpo.md).\n",
+        "[GRPO](../grpo.md). A run may continue with other values of `engine` and of the settings ",
+        "that may change.\n",
     ]
     for field in classes["Config"].body:
         if isinstance(field, ast.AnnAssign):
-            section, kind = ast.unparse(field.target), classes[ast.unparse(field.annotation)]
+            section, kind = ast.unparse(field.target), classes[_annotation(field.annotation)[0]]
             parts.append(f"\n## {section}\n\n{ast.get_docstring(kind) or ''}\n\n{_fields(kind)}")
     return "".join(parts)
 
@@ -148,11 +149,23 @@ def _fields(kind: ast.ClassDef) -> str:
         default = ast.unparse(node.value) if node.value is not None else ""
         if default.startswith("field("):
             default = "{}"
-        cells = [f"`{ast.unparse(each)}`" for each in (node.target, node.annotation)]
-        cells = [*cells, f"`{default}`", meaning]
+        kind_of, rules = _annotation(node.annotation)
+        shown = ", ".join([f"`{kind_of}`", *rules])
+        cells = [f"`{ast.unparse(node.target)}`", shown, f"`{default}`", meaning]
         escaped = [cell.replace("|", "\\|") for cell in cells]
         rows.append(f"| {' | '.join(escaped)} |\n")
     return "".join(rows)
+
+
+def _annotation(node: ast.expr) -> tuple[str, list[str]]:
+    """Return the type of a field, and the rules of `Annotated[type, rule, ...]` in words."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
+        return ast.unparse(node), []
+    if ast.unparse(node.value) != "Annotated":
+        return ast.unparse(node), []
+    kind, *rules = node.slice.elts
+    words = [each.value if isinstance(each, ast.Constant) else "may change" for each in rules]
+    return ast.unparse(kind), [str(each) for each in words]
 
 
 def _module(name: str) -> str:

@@ -124,7 +124,7 @@ def ours(
         reference=given["reference"][written],
         off_policy=off_policy,
     )
-    value, _ = loss(objective, tokens, Totals.of(tokens.mask, SEQUENCES))
+    value, _ = loss(objective, tokens, Totals(SEQUENCES, tokens.mask.sum().item()))
     value.backward()
     assert logp.grad is not None
     return value.detach(), logp.grad

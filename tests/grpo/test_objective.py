@@ -49,7 +49,7 @@ FOUR = ([-1.0, -1.0, -1.0, -1.0], None, [0, 1, 1, 1])
 def test_the_denominators(kind: str, expected: float) -> None:
     batch = tokens(*FOUR)
     objective = Objective(loss=kind, max_completion_tokens=10)  # type: ignore[arg-type] # parametrized
-    value, _ = loss(objective, batch, Totals.of(batch.mask, 2))
+    value, _ = loss(objective, batch, Totals(2, batch.mask.sum().item()))
     assert value.item() == pytest.approx(expected, abs=1e-6)
 
 
@@ -57,9 +57,9 @@ def test_clipping_takes_the_gradient_away_on_the_side_that_gains() -> None:
     # ratios 2, 2, 0.5, 0.5 with advantages +, -, +, -
     batch = tokens([LN2, LN2, -LN2, -LN2], [0.0] * 4, [0, 1, 0, 1])
     objective = Objective(loss="dapo", clip_low=0.2, clip_high=0.28)
-    value, statistics = loss(objective, batch, Totals.of(batch.mask, 2))
+    value, statistics = loss(objective, batch, Totals(2, batch.mask.sum().item()))
     assert value.item() == pytest.approx(-(1.28 - 2 + 0.5 - 0.8) / 4)
-    assert statistics.clipped == 2
+    assert statistics["clipped"] == 2
     value.backward()
     assert batch.logp.grad is not None
     torch.testing.assert_close(batch.logp.grad, torch.tensor([0.0, 2.0, -0.5, 0.0]) / 4)
@@ -71,7 +71,7 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens() -> None:
     value.backward()
     assert batch.logp.grad is not None
     torch.testing.assert_close(batch.logp.grad, torch.tensor([-1.5, 1.5]) / 2)
-    assert statistics.clipped == 1
+    assert statistics["clipped"] == 1
 
 
 def test_gspo_has_one_ratio_a_completion() -> None:
@@ -86,7 +86,7 @@ def test_the_kl_term_is_k3() -> None:
     value, statistics = loss(Objective(loss="dapo", beta=0.1), batch, Totals(1, 2))
     k3 = 2 - LN2 - 1
     assert value.item() == pytest.approx((-2 + 0.1 * k3) / 2)
-    assert statistics.kl == pytest.approx(k3)
+    assert statistics["kl"] == pytest.approx(k3)
 
 
 def test_masked_tokens_carry_no_loss_and_no_gradient() -> None:
@@ -96,7 +96,7 @@ def test_masked_tokens_carry_no_loss_and_no_gradient() -> None:
     value, statistics = loss(Objective(loss="grpo"), batch, Totals(1, 2))
     value.backward()
     assert value.item() == pytest.approx(-1)
-    assert statistics.tokens == 2
+    assert statistics["tokens"] == 2
     assert batch.logp.grad is not None
     assert batch.logp.grad[1] == 0
 
@@ -125,10 +125,10 @@ def test_the_decoupled_objective() -> None:
     current = old + torch.tensor([math.log(1.5), 0.0, -LN2])
     batch = replace(tokens(current.tolist(), None, [0, 0, 1]), old=old, sampler=sampler)
     objective = Objective(loss="dapo", clip_low=0.2, clip_high=0.28, weight_cap=3.0)
-    value, statistics = loss(objective, batch, Totals.of(batch.mask, 2))
+    value, statistics = loss(objective, batch, Totals(2, batch.mask.sum().item()))
     # Weights 2, 3 (truncated) and 1/2; surrogates 1.28 (clipped), 1 and -0.8 (clipped).
     assert value.item() == pytest.approx(-(2 * 1.28 + 3 * 1 - 0.5 * 0.8) / 3, rel=1e-5)
-    assert statistics.clipped == 2
+    assert statistics["clipped"] == 2
     value.backward()
     torch.testing.assert_close(batch.logp.grad, torch.tensor([0.0, -1.0, 0.0]))
 
@@ -139,7 +139,7 @@ def test_shares_of_micro_batches_add_up_to_the_batchs_loss(kind: str) -> None:
     old = [-1.1, -0.5, -1.5, -0.3, -0.6]
     objective = Objective(loss=kind, max_completion_tokens=10)  # type: ignore[arg-type] # parametrized
     whole = tokens(logp, old, [0, 0, 1, 1, 1])
-    totals = Totals.of(whole.mask, 2)
+    totals = Totals(2, whole.mask.sum().item())
     value, _ = loss(objective, whole, totals)
     first = tokens(logp[:2], old[:2], [0, 0])
     second = tokens(logp[2:], old[2:], [0, 0, 0])

@@ -390,7 +390,7 @@ def test_the_learning_rate_warms_up_and_comes_down() -> None:
     for match, *settings in (
         ("0.5 does nothing with", half),
         ("decay_ratio=1.5: give a share", "optimizer.decay_ratio=1.5", "optimizer.schedule=linear"),
-        ("decay_ratio=0.0: give a number above 0", "optimizer.decay_ratio=0"),
+        ("decay_ratio=0.0: give a share above 0", "optimizer.decay_ratio=0"),
     ):
         with pytest.raises(ConfigurationError, match=match):
             read(None, ["model.name=m", "data.train=t", *settings])
