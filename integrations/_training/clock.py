@@ -67,7 +67,7 @@ class Timer:
     """Context manager that adds one rollout's time to `seconds`, by part."""
 
     def __init__(self, clock: StageTimes, seconds: MutableMapping[Part, float]) -> None:
-        self._clock, self._seconds = clock, seconds
+        self._clock, self.seconds = clock, seconds
         self._part: Part | None = None
         self._since = 0.0
 
@@ -84,6 +84,6 @@ class Timer:
     def _to(self, part: Part | None) -> None:
         now = time.monotonic()
         if self._part is not None:
-            self._seconds[self._part] = self._seconds.get(self._part, 0.0) + now - self._since
+            self.seconds[self._part] = self.seconds.get(self._part, 0.0) + now - self._since
         self._clock.move(self._part, part)
         self._part, self._since = part, now

@@ -1,19 +1,18 @@
 """Grades completions: extracts the code of each and grades it, in a session that this module opens."""
 
 import asyncio
-import dataclasses
 import logging
 import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations._service import DeadlineError, service_time, within
 from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
+from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings
 from sandboxkit.integrations.rewards import (
     Grader,
     Limits,
@@ -26,7 +25,7 @@ from sandboxkit.integrations.rewards import (
 from sandboxkit.integrations.rewards.doctor import CheckTasks, check_beforehand, line_about
 from sandboxkit.provider import Provider
 
-__all__ = ["CompletionGrader", "GradedSample"]
+__all__ = ["CompletionGrader"]
 
 _LOG = logging.getLogger(__name__)
 _PER_SANDBOX = 2
@@ -41,28 +40,6 @@ class _Opened:
         self.lock = asyncio.Lock()
         self.session: Session | None = None
         self.room = asyncio.Semaphore()
-
-
-@dataclass(frozen=True, slots=True)
-class GradedSample:
-    """A completion's verdict, and whether and how long it was graded."""
-
-    verdict: Verdict
-    graded: bool = True
-    """False for a completion that was refused without grading: it has no code, or a banned name."""
-    seconds: Mapping[Part, float] = field(default_factory=dict)
-    remembered: bool = False
-    """Whether verdict and times were copied from an equal completion."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the infrastructure failed."""
-        return self.verdict.reward is None
-
-    @property
-    def needed_sandbox(self) -> bool:
-        """Whether the sample counts in the failure rate, since it was graded or its grading failed."""
-        return self.graded or self.failed
 
 
 class CompletionGrader:
@@ -134,47 +111,22 @@ class CompletionGrader:
         self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
     ) -> list[GradedSample]:
         session, room = await self._ready(tasks)
-        keys = [(text, repr(sorted(task.items()))) for text, task in zip(texts, tasks, strict=True)]
-        twins: dict[tuple[str, str], list[int]] = {}
-        for index, key in enumerate(keys):
-            twins.setdefault(key, []).append(index)
-        graded = await asyncio.gather(
-            *[
-                self._grade_twins(session, room, text, tasks[same[0]], len(same))
-                for (text, _), same in twins.items()
-            ]
-        )
-        known: dict[int, GradedSample] = {}
-        for same, samples in zip(twins.values(), graded, strict=True):
-            known |= zip(same, samples, strict=True)
-        return [known[index] for index in range(len(keys))]
-
-    async def _grade_twins(
-        self,
-        session: Session,
-        room: asyncio.Semaphore,
-        text: str,
-        task: Mapping[str, Any],
-        count: int,
-    ) -> list[GradedSample]:
-        """Grade `count` equal completions: once for all, unless the infrastructure fails.
-
-        A failure counts for one of them only, and the next one is graded again. Equal completions
-        may be most of a group; masking all of them would distort the group's baseline. `room` limits
-        the completions that are graded at a time.
-        """
-        samples = [await self._grade(session, room, text, task)]
-        while samples[-1].failed and len(samples) < count:
-            if sum(sample.seconds.get("grading", 0.0) for sample in samples) > self._deadline:
-                break
-            samples.append(await self._grade(session, room, text, task))
-        equal = dataclasses.replace(samples[-1], remembered=True)
-        return samples + [equal] * (count - len(samples))
+        shared = SharedGradings(len(texts), self._deadline)
+        try:
+            return await asyncio.gather(
+                *[
+                    self._grade(session, room, shared, text, task)
+                    for text, task in zip(texts, tasks, strict=True)
+                ]
+            )
+        finally:
+            await shared.aclose()
 
     async def _grade(
         self,
         session: Session,
         room: asyncio.Semaphore,
+        shared: SharedGradings,
         text: str,
         task: Mapping[str, Any],
     ) -> GradedSample:
@@ -185,16 +137,18 @@ class CompletionGrader:
         if banned:
             where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
             return _refused(f"banned: {where}")
-        with Timer(StageTimes(), seconds := dict[Part, float]()) as timer:
-            timer.enter("queue")
+
+        async def judge(begins: Callable[[], None]) -> GradedSample:
             try:
                 async with room, service_time(self._deadline, lambda: session.quiet):
-                    timer.enter("grading")
-                    verdict = await self._grader.grade(session, code, task)
+                    begins()
+                    return GradedSample(await self._grader.grade(session, code, task))
             except DeadlineError:
                 detail = f"not graded within deadline={self._deadline:g} s"
-                verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
-        return GradedSample(verdict, seconds=seconds)
+                return GradedSample(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail))
+
+        with Timer(StageTimes(), dict[Part, float]()) as timer:
+            return await shared.get((text, repr(sorted(task.items()))), judge, timer)
 
     async def _ready(self, tasks: Sequence[Mapping[str, Any]]) -> tuple[Session, asyncio.Semaphore]:
         if self._opened.pid != os.getpid():

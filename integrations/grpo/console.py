@@ -1,11 +1,8 @@
 """The console output of a run, and the files in its folder: metrics, rollouts and a plot."""
 
 import dataclasses
-import errno
 import hashlib
-import json
 import math
-import os
 import signal
 import sys
 import time
@@ -19,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._training import plot, records
+from sandboxkit.integrations._training import metrics_file, plot, records
 from sandboxkit.integrations._training.atomic_write import atomic_write
 from sandboxkit.integrations._training.show import safe
 from sandboxkit.integrations.grpo.config import Config
@@ -75,7 +72,7 @@ class Console:
         try:
             with atomic_write(self._run / "config.json") as new:
                 new.write_text(config.to_json())
-            _cut(self._metrics, first)
+            metrics_file.cut(self._run, first)
             records.cut(self._run, first)
         except OSError as error:
             raise ConfigurationError(
@@ -166,7 +163,7 @@ class Console:
 
     def _write(self) -> None:
         try:
-            _append(self._metrics, self._unwritten)
+            metrics_file.append(self._run, self._unwritten)
         except OSError as error:
             waiting = f"{len(self._unwritten)} of its lines wait for room"
             self.note(f"{self._metrics} could not be written: {error}; {waiting}")
@@ -202,28 +199,6 @@ def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
         raise ConfigurationError(
             f"run.wandb={config.run.wandb!r}: {error} (or set WANDB_MODE=offline)"
         ) from error
-
-
-def _append(path: Path, rows: Iterable[Mapping[str, str | float | None]]) -> None:
-    """Append all rows or none. Raises OSError."""
-    text = "".join(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n" for row in rows)
-    data = text.encode()
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        if file.write(data) != len(data):
-            file.truncate(before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _plain(value: str | float | None) -> str | float | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _cut(path: Path, last: int) -> None:
-    """Delete the rows of steps after `last`, and an incomplete last line."""
-    kept = [line for line in plot.rows(path) if last and int(line["step"] or 0) <= last]
-    with atomic_write(path) as new:
-        new.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
 
 
 def _safe(value: object) -> Text:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sandboxkit.integrations._training.rollout_record import Call, RolloutRecord, Turn
+from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
 from sandboxkit.integrations.grpo.rollout import Rollout
 
 __all__ = ["record"]
@@ -39,17 +39,7 @@ def record(
         prompt=rollout.row.text,
         prefix=rollout.row.prefix,
         turns=_turns(rollout, decode),
-        calls=[
-            Call(
-                call.turn,
-                call.written,
-                call.result.text,
-                call.result.error,
-                call.result.submitted,
-                call.seconds,
-            )
-            for call in rollout.calls
-        ],
+        calls=rollout.calls,
     ).json()
 
 

@@ -4,8 +4,8 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,11 +13,13 @@ from sandboxkit import ConfigurationError, SandboxError, Session
 from sandboxkit.integrations._service import DeadlineError, service_time, within
 from sandboxkit.integrations._tools import ToolResult
 from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
+from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings
+from sandboxkit.integrations._training.rollout_record import Call
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, SampleRequest
 from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
-from sandboxkit.integrations.grpo.workplace import Workplace, own_sandbox, swe_task
+from sandboxkit.integrations.grpo.workplace import OwnSandbox, SweTask, Workplace
 from sandboxkit.integrations.rewards import (
     Grader,
     Outcome,
@@ -28,20 +30,9 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.swe import Task
 
-__all__ = ["Group", "Rollout", "RolloutRunner", "ToolCall"]
+__all__ = ["Group", "Rollout", "RolloutRunner"]
 
 _UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One tool call of a rollout."""
-
-    turn: int
-    """Index of its turn, from 0, counting the turns of policy and tools."""
-    written: str
-    result: ToolResult
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -57,7 +48,7 @@ class Rollout:
     """Version of the oldest weights that wrote a part; None before the first turn."""
     verdict: Verdict = _UNGRADED
     grader_raised: bool = False
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     seconds: dict[Part, float] = field(default_factory=dict)
     """Seconds by part. A sandbox start that overlaps with sampling counts as sampling."""
     used_sandbox: bool = False
@@ -136,15 +127,13 @@ class RolloutRunner:
     ) -> None:
         """With `tasks`, each rollout works on the SWE task that its row names."""
         self._config, self._tokenizer, self._stop = config.rollout, tokenizer, stop
-        self._seed, self._remember = config.run.seed, config.grading.remember
+        self._seed = config.run.seed
         self._engine, self._session, self._tasks = engine, session, tasks or {}
         self.clock = StageTimes()
         self._room = asyncio.Semaphore(config.grading.max_concurrency)
         self._grader: Grader = within(config.grader(), self._config.deadline)
         self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
-        self._graded: dict[tuple[int, str], _SharedGrading] = {}
-        self.judging: set[asyncio.Task[tuple[Verdict, bool]]] = set()
-        """Gradings in progress. `_graded` may lack some, since it drops the oldest."""
+        self._gradings = SharedGradings(config.grading.remember, self._config.deadline)
 
     async def group(self, row: Row, number: int) -> Group:
         """Make the group at a position of the stream of prompts, with its rollouts concurrent."""
@@ -180,8 +169,7 @@ class RolloutRunner:
 
     def close(self) -> None:
         """Cancel the gradings in progress. Call this on their event loop."""
-        for task in tuple(self.judging):
-            task.cancel()
+        self._gradings.close()
 
     async def _turn(
         self, rollout: Rollout, numbers: random.Random, timer: Timer
@@ -227,10 +215,10 @@ class RolloutRunner:
         except SandboxError as error:
             return verdict_of(error, Phase.WORKED_IN)
 
-    def _workplace(self, row: Row) -> AbstractAsyncContextManager[Workplace]:
+    def _workplace(self, row: Row) -> Workplace:
         if self._tasks:
-            return swe_task(self._session, self._tasks, row, self._config, self._room)
-        return own_sandbox(self._session, row, self._config, self._room)
+            return SweTask(self._session, self._tasks, row, self._config, self._room)
+        return OwnSandbox(self._session, row, self._config, self._room)
 
     async def _turns(
         self, rollout: Rollout, place: Workplace, numbers: random.Random, timer: Timer
@@ -242,22 +230,24 @@ class RolloutRunner:
                 return
             rollout.used_sandbox = True
             await place.ready(timer)
-            results: list[ToolResult] = []
-            over = time.monotonic() + place.deadline
+            results, over = list[ToolResult](), time.monotonic() + place.deadline
             for each in written:
-                if time.monotonic() > over:
-                    results.append(ToolResult("ERROR: not made: a turn's time is over", error=True))
-                    rollout.calls.append(ToolCall(2 * turn, each, results[-1], 0.0))
-                    break
                 begun = time.monotonic()
-                # A limit for each call, not for the turn, since the policy may make many calls.
-                async with asyncio.timeout(place.deadline):
-                    results += await call(place, [each])
+                late = begun > over
+                if late:
+                    made = ToolResult("ERROR: not made: a turn's time is over", error=True)
+                else:
+                    # A limit for each call, not for the turn, since the policy may make many calls.
+                    async with asyncio.timeout(place.deadline):
+                        made = await call(place, each)
+                results.append(made)
                 took = time.monotonic() - begun
-                rollout.calls.append(ToolCall(2 * turn, each, results[-1], took))
-                if results[-1].submitted:
+                rollout.calls.append(
+                    Call(2 * turn, each, made.text, made.error, made.submitted, took)
+                )
+                if late or made.submitted:
                     break
-            if results[-1].submitted or turn + 1 == self._config.max_turns:
+            if made.submitted or turn + 1 == self._config.max_turns:
                 return
             answer = self._answers.ids(results)
             left = self._config.max_completion_tokens - len(rollout.completion)
@@ -275,36 +265,14 @@ class RolloutRunner:
 
     async def _grade(self, rollout: Rollout, submission: str, timer: Timer) -> None:
         """Set the rollout's verdict: a new one, or that of an equal submission for an equal row."""
-        timer.enter("queue")
-        row, begun = rollout.row, time.monotonic()
-        if not self._remember:
-            rollout.used_sandbox = True
-            judged = await self.judge(row, submission, lambda: timer.enter("grading"))
-            rollout.verdict, rollout.grader_raised = judged
-            return
-        key = row.number, submission
-        while True:
-            grading = self._graded.get(key)
-            own = grading is None
-            if grading is None:
-                grading = self._graded[key] = _SharedGrading(self, row, submission)
-            await grading.begun.wait()
-            timer.enter("grading")
-            verdict, raised = await asyncio.shield(grading.task)
-            timer.enter("queue")
-            if verdict.reward is None and self._graded.get(key) is grading:
-                del self._graded[key]
-            # A failure counts for one rollout only; the next equal one is graded again. Equal ones
-            # may be most of a group, and masking all of them would distort its baseline.
-            late = time.monotonic() - begun > self._config.deadline
-            if own or raised or late or verdict.reward is not None:
-                break
-        if len(self._graded) > self._remember:
-            del self._graded[next(iter(self._graded))]
-        rollout.verdict, rollout.grader_raised, rollout.remembered = verdict, raised, not own
-        rollout.used_sandbox |= own
+        key = rollout.row.number, submission
+        judge = partial(self.judge, rollout.row, submission)
+        sample = await self._gradings.get(key, judge, timer)
+        rollout.verdict, rollout.remembered = sample.verdict, sample.remembered
+        rollout.grader_raised = sample.grader_raised
+        rollout.used_sandbox |= not sample.remembered
 
-    async def check(self, row: Row) -> tuple[Verdict, bool]:
+    async def check(self, row: Row) -> GradedSample:
         """Grade an empty submission, as `judge` does; a reward shows that sandboxes and grader work."""
         if not self._tasks:
             return await self.judge(row, row.prefix)
@@ -313,37 +281,28 @@ class RolloutRunner:
                 await place.ready(timer)
                 work = await place.work()
         assert isinstance(work, Verdict)
-        return work, False
+        return GradedSample(work)
 
     async def judge(
         self, row: Row, submission: str, begins: Callable[[], None] = lambda: None
-    ) -> tuple[Verdict, bool]:
+    ) -> GradedSample:
         """Return the verdict, and whether the grader itself raised.
 
         A retryable SandboxError that the grader lets through counts as the backend's. `begins` is
         called when the grading leaves the queue.
         """
+        own = False
         try:
             async with self._room:
                 begins()
                 async with service_time(self._config.deadline, lambda: self._session.quiet):
-                    return await self._grader.grade(self._session, submission, row.task), False
+                    return GradedSample(
+                        await self._grader.grade(self._session, submission, row.task)
+                    )
         except DeadlineError:
             detail = f"not graded within rollout.deadline={self._config.deadline:g} s"
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), False
         except Exception as error:  # noqa: BLE001 - a custom grader: masked, counted and shown
             detail = f"the grader raised {type(error).__name__}: {error}"
             own = not (isinstance(error, SandboxError) and error.retryable)
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail), own
-
-
-class _SharedGrading:
-    """The grading of one submission, shared by all equal ones."""
-
-    def __init__(self, rollouts: RolloutRunner, row: Row, submission: str) -> None:
-        self.begun = asyncio.Event()
-        """Set when the grading leaves the queue."""
-        self.task = asyncio.create_task(rollouts.judge(row, submission, self.begun.set))
-        self.task.add_done_callback(lambda _: self.begun.set())
-        rollouts.judging.add(self.task)
-        self.task.add_done_callback(rollouts.judging.discard)
+        verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+        return GradedSample(verdict, grader_raised=own)

@@ -146,12 +146,12 @@ class Sampling:
         """
         for _ in range(_LOOKS):
             work = self._rollouts.check(self._train[0])
-            verdict, raised = self._wait(work, "grading the first row")
-            if verdict.reward is not None:
+            sample = self._wait(work, "grading the first row")
+            if not sample.failed:
                 break
         else:
-            kind = ConfigurationError if raised else ProviderUnavailableError
-            raise kind(f"the first row cannot be graded: {verdict.detail}")
+            kind = ConfigurationError if sample.grader_raised else ProviderUnavailableError
+            raise kind(f"the first row cannot be graded: {sample.verdict.detail}")
         if self.position or self._config.data.tasks:
             return ""
         rows = (row.task for row in self._train)

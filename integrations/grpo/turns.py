@@ -28,26 +28,20 @@ def calls_in(text: str) -> list[str]:
     return found
 
 
-async def call(place: Workplace, written: Sequence[str]) -> list[ToolResult]:
-    """Make the calls sequentially, until one submits.
+async def call(place: Workplace, written: str) -> ToolResult:
+    """Make a call as the model wrote it. An unparsable one gets an error as its answer, like an invalid one.
 
-    An unparsable call gets an error as its answer, like an invalid one. Raises infrastructure errors.
+    Raises infrastructure errors.
     """
-    results = []
-    for each in written:
-        try:
-            wanted: Any = json.loads(each)  # Any: written by a model
-            name, arguments = wanted["name"], wanted.get("arguments", {})
-            if not isinstance(name, str) or not isinstance(arguments, dict):
-                raise TypeError("name is text, arguments are an object")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            shown = f"{type(error).__name__}: {error}"
-            results.append(ToolResult(f"ERROR: this is no tool call ({shown})", error=True))
-            continue
-        results.append(await place.call(name, arguments))
-        if results[-1].submitted:
-            break
-    return results
+    try:
+        wanted: Any = json.loads(written)  # Any: written by a model
+        name, arguments = wanted["name"], wanted.get("arguments", {})
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise TypeError("name is text, arguments are an object")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        shown = f"{type(error).__name__}: {error}"
+        return ToolResult(f"ERROR: this is no tool call ({shown})", error=True)
+    return await place.call(name, arguments)
 
 
 class Answers:

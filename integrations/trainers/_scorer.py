@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, SandboxError
 from sandboxkit.integrations._retries import pauses
-from sandboxkit.integrations._training.completions import CompletionGrader, GradedSample
+from sandboxkit.integrations._training.completions import CompletionGrader
+from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict
 

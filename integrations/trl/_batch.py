@@ -7,8 +7,8 @@ from typing import Any
 from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations._training.clock import PARTS, percentiles
-from sandboxkit.integrations._training.completions import GradedSample
 from sandboxkit.integrations._training.curves import part_curves
+from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations.rewards import Outcome
 
 LogMetric = Callable[[str, float], None]

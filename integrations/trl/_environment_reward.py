@@ -7,7 +7,7 @@ from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations._service import DeadlineError, service_time
-from sandboxkit.integrations._training.completions import GradedSample
+from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.trl._batch import LogExtra, LogMetric, log, refuse_broken
 from sandboxkit.integrations.trl._records import Records

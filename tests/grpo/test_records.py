@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from sandboxkit import Operation, Session
-from sandboxkit.integrations._tools import ToolResult
 from sandboxkit.integrations._training import records
 from sandboxkit.integrations._training.clock import PARTS, StageTimes, Timer
+from sandboxkit.integrations._training.rollout_record import Call
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Group, Rollout, ToolCall
+from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from tests.grpo.test_rollout import BLOCK, rollouts, row, tool_call
 from tests.grpo.tiny import chat_tokenizer
@@ -139,8 +139,8 @@ def test_a_rollout_is_kept_turn_by_turn(session: Session) -> None:
 
 
 def test_what_is_kept_of_a_rollout_is_bounded_and_says_what_was_cut() -> None:
-    result = ToolResult("\ud800" + "y" * 300_000)
-    calls = [ToolCall(0, "x", result, 0.0) for _ in range(20_000)]
+    answer = "\ud800" + "y" * 300_000
+    calls = [Call(0, "x", answer, False, False, 0.0) for _ in range(20_000)]
     text = "a" * 200_000 + "the end"
     made = Rollout(Row(0, (1,), "z" * 90_000, "", {}), [5] * 9, [True] * 9, [0.0] * 9, calls=calls)
     kept = record(0, 0, made, lambda _: text)

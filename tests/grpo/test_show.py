@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit.integrations._tools import ToolResult
 from sandboxkit.integrations._training import records
+from sandboxkit.integrations._training.rollout_record import Call
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Rollout, ToolCall
+from sandboxkit.integrations.grpo.rollout import Rollout
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from tests.grpo.test_rollout import tool_call
 from tests.grpo.tiny import chat_tokenizer
@@ -21,7 +21,7 @@ TOKENS = chat_tokenizer()
 LONG = "def f(x):\n    return '" + "\u6f22" * 100 + "'  \x1b[31m"
 
 
-def made(verdict: Verdict, text: str, call: ToolCall | None = None) -> Rollout:
+def made(verdict: Verdict, text: str, call: Call | None = None) -> Rollout:
     ids = list(TOKENS(text)["input_ids"])
     rollout = Rollout(Row(3, (5, 6), "Write f.", "", {}), ids, [True] * len(ids), [0.0] * len(ids))
     rollout.verdict, rollout.calls = verdict, [call] if call else []
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passed = Verdict(Outcome.PASSED, 1.0, detail="3 tests", trust="isolated")
     late = Verdict(Outcome.TIMEOUT, 0.0, detail="too late\x1b[2J")
     away = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
-    call = ToolCall(0, "{}", ToolResult("no such file", error=True), 0.5)
+    call = Call(0, "{}", "no such file", True, False, 0.5)
     groups = {
         1: [made(late, "while True: pass"), made(passed, LONG)],
         2: [made(away, "lost"), made(late, tool_call("cat none"), call)],

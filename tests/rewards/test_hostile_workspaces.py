@@ -18,7 +18,7 @@ from sandboxkit import Operation, Sandbox, Session
 from sandboxkit.integrations._training.clock import StageTimes, Timer
 from sandboxkit.integrations._training.rollout_record import RolloutRecord
 from sandboxkit.integrations.grpo.config import RolloutConfig as RolloutSettings
-from sandboxkit.integrations.grpo.workplace import own_sandbox, swe_task
+from sandboxkit.integrations.grpo.workplace import OwnSandbox, SweTask
 from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
 from sandboxkit.integrations.swe import SweConfig, SweEnv, load_tasks
 from sandboxkit.integrations.trl import SandboxEnvironments, SweEnvironments
@@ -307,8 +307,8 @@ def test_a_grpo_workplace_gives_work_or_a_verdict(
 
     async def main() -> None:
         room = asyncio.Semaphore(2)
-        of_its_own = own_sandbox(session, row(), config, room)
-        of_a_task = swe_task(session, load_tasks(folder), row(task_id="fresh"), config, room)
+        of_its_own = OwnSandbox(session, row(), config, room)
+        of_a_task = SweTask(session, load_tasks(folder), row(task_id="fresh"), config, room)
         for entered in (of_its_own, of_a_task):
             async with entered as place:
                 await place.ready(Timer(StageTimes(), {}))
