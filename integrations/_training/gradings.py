@@ -50,7 +50,7 @@ class SharedGradings:
 
     def __init__(self, remember: int, deadline: float) -> None:
         self._remember, self._deadline = remember, deadline
-        self._known: dict[Hashable, _Grading] = {}
+        self._known: dict[Hashable, _Shared] = {}
         self._running: set[asyncio.Task[GradedSample]] = set()
         """The gradings in progress, also of those that `_known` has dropped."""
 
@@ -62,7 +62,7 @@ class SharedGradings:
             grading = self._known.get(key)
             own = grading is None
             if grading is None:
-                grading = self._known[key] = _Grading(judge)
+                grading = self._known[key] = _Shared(judge)
                 self._running.add(grading.task)
                 grading.task.add_done_callback(self._running.discard)
             await grading.begun.wait()
@@ -89,7 +89,7 @@ class SharedGradings:
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-class _Grading:
+class _Shared:
     """The grading of one submission, shared by all equal ones."""
 
     def __init__(self, judge: Judge) -> None:

@@ -37,43 +37,29 @@ class Tree:
         return self.stem + max(self.branches, default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Spans of a row's tokens, padded to the length of the longest."""
-
-    tokens_T: torch.Tensor
-    """Indices into the row, span by span."""
-    places_T: torch.Tensor
-    """Index of each token in the padded, flattened spans."""
-    count: int
-    longest: int
-
-    def of(self, row_1HTD: torch.Tensor) -> torch.Tensor:
-        """Gather the spans: [count, H, longest, D], zero-padded at the end."""
-        heads, size = row_1HTD.shape[1], row_1HTD.shape[3]
-        room = row_1HTD.new_zeros(self.count * self.longest, heads, size)
-        filled = room.index_copy(0, self.places_T, row_1HTD[0].transpose(0, 1)[self.tokens_T])
-        return filled.view(self.count, self.longest, heads, size).transpose(1, 2)
+_Span = tuple[range, range]
+"""The tokens of a stem or branch in the row, and those of its stem; none for a stem."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """A batch of stems, or of branches with their stems.
+    """A batch of N stems, or of branches with their stems, as indices into the row.
 
-    Padding after the end of a span does not affect it, since attention is causal.
+    Shorter ones are padded at the end, with any index: attention is causal, and `seen` leaves out
+    the padding of stems.
     """
 
-    own: _Spans
-    before: _Spans | None
+    own_NL: torch.Tensor
+    before_NS: torch.Tensor
     seen_N1LK: torch.Tensor | None
-    """Mask of the tokens that each token of a branch attends to."""
+    """Mask of the tokens that each token of a branch attends to; None for stems."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
     parts: list[_Together]
-    order_T: torch.Tensor
-    """Index of each token of the row in the concatenated parts."""
+    places_T: torch.Tensor
+    """Index of each token of the row in the concatenated, flattened parts."""
     longest: int
     branches: bool
 
@@ -121,57 +107,56 @@ def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # A
     alone = len(trees) == 1 and not trees[0].branches
     if alone or model.config._attn_implementation != _NAME:
         return {}
-    stems, branches, befores, end = list[range](), list[range](), list[range](), 0
+    stems, branches, end = list[_Span](), list[_Span](), 0
     for tree in trees:
-        stems.append(range(end, end := end + tree.stem))
+        stem = range(end, end := end + tree.stem)
+        stems.append((stem, range(0)))
         for size in filter(None, tree.branches):
-            branches.append(range(end, end := end + size))
-            befores.append(stems[-1])
-    parts = [
-        _Together(_spans([stems[i] for i in chosen], model.device), None, None)
-        for chosen in _buckets([(len(stem), 0) for stem in stems])
-    ]
-    for chosen in _buckets([(len(b), len(s)) for b, s in zip(branches, befores, strict=True)]):
-        own = _spans([branches[i] for i in chosen], model.device)
-        before = _spans([befores[i] for i in chosen], model.device)
-        there = torch.tensor([len(befores[i]) for i in chosen], device=model.device)
-        stem_NLS = torch.arange(before.longest, device=model.device) < there[:, None, None]
-        causal = torch.ones(own.longest, own.longest, dtype=torch.bool, device=model.device).tril()
-        both = stem_NLS.expand(-1, own.longest, -1), causal.expand(len(chosen), -1, -1)
-        parts.append(_Together(own, before, torch.cat(both, 2)[:, None]))
-    order = torch.cat([part.own.tokens_T for part in parts]).argsort()
+            branches.append((range(end, end := end + size), stem))
+    parts, order = list[_Together](), list[int]()
+    for bucket in [*_buckets(stems), *_buckets(branches)]:
+        own, before = ([span[side] for span in bucket] for side in (0, 1))
+        own_NL, before_NS = (_padded(spans, end).to(model.device) for spans in (own, before))
+        order += own_NL.flatten().tolist()
+        size = own_NL.shape[1]
+        causal = torch.ones(size, size, dtype=torch.bool, device=model.device).tril()
+        stem_NLS = (before_NS < end)[:, None].expand(-1, size, -1)
+        seen_NLK = torch.cat([stem_NLS, causal.expand(len(bucket), -1, -1)], 2)
+        own_NL, before_NS = own_NL.clamp(max=end - 1), before_NS.clamp(max=end - 1)
+        parts.append(_Together(own_NL, before_NS, seen_NLK[:, None] if before[0] else None))
+    places = torch.empty(end + 1, dtype=torch.long)
+    places[torch.tensor(order)] = torch.arange(len(order))
     longest = max(tree.longest for tree in trees)
-    return {"packed": _Packed(parts, order, longest, bool(branches))}
+    return {"packed": _Packed(parts, places[:end].to(model.device), longest, bool(branches))}
 
 
-def _spans(chosen: Sequence[range], device: torch.device) -> _Spans:
-    longest = max(map(len, chosen))
-    tokens = [token for span in chosen for token in span]
-    places = [number * longest + i for number, span in enumerate(chosen) for i in range(len(span))]
-    return _Spans(
-        torch.tensor(tokens, device=device),
-        torch.tensor(places, device=device),
-        len(chosen),
-        longest,
-    )
+def _padded(spans: Sequence[range], end: int) -> torch.Tensor:
+    """Return the indices of spans of equal length: shorter ones end with `end`."""
+    longest = max(map(len, spans))
+    return torch.tensor([[*span, *[end] * (longest - len(span))] for span in spans]).long()
 
 
-def _buckets(sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Group spans into buckets to pad together, given the length of each and of its stem."""
-    found: list[list[int]] = []
+def _of(row_1HTD: torch.Tensor, index_NL: torch.Tensor) -> torch.Tensor:
+    """Gather spans of a row: [N, H, L, D]."""
+    flat = row_1HTD[0].index_select(1, index_NL.flatten())
+    return flat.unflatten(1, index_NL.shape).transpose(0, 1)
+
+
+def _buckets(spans: Sequence[_Span]) -> list[list[_Span]]:
+    """Group spans into buckets to pad together."""
+    found: list[list[_Span]] = []
     wide, needed = 0, 0
-    for number in sorted(range(len(sizes)), key=lambda number: sizes[number], reverse=True):
-        own, before = sizes[number]
-        pairs = own * (own + before)
+    for own, before in sorted(spans, key=lambda span: (-len(span[0]), -len(span[1]))):
+        pairs = len(own) * (len(own) + len(before))
         if found:
-            long = sizes[found[-1][0]][0]
-            padded = (len(found[-1]) + 1) * long * (long + max(wide, before))
+            long = len(found[-1][0][0])
+            padded = (len(found[-1]) + 1) * long * (long + max(wide, len(before)))
             if padded <= _MOST_PADDED * (needed + pairs):
-                found[-1].append(number)
-                wide, needed = max(wide, before), needed + pairs
+                found[-1].append((own, before))
+                wide, needed = max(wide, len(before)), needed + pairs
                 continue
-        found.append([number])
-        wide, needed = before, pairs
+        found.append([(own, before)])
+        wide, needed = len(before), pairs
     return found
 
 
@@ -203,13 +188,13 @@ def _attend(
     more |= {"is_causal": True}
     mixed_THD = []
     for part in packed.parts:
-        query, key, value = (part.own.of(each) for each in row)
-        if part.before is not None:
-            key = torch.cat([part.before.of(key_BGTD), key], 2)
-            value = torch.cat([part.before.of(value_BGTD), value], 2)
+        query, key, value = (_of(each, part.own_NL) for each in row)
+        if part.seen_N1LK is not None:
+            key = torch.cat([_of(key_BGTD, part.before_NS), key], 2)
+            value = torch.cat([_of(value_BGTD, part.before_NS), value], 2)
         mixed, _ = sdpa_attention_forward(module, query, key, value, part.seen_N1LK, **more)
-        mixed_THD.append(mixed.flatten(0, 1)[part.own.places_T])
-    return torch.cat(mixed_THD)[packed.order_T][None], None
+        mixed_THD.append(mixed.flatten(0, 1))
+    return torch.cat(mixed_THD).index_select(0, packed.places_T)[None], None
 
 
 class _Asked(Exception):

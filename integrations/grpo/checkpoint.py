@@ -6,13 +6,14 @@ the format of torch.distributed.checkpoint (DCP); `random.pt` with every rank's 
 temporary folder and renamed after an fsync. Damage is detected before a checkpoint is used.
 """
 
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.integrations.grpo import lora
 from sandboxkit.integrations.grpo.errors import CheckpointError, RankError
-from sandboxkit.integrations.grpo.ranks import (
-    gathered,
-    rank_count,
-    shared,
-    this_rank,
-)
+from sandboxkit.integrations.grpo.ranks import gathered, rank_count, shared, this_rank
 
 __all__ = ["export", "newest", "read", "restore", "save"]
 
@@ -44,8 +40,6 @@ JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 
 _NAME = re.compile(r"step-(\d{6,})")
 _STATE = "run.json"
-_NO_ROOM = (OSError, RuntimeError, SafetensorError, RankError)
-"""Errors of a failed write: on rank 0, and RankError on the other ranks."""
 
 
 def save(
@@ -63,19 +57,7 @@ def save(
     CheckpointError on all ranks if the write fails.
     """
     folder = run / "checkpoints" / f"step-{step:06}"
-    partial = _partial(folder)
-
-    def finish() -> None:
-        torch.save(numbers, partial / "random.pt")
-        files = {name: _digest(partial / name) for name in _files(partial)}
-        about = {"step": step, "ranks": rank_count(), "files": files, **state}
-        (partial / _STATE).write_text(json.dumps(about))
-        _put(partial, folder)
-        for old in _all(run)[:-keep]:
-            shutil.rmtree(old)
-
-    try:
-        shared(lambda: _begin(partial))
+    with _replacing(folder, "checkpoint", lambda: _prune(run, keep)) as partial:
         weights, moments = get_state_dict(model, optimizer)
         dcp.save(
             {"model": weights, "optimizer": moments},
@@ -83,11 +65,15 @@ def save(
             no_dist=not dist.is_initialized(),
         )
         numbers = gathered({"torch": torch.get_rng_state(), "python": random.getstate()})
+
+        def finish() -> None:
+            torch.save(numbers, partial / "random.pt")
+            paths = [path for path in partial.rglob("*") if path.is_file()]
+            files = {str(path.relative_to(partial)): _digest(path) for path in sorted(paths)}
+            about = {"step": step, "ranks": rank_count(), "files": files, **state}
+            (partial / _STATE).write_text(json.dumps(about))
+
         shared(finish)
-    except (*_NO_ROOM, CheckpointException) as error:
-        if this_rank() == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {folder} could not be written: {_why(error)}") from error
     return folder
 
 
@@ -144,21 +130,46 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, fo
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = get_model_state_dict(model, options=options)
-    partial = _partial(folder)
+    with _replacing(folder, "export") as partial:
 
-    def write() -> None:
-        _begin(partial)
-        model.save_pretrained(partial, state_dict=dict(lora.merged(model, state.items())))
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
-        _put(partial, folder)
+        def write() -> None:
+            model.save_pretrained(partial, state_dict=dict(lora.merged(model, state.items())))
+            if tokenizer is not None:
+                tokenizer.save_pretrained(partial)
+
+        shared(write)
+
+
+@contextlib.contextmanager
+def _replacing(folder: Path, what: str, then: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Yield a temporary folder, which replaces `folder` at the end; all ranks enter and leave together.
+
+    Fsyncs every file before it renames, and calls `then` on rank 0. Raises CheckpointError on all
+    ranks if a write fails.
+    """
+    partial = folder.with_name(f".{folder.name}")
+
+    def begin() -> None:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+
+    def put() -> None:
+        for path in partial.rglob("*"):
+            if path.is_file():
+                _sync(path)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        _sync(folder.parent)
+        then()
 
     try:
-        shared(write)
-    except _NO_ROOM as error:
+        shared(begin)
+        yield partial
+        shared(put)
+    except (OSError, RuntimeError, SafetensorError, RankError, CheckpointException) as error:
         if this_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"export {folder} could not be written: {error}") from error
+        raise CheckpointError(f"{what} {folder} could not be written: {_why(error)}") from error
 
 
 def _why(error: BaseException) -> str:
@@ -167,25 +178,6 @@ def _why(error: BaseException) -> str:
         reasons = {f"{type(each).__name__}: {each}" for each, _ in error.failures.values()}
         return "; ".join(sorted(reasons))
     return str(error)
-
-
-def _partial(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}")
-
-
-def _begin(partial: Path) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-
-
-def _put(partial: Path, folder: Path) -> None:
-    """Fsync every file, then rename the temporary folder to its final name."""
-    for path in partial.rglob("*"):
-        if path.is_file():
-            _sync(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-    _sync(folder.parent)
 
 
 def _damage(folder: Path) -> str:
@@ -203,10 +195,6 @@ def _damage(folder: Path) -> str:
     return ""
 
 
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 def _digest(path: Path) -> tuple[int, int]:
     size = crc = 0
     with path.open("rb") as file:
@@ -216,11 +204,13 @@ def _digest(path: Path) -> tuple[int, int]:
 
 
 def _all(run: Path) -> list[Path]:
-    folders = run.glob("checkpoints/step-*")
-    return sorted(
-        (folder for folder in folders if _NAME.fullmatch(folder.name)),
-        key=lambda folder: int(folder.name.removeprefix("step-")),
-    )
+    found = [each for each in run.glob("checkpoints/step-*") if _NAME.fullmatch(each.name)]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
+
+
+def _prune(run: Path, keep: int) -> None:
+    for old in _all(run)[:-keep]:
+        shutil.rmtree(old)
 
 
 def _sync(path: Path) -> None:

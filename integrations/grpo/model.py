@@ -1,5 +1,6 @@
 """The policy model: loading, and log-probabilities of packed rows."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,24 +21,9 @@ from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, shar
 
 __all__ = ["Sequences", "load", "logp_of"]
 
-# Model families whose layers carry state along the row (state space, linear attention, convolution)
-# or select what to attend to from the whole row: one packed sequence would leak into the next.
-_RECURRENT = (
-    "bamba",
-    "doge",
-    "falcon_mamba",
-    "granitemoehybrid",
-    "jamba",
-    "lfm2",
-    "mamba",
-    "mamba2",
-    "nemotron_h",
-    "qwen3_next",
-    "recurrent_gemma",
-    "rwkv",
-    "zamba",
-    "zamba2",
-)
+_LEAKING = ("doge", "lfm2")
+"""Model types whose layers carry state along the row, or select what to attend to from the whole row, and
+whose configuration does not say so: one packed sequence would leak into the next."""
 _KEPT_APART = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types that do not leak between packed sequences."""
 
@@ -90,7 +76,7 @@ def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreT
 def _leaks(config: PreTrainedConfig) -> bool:
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     stateful = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "_is_stateful", False)
-    return config.model_type in _RECURRENT or stateful or not kinds <= _KEPT_APART
+    return config.model_type in _LEAKING or stateful or not kinds <= _KEPT_APART
 
 
 def _without_dropout(model: PreTrainedModel) -> None:
@@ -115,7 +101,12 @@ def logp_of(
     vocabulary would need more memory than everything else.
     """
     flat, positions, predicting, trees = list[int](), list[int](), list[int](), list[Tree]()
-    for members in _alike(row, shares(model, max(map(len, row.ids)))):
+    share = shares(model, max(map(len, row.ids)))
+    numbers = range(len(row.ids))
+    # Adjacent sequences with the same prompt are one tree; if none may share, each is one.
+    prompts = [row.ids[i][: row.starts[i]] if share else (i,) for i in numbers]
+    for _, found in itertools.groupby(numbers, prompts.__getitem__):
+        members = list(found)
         ids, begun = row.ids[members[0]], len(flat)
         stem = row.starts[members[0]] if len(members) > 1 else len(ids)
         trees.append(Tree(stem, tuple(len(row.ids[i]) - stem for i in members if len(members) > 1)))
@@ -144,18 +135,6 @@ def logp_of(
         for each in pieces
     ]
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
-
-
-def _alike(row: Sequences, share: bool) -> list[list[int]]:
-    """Group the indices of adjacent sequences with the same prompt; without `share`, each alone."""
-    found: list[list[int]] = []
-    for number, (ids, start) in enumerate(zip(row.ids, row.starts, strict=True)):
-        before = found[-1][0] if found and share else None
-        if before is not None and ids[:start] == row.ids[before][: row.starts[before]]:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found
 
 
 def _chosen(

@@ -180,7 +180,7 @@ class Totals:
 Statistics = dict[str, float]
 """Sums over the tokens of a micro-batch. Divide their total by the total of `tokens` for means.
 
-`clipped`: 1 for a token without gradient because of clipping. `kl`: k3 against the reference. `off_policy`:
+`clip_fraction`: 1 for a token without gradient because of clipping. `kl`: k3 against the reference. `off_policy`:
 |logp - sampler|, the distance between trainer and sampler. `weight`: importance weight. `masked`: 1 for
 a token with weight 0.
 """
@@ -223,7 +223,7 @@ def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Te
     with torch.no_grad():
         sums = {
             "tokens": torch.ones_like(kl),
-            "clipped": clipped,
+            "clip_fraction": clipped,
             "kl": kl,
             "off_policy": (tokens.logp - tokens.sampler).abs(),
             "weight": weight,

@@ -41,10 +41,7 @@ def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 
     Assigns the longest first, each to the rank with the lowest load (Graham's LPT rule: the maximum
     load is at most 4/3 of the optimum). A sequence costs its length; ties go to the lower rank.
-    Raises ConfigurationError unless ranks >= 1.
     """
-    if ranks < 1:
-        raise ConfigurationError(f"ranks={ranks}: give 1 or more")
     loads = [(0, rank) for rank in range(ranks)]
     chosen: list[list[int]] = [[] for _ in range(ranks)]
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

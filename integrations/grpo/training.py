@@ -19,8 +19,8 @@ from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
 
 __all__ = ["StepReport", "TrainingSample", "score", "train_step"]
 
-_SUMS = ("loss", "tokens", "clipped", "entropy", "kl", "off_policy", "weight", "masked")
-"""What is summed over a step's passes and ranks, in the order of StepReport."""
+_SUMS = ("loss", "tokens", "clip_fraction", "entropy", "kl", "off_policy", "weight", "masked")
+"""What is summed over a step's passes and ranks: fields of StepReport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ def train_step(
     if finite:
         optimizer.step()
     optimizer.zero_grad()
-    means = [each / count for each in rest]
-    return StepReport(share, length, round(count), *means, skipped=not finite)
+    means = dict(zip(_SUMS[2:], (each / count for each in rest), strict=True))
+    return StepReport(share, length, round(count), **means, skipped=not finite)
 
 
 def score(

@@ -59,7 +59,7 @@ def test_clipping_takes_the_gradient_away_on_the_side_that_gains() -> None:
     objective = Objective(loss="dapo", clip_low=0.2, clip_high=0.28)
     value, statistics = loss(objective, batch, Totals(2, batch.mask.sum().item()))
     assert value.item() == pytest.approx(-(1.28 - 2 + 0.5 - 0.8) / 4)
-    assert statistics["clipped"] == 2
+    assert statistics["clip_fraction"] == 2
     value.backward()
     assert batch.logp.grad is not None
     torch.testing.assert_close(batch.logp.grad, torch.tensor([0.0, 2.0, -0.5, 0.0]) / 4)
@@ -71,7 +71,7 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens() -> None:
     value.backward()
     assert batch.logp.grad is not None
     torch.testing.assert_close(batch.logp.grad, torch.tensor([-1.5, 1.5]) / 2)
-    assert statistics["clipped"] == 1
+    assert statistics["clip_fraction"] == 1
 
 
 def test_gspo_has_one_ratio_a_completion() -> None:
@@ -128,7 +128,7 @@ def test_the_decoupled_objective() -> None:
     value, statistics = loss(objective, batch, Totals(2, batch.mask.sum().item()))
     # Weights 2, 3 (truncated) and 1/2; surrogates 1.28 (clipped), 1 and -0.8 (clipped).
     assert value.item() == pytest.approx(-(2 * 1.28 + 3 * 1 - 0.5 * 0.8) / 3, rel=1e-5)
-    assert statistics["clipped"] == 2
+    assert statistics["clip_fraction"] == 2
     value.backward()
     torch.testing.assert_close(batch.logp.grad, torch.tensor([0.0, -1.0, 0.0]))
 

@@ -50,11 +50,6 @@ def test_a_sequence_over_the_budget_is_refused() -> None:
         pack([5, 11], 10, [0, 1])
 
 
-def test_no_ranks_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="ranks=0"):
-        spread([1], 0)
-
-
 @pytest.mark.parametrize(
     ("sizes", "window", "pairs"),
     [
