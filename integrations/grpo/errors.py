@@ -1,6 +1,13 @@
 """Errors that end a run in progress; the run writes a checkpoint before it raises one."""
 
-__all__ = ["CheckpointError", "DivergedError", "GraderError", "RankError", "TrainingError"]
+__all__ = [
+    "CheckpointError",
+    "DivergedError",
+    "GraderError",
+    "RankError",
+    "Stopped",
+    "TrainingError",
+]
 
 
 class TrainingError(Exception):
@@ -21,3 +28,7 @@ class GraderError(TrainingError):
 
 class RankError(TrainingError):
     """Rank 0 raised; this is how the other ranks report it."""
+
+
+class Stopped(Exception):
+    """A signal was recorded on rank 0: every rank ends the run in order."""

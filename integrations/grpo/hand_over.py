@@ -1,12 +1,18 @@
-"""The hand-over of weights: what the engine gets, and the check that it computes what the trainer does."""
+"""The hand-over of weights: what the engine gets, and the check that it computes what the trainer does.
+
+The check scores completions that the engine just sampled, and fixed tokens. A policy that is sure of its
+completions gives them log-probabilities near 0, on both sides, even where the engine's weights are wrong.
+Fixed tokens, drawn from the whole vocabulary, show that.
+"""
 
 import math
+import random
 import re
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 
 from sandboxkit.integrations.grpo import lora
@@ -14,7 +20,7 @@ from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.engines import EngineError, Weights
 from sandboxkit.integrations.grpo.training import TrainingSample
 
-__all__ = ["handed", "in_checkpoint_names", "refuse_difference"]
+__all__ = ["fixed_tokens", "handed", "in_checkpoint_names", "refuse_difference"]
 
 _LAYER = re.compile(r".*?\.\d+\.")
 
@@ -47,6 +53,13 @@ def in_checkpoint_names(model: PreTrainedModel, weights: Weights) -> Weights:
             layer, held = its, {}
         held[name] = value
     yield from revert_weight_conversion(model, held).items()
+
+
+def fixed_tokens(tokenizer: PreTrainedTokenizerBase, count: int, seed: int) -> tuple[int, ...]:
+    """Return tokens that depend on `seed` alone: uniform over the vocabulary without special tokens."""
+    special = set(tokenizer.all_special_ids)
+    known = [token for token in range(len(tokenizer)) if token not in special]
+    return tuple(random.Random(seed).choices(known, k=count))
 
 
 def refuse_difference(

@@ -7,6 +7,7 @@ all       what the engine then samples is scored by both; too large a difference
 rank 0    metrics.jsonl, rollouts/, console; all: checkpoint
 """
 
+import contextlib
 import json
 import math
 import random
@@ -14,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,16 +28,19 @@ from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.engines import EngineError
-from sandboxkit.integrations.grpo.errors import CheckpointError, DivergedError, TrainingError
+from sandboxkit.integrations.grpo.errors import (
+    CheckpointError,
+    DivergedError,
+    Stopped,
+    TrainingError,
+)
 from sandboxkit.integrations.grpo.hand_over import handed, refuse_difference
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.ranks import rank_count, shared
-from sandboxkit.integrations.grpo.sampling import Sampling, Stopped
+from sandboxkit.integrations.grpo.sampling import Sampling
 from sandboxkit.integrations.grpo.training import StepReport, TrainingSample, score, train_step
 
 __all__ = ["First", "Learner", "Loop", "learning_rate"]
-
-T = TypeVar("T")
 
 _PATIENCE = 3
 """Number of skipped optimizer steps in a row after which the run diverges."""
@@ -105,24 +108,23 @@ class Loop:
 
     def _run_steps(self) -> None:
         run = self._config.run
-        self._hand_over(self._done)
-        going = self._evaluate_if_due()
-        while going and self._done < run.steps:
-            going = self._step()
-            if not going:
-                break
-            going = self._evaluate_if_due()
-            if self._unsaved or self._done % run.checkpoint_every == 0:
-                self._unsaved = not self._tried(self._save)
-            if run.export_every and self._done % run.export_every == 0:
-                self._tried(lambda: self._export(f"export-{self._done:06}"))
+        with contextlib.suppress(Stopped):
+            self._hand_over(self._done)
+            self._evaluate_if_due()
+            while self._done < run.steps:
+                self._step()
+                if self._unsaved or self._done % run.checkpoint_every == 0:
+                    self._unsaved = not self._tried(self._save)
+                if run.export_every and self._done % run.export_every == 0:
+                    self._tried(lambda: self._export(f"export-{self._done:06}"))
+                self._evaluate_if_due()
         if self._saved != self._done:
             self._save()
         if self._done == run.steps:
             self._export("export")
 
-    def _step(self) -> bool:
-        """Run one step; return False if a signal came before there was a batch."""
+    def _step(self) -> None:
+        """Run one step. Raises Stopped if a signal came before there was a batch."""
         begun = time.monotonic()
         batch, parts = Batch(), dict[Part, float]()
 
@@ -144,14 +146,13 @@ class Loop:
                 console.note(f"{shown}, which are left out; the first: {failures[0]}")
             return _samples(batch, self._config)
 
-        samples = _unless_stopped(take)
-        if samples is None:
-            return False
+        samples = shared(take)
         taken = time.monotonic()
         rate = learning_rate(self._config, self._done)
         report = self._train(samples, rate) if samples else {}
         trained = time.monotonic()
-        self._hand_over(self._done + 1)
+        with contextlib.suppress(Stopped):  # the step is complete; the next wait ends the run
+            self._hand_over(self._done + 1)
         handed = time.monotonic()
         if self._first:
             self._position = self._first.sampling.position
@@ -165,14 +166,13 @@ class Loop:
             console = self._first.console
             console.step({"step": self._done + 1, **sampled, **report, "lr": rate, **times})
         self._done += 1
-        return True
 
     def _train(self, samples: list[TrainingSample], rate: float) -> dict[str, float]:
         learner, config = self._learner, self._config
         for group in learner.optimizer.param_groups:
             group["lr"] = rate
         if self._objective.old == "trainer":
-            own = self._score(samples)
+            own = self._score(samples, config.rollout.temperature)
             samples = [replace(s, old_logp=logp) for s, logp in zip(samples, own, strict=True)]
         reports = list[StepReport]()
         for part in self._parts(samples):
@@ -209,33 +209,28 @@ class Loop:
                 random.Random(f"{self._config.run.seed} {self._done} {epoch}").shuffle(order)
             yield from (order[number::count] for number in range(count))
 
-    def _score(self, samples: list[TrainingSample]) -> list[tuple[float, ...]]:
+    def _score(self, samples: list[TrainingSample], temperature: float) -> list[tuple[float, ...]]:
         config = self._config
         return score(
             self._learner.model,
             samples,
             max_tokens_per_row=config.optimizer.max_tokens_per_row,
-            temperature=config.rollout.temperature,
+            temperature=temperature,
             autocast=config.model.bf16 and not dist.is_initialized(),
         )
 
-    def _evaluate_if_due(self) -> bool:
-        """Evaluate if it is due; return False after a signal. It stays due for a resumed run."""
+    def _evaluate_if_due(self) -> None:
+        """Evaluate on the held-out rows if it is due and not recorded; it stays due for a resumed run."""
         run, done = self._config.run, self._done
         due = done in (0, run.steps) or (run.evaluate_every and done % run.evaluate_every == 0)
-        return not due or self._evaluate()
 
-    def _evaluate(self) -> bool:
-        """Evaluate on the held-out rows unless already recorded; return False after a signal."""
-
-        def evaluate() -> bool:
+        def evaluate() -> None:
             assert self._first is not None
-            console = self._first.console
-            if self._config.data.held_out and not console.has_held_out(self._done):
-                console.held_out(self._done, self._first.sampling.evaluate())
-            return True
+            if not self._first.console.has_held_out(done):
+                self._first.console.held_out(done, self._first.sampling.evaluate())
 
-        return bool(_unless_stopped(evaluate))
+        if due and self._config.data.held_out:
+            shared(evaluate)
 
     def _hand_over(self, version: int) -> None:
         """Send the weights to the engine, and check that it has them; every rank takes part.
@@ -257,9 +252,11 @@ class Loop:
                 raise failure[0]
 
         shared(raise_it)
-        probes = _unless_stopped(lambda: self._first.sampling.probe() if self._first else [])
-        if probes:
-            refuse_difference(probes, self._score(probes), version, self._config)
+        for temperature, samples in shared(
+            lambda: self._first.sampling.probe() if self._first else []
+        ):
+            own = self._score(samples, temperature)
+            refuse_difference(samples, own, version, self._config)
 
     def _save(self) -> None:
         learner = self._learner
@@ -321,15 +318,3 @@ def _samples(batch: Batch, config: Config) -> list[TrainingSample]:
         if rollout.verdict.reward is not None
         and not (config.objective.mask_truncated and rollout.truncated)
     ]
-
-
-def _unless_stopped(make: Callable[[], T]) -> T | None:
-    """Return what rank 0 made, on every rank; None after a signal."""
-
-    def attempt() -> T | None:
-        try:
-            return make()
-        except Stopped:
-            return None
-
-    return shared(attempt)

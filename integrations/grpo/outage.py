@@ -5,8 +5,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from sandboxkit import ProviderUnavailableError, SandboxError, Session
-from sandboxkit.integrations._outages import is_outage, require_working
+from sandboxkit import ProviderUnavailableError, SandboxError
+from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations._retries import pauses
 from sandboxkit.integrations.grpo.config import Grading
 from sandboxkit.integrations.grpo.errors import GraderError
@@ -31,11 +31,6 @@ class Outage:
         self._limit, self._patience = grading.max_infra_failed_rate, grading.patience
         self._since: float | None = None
         self._pauses = pauses()
-
-    @classmethod
-    def of(cls, session: Session, grading: Grading) -> "Outage":
-        """Return an Outage for the provider of a session."""
-        return cls(lambda within: require_working(session, within), grading)
 
     async def waited(self, rollouts: Iterable[Rollout], what: str) -> bool:
         """If there is an outage, wait for its end and return True: the caller then redoes what failed.

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 
-from sandboxkit.integrations.grpo.errors import RankError
+from sandboxkit.integrations.grpo.errors import RankError, Stopped
 from sandboxkit.integrations.grpo.parent import end_with_parent
 
 __all__ = [
@@ -58,20 +58,22 @@ def rank_count() -> int:
 def shared(make: Callable[[], T]) -> T:
     """Call `make` on rank 0 and return its result on every rank.
 
-    If it raises, the other ranks raise RankError.
+    If it raises, the other ranks raise RankError; Stopped is raised on all.
     """
     if not dist.is_initialized():
         return make()
-    message: list[Any] = [None, ""]  # Any: as torch has it
+    message: list[Any] = [None, None]  # Any: as torch has it
     if dist.get_rank() == 0:
         try:
             message[0] = make()
         except BaseException as error:
-            dist.broadcast_object_list([None, f"{type(error).__name__}: {error}"], 0)
+            text = f"rank 0 stopped: {type(error).__name__}: {error}"
+            known = Stopped() if isinstance(error, Stopped) else RankError(text)
+            dist.broadcast_object_list([None, known], 0)
             raise
     dist.broadcast_object_list(message, 0)
-    if message[1]:
-        raise RankError(f"rank 0 stopped: {message[1]}")
+    if message[1] is not None:
+        raise message[1]
     result: T = message[0]
     return result
 
@@ -88,9 +90,5 @@ def gathered(value: T) -> list[T]:
 def on_first(make: Callable[[], T]) -> T | None:
     """Call `make` on rank 0 and return its result there, None on other ranks. Raises as `shared` does."""
     made: list[T] = []
-
-    def run() -> None:
-        made.append(make())
-
-    shared(run)
+    shared(lambda: made.append(make()))
     return made[0] if made else None

@@ -15,18 +15,21 @@ from typing import Any, Self, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest, Weights
+from sandboxkit.integrations.grpo.errors import Stopped
+from sandboxkit.integrations.grpo.hand_over import fixed_tokens
 from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.record import record
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
 from sandboxkit.integrations.grpo.training import TrainingSample
 from sandboxkit.integrations.rewards.doctor import check_beforehand, line_about
 
-__all__ = ["Sampling", "Stop", "Stopped"]
+__all__ = ["Sampling", "Stop"]
 
 T = TypeVar("T")
 
@@ -35,11 +38,7 @@ _LOOK_EVERY = 0.1
 _LOOKS = 3
 """Attempts to grade the first row before a failure is a ConfigurationError."""
 _AT_ONCE = 3.0
-_PROBES, _PROBE_TOKENS = 4, 16
-
-
-class Stopped(Exception):
-    """`Stop` noted a signal: end the run in order."""
+_PROBES, _PROBE_TOKENS, _FIXED_TOKENS = 4, 16, 64
 
 
 @dataclass(slots=True)
@@ -117,10 +116,11 @@ class Sampling:
         content = "".join(json.dumps([row.prompt, row.task]) for row in self._train)
         self.digest = hashlib.sha256(content.encode()).hexdigest()
         """Digest of the training rows, which a checkpoint keeps."""
+        room = config.engine.max_model_tokens - 1
+        self._fixed = fixed_tokens(tokenizer, min(_FIXED_TOKENS, room), config.run.seed)
         self._held_out = read_rows(held_out, tokenizer, config, tasks) if held_out else []
         self._rollouts = RolloutRunner(config, tokenizer, stop_ids, engine, session, tasks)
-        grading = config.grading
-        self._outage = Outage.of(session, grading)
+        self._outage = Outage(lambda within: require_working(session, within), config.grading)
         self._buffer = Buffer(self._make, config, self._outage, position)
 
     def refuse_other_rows(self, before: str) -> None:
@@ -207,29 +207,35 @@ class Sampling:
         finally:
             self._engine.resume()
 
-    def probe(self) -> list[TrainingSample]:
-        """Return a few short completions of the first row, from each of the engine's servers.
+    def probe(self) -> list[tuple[float, list[TrainingSample]]]:
+        """Return what each of the engine's servers computes: samples, with the temperature for each list.
 
-        Raises EngineError, and TimeoutError after run.timeout seconds.
+        They are a few short completions of the first row, and fixed tokens. Raises EngineError, and
+        TimeoutError after run.timeout seconds.
         """
         prompt, limits = self._train[0].prompt, self._config.rollout
         most = min(_PROBE_TOKENS, limits.max_completion_tokens)
 
-        async def run() -> list[Completion]:
+        async def run() -> tuple[list[Completion], list[tuple[float, ...]]]:
+            servers = self._engine.servers()
             asked = [
                 SampleRequest(prompt, most, limits.temperature, seed, server)
-                for server in self._engine.servers()
+                for server in servers
                 for seed in range(_PROBES)
             ]
-            async with asyncio.TaskGroup() as running:
-                tasks = [running.create_task(self._engine.generate(each)) for each in asked]
-            return [task.result() for task in tasks]
+            written = asyncio.gather(*[self._engine.generate(each) for each in asked])
+            scored = asyncio.gather(*[self._engine.score(self._fixed, each) for each in servers])
+            return await asyncio.gather(written, scored)
 
-        made = self._wait(run(), "the check of the engine's weights")
+        def sample(
+            before: tuple[int, ...], ids: tuple[int, ...], logp: tuple[float, ...]
+        ) -> TrainingSample:
+            return TrainingSample(before, ids, (True,) * len(ids), logp, 0.0)
+
+        written, scored = self._wait(run(), "the check of the engine's weights")
         return [
-            TrainingSample(prompt, each.ids, (True,) * len(each.ids), each.logp, 0.0)
-            for each in made
-            if each.ids
+            (limits.temperature, [sample(prompt, each.ids, each.logp) for each in written]),
+            (1.0, [sample(self._fixed[:1], self._fixed[1:], logp) for logp in scored]),
         ]
 
     def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, as record.py says

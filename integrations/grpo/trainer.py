@@ -6,9 +6,12 @@ steps older or `objective.epochs` optimizer steps per batch; see objective.py.
 
 import contextlib
 import fcntl
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +24,11 @@ from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines.start import start
+from sandboxkit.integrations.grpo.errors import Stopped
 from sandboxkit.integrations.grpo.loop import First, Learner, Loop
 from sandboxkit.integrations.grpo.model import load
-from sandboxkit.integrations.grpo.ranks import joined, rank_count, shared, this_rank
-from sandboxkit.integrations.grpo.sampling import Sampling, Stop, Stopped
+from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
+from sandboxkit.integrations.grpo.sampling import Sampling, Stop
 from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.rewards import grading_session
 from sandboxkit.provider import Provider
@@ -52,44 +56,21 @@ def train(config: Config, provider: Provider | None = None) -> int:
             torch.set_num_threads(config.run.threads)
         if this_rank() == 0:
             stack.enter_context(_alone(run))
-        sessions: list[Session] = []
-
-        def open_session() -> bool:
-            """Open rank 0's session; return False if a signal came meanwhile."""
-            try:
-                sessions.append(_sandboxes(config, provider, stop, stack))
-            except Stopped:
-                return False
-            return True
-
-        # Start sandboxes before the model, which takes longer to load.
-        if not shared(open_session):
-            return int(shared(lambda: stop.signal))
-        learner = _learner(config)
-        newest, notes = shared(lambda: checkpoint.newest(run))
-        done, position, rows = 0, 0, None
-        if newest is not None:
-            state = checkpoint.read(newest)
-            config.refuse_changes(state["config"])
-            checkpoint.restore(newest, learner.model, learner.optimizer)
-            done, position, rows = state["step"], state["position"], state.get("rows")
-
-        opened: list[First] = []
-
-        def open_first() -> bool:
-            """Open rank 0's objects; return False if a signal came meanwhile."""
-            try:
-                first = _first(config, learner, sessions[0], stop, stack, done, position, rows)
-            except Stopped:
-                return False
-            for note in notes:
-                first.console.note(note)
-            opened.append(first)
-            return True
-
-        if shared(open_first):
-            first = opened[0] if opened else None
-            Loop(config, learner, first, done).run()
+        with contextlib.suppress(Stopped):
+            # Start sandboxes before the model, which takes longer to load.
+            session = on_first(lambda: _sandboxes(config, provider, stop, stack))
+            learner = _learner(config)
+            newest, notes = shared(lambda: checkpoint.newest(run))
+            state: dict[str, Any] = {"step": 0, "position": 0}  # Any: JSON
+            if newest is not None:
+                state = checkpoint.read(newest)
+                config.refuse_changes(state["config"])
+                checkpoint.restore(newest, learner.model, learner.optimizer)
+            first = on_first(lambda: _first(config, learner, session, stop, stack, state))
+            if first:
+                for note in notes:
+                    first.console.note(note)
+            Loop(config, learner, first, state["step"]).run()
             if first:
                 first.console.end(stop.signal)
         return int(shared(lambda: stop.signal))
@@ -156,30 +137,28 @@ def _sandboxes(
 def _first(
     config: Config,
     learner: Learner,
-    session: Session,
+    session: Session | None,
     stop: Stop,
     stack: contextlib.ExitStack,
-    done: int,
-    position: int,
-    rows: str | None,
+    state: Mapping[str, Any],  # Any: JSON
 ) -> First:
-    """Open engine, sampling and console; the stack closes them."""
+    """Open engine, sampling and console, for a run whose checkpoint has `state`; the stack closes them."""
+    assert session is not None
     try:
         generation = GenerationConfig.from_pretrained(config.model.name)
     except OSError:
         generation = None
     stops = stop_ids(learner.tokenizer, generation)
     vocabulary = learner.model.config.vocab_size
-    engine = start(
-        config, stop=stops, vocabulary=vocabulary, ranks=rank_count(), waiting=stop.check
-    )
+    wait = partial(stop.wait, limit=math.inf, what="the start of the servers")
+    engine = start(config, stop=stops, vocabulary=vocabulary, ranks=rank_count(), wait=wait)
     stack.callback(engine.close)
-    sampling = Sampling(config, learner.tokenizer, stops, engine, session, stop, position)
+    sampling = Sampling(config, learner.tokenizer, stops, engine, session, stop, state["position"])
     stack.callback(sampling.close)
-    if rows is not None:
-        sampling.refuse_other_rows(rows)
+    if "rows" in state:
+        sampling.refuse_other_rows(state["rows"])
     wrong = sampling.check()
-    console = stack.enter_context(Console(config, done))
+    console = stack.enter_context(Console(config, state["step"]))
     if wrong:
         console.note(wrong)
     return First(sampling, console)

@@ -61,7 +61,13 @@ class StandIn:
         )
         made = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
         done = made.result(60)
-        return self._answer(list(done.ids), list(done.logp), done.version)
+        answer = self._answer(list(done.ids), list(done.logp), done.version)
+        if how.get("prompt_logprobs") is not None:
+            work = self._engine.score(request.ids)
+            logp = asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+            known = zip(request.ids[1:], logp, strict=True)
+            answer["prompt_logprobs"] = [None, *({i: {"logprob": p}} for i, p in known)]
+        return answer
 
     def _answer(self, ids: list[int], logp: list[float], version: int) -> dict[str, Any]:
         content = [{"token_id": i, "logprob": p} for i, p in zip(ids, logp, strict=True)]

@@ -1,19 +1,33 @@
 """The hand-over of weights, for many families: the names, and the check that the engine has them."""
 
+import asyncio
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
 from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
-from sandboxkit.integrations.grpo.hand_over import handed, in_checkpoint_names, refuse_difference
+from sandboxkit.integrations.grpo.hand_over import (
+    fixed_tokens,
+    handed,
+    in_checkpoint_names,
+    refuse_difference,
+)
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.training import TrainingSample, score
-from tests.grpo.tiny import ask
+from tests.grpo.tiny import VOCABULARY, ask, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many kinds
 
@@ -65,6 +79,12 @@ def changed(folder: Path) -> PreTrainedModel:
     return model
 
 
+def sample(
+    prompt: tuple[int, ...], ids: tuple[int, ...], logp: tuple[float, ...]
+) -> TrainingSample:
+    return TrainingSample(prompt, ids, (True,) * len(ids), logp, 0.0)
+
+
 def config(folder: Path, engine: EngineConfig) -> Config:
     return Config(model=Model(name=str(folder)), data=Data(train="rows"), engine=engine)
 
@@ -86,10 +106,7 @@ def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
 
     def check(version: int) -> None:
         done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
-        samples = [
-            TrainingSample(PROMPT, each.ids, (True,) * len(each.ids), each.logp, 0.0)
-            for each in done
-        ]
+        samples = [sample(PROMPT, each.ids, each.logp) for each in done]
         own = score(trained, samples, max_tokens_per_row=64)
         refuse_difference(samples, own, version, settings)
 
@@ -98,6 +115,52 @@ def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
             check(0)
         engine.update_weights(handed(trained, settings), 1)
         check(1)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("wrong", ["embedding", "layer"])
+def test_fixed_tokens_show_wrong_weights_that_a_sure_policy_hides(
+    tmp_path: Path, wrong: str
+) -> None:
+    folder = save_model(tmp_path)
+    sure, settings = load(folder), config(tmp_path, EngineConfig())
+    with torch.no_grad():
+        sure.lm_head.weight *= 2000  # each completion has the probability 1, by both sides
+    other = copy.deepcopy(sure)
+    with torch.no_grad():
+        if wrong == "embedding":
+            other.model.embed_tokens.weight[20:] *= 2
+        else:
+            other.model.layers[1].mlp.up_proj.weight *= 1.01
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({f"<{n}>": n for n in range(VOCABULARY)})),
+        pad_token="<0>",
+        eos_token="<1>",
+    )
+    fixed = fixed_tokens(words, 48, seed=0)
+    assert set(fixed) <= set(range(2, VOCABULARY))
+    assert len(set(fixed)) > VOCABULARY / 2
+    assert fixed == fixed_tokens(words, 48, seed=0) != fixed_tokens(words, 48, seed=1)
+    engine = HFEngine(load(folder), stop={1})
+
+    def check(version: int, which: str) -> None:
+        if which == "sampled":
+            done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
+            samples = [sample(PROMPT, each.ids, each.logp) for each in done]
+        else:
+            samples = [sample(fixed[:1], fixed[1:], asyncio.run(engine.score(fixed)))]
+        own = score(sure, samples, max_tokens_per_row=64)
+        refuse_difference(samples, own, version, settings)
+
+    try:
+        engine.update_weights(handed(sure, settings), 1)
+        check(1, "sampled")
+        check(1, "fixed")
+        engine.update_weights(handed(other, settings), 2)
+        check(2, "sampled")
+        with pytest.raises(EngineError, match=r"step 2, 47 .* by the engine and of .* by the tr"):
+            check(2, "fixed")
     finally:
         engine.close()
 

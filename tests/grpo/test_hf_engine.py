@@ -13,7 +13,7 @@ from sandboxkit.integrations.grpo.engines import Completion, SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine, _drawn
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
-from tests.grpo.tiny import VOCABULARY, ask, save_model
+from tests.grpo.tiny import VOCABULARY, ask, save_model, score_difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -42,6 +42,11 @@ def test_log_probabilities_are_the_trainers(engine: HFEngine, folder: str) -> No
         sequence = Sequences([request.ids + done.ids], [len(request.ids)])
         expected, _ = logp_of(load(folder), sequence, temperature=request.temperature)
         torch.testing.assert_close(torch.tensor(done.logp), expected.detach(), atol=1e-5, rtol=0)
+
+
+def test_given_tokens_get_the_trainers_log_probabilities(engine: HFEngine, folder: str) -> None:
+    ids = tuple(7 * number % 30 + 2 for number in range(63))
+    assert score_difference(load(folder), engine, ids) <= 1e-5
 
 
 def test_a_request_alone_gives_what_it_gives_among_others(engine: HFEngine) -> None:

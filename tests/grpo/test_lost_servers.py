@@ -90,6 +90,7 @@ def test_a_lost_server_is_done_without(folder: Path, servers: list[Served]) -> N
     # Turns go where the one before them was.
     turns = [SampleRequest((9, 3, 11), 14, 1.0, seed, urls[seed % 2]) for seed in range(8)]
     assert [done.server for done in tiny.ask(engine, *turns)] == [each.server for each in turns]
+    assert tiny.score_difference(model, engine, (9, 3, 11, 4, 20, 7)) <= CLOSE
     spread = tiny.ask(engine, *(replace(each, server="") for each in turns))
     assert sorted(done.server for done in spread) == sorted(urls * 4)
 

@@ -218,14 +218,24 @@ def test_a_signal_while_the_first_sandbox_starts_ends_the_run(folder: Path, tmp_
     assert train(given, NeverStarting()) == signal.SIGTERM
 
 
-def test_two_ranks_train_adapters_as_one_does(folder: Path, tmp_path: Path) -> None:
-    more = ["run.steps=2", "rollout.prompts_per_step=4", "model.lora_rank=4"]
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["model.lora_rank=4"],
+        # With a small rate, for Adam's first steps have the full rate where a gradient is all noise.
+        ["optimizer.minibatch=3", "objective.old=trainer", "optimizer.lr=1e-5"],
+    ],
+    ids=["adapters", "minibatches"],
+)
+def test_two_ranks_train_as_one_does(folder: Path, tmp_path: Path, options: list[str]) -> None:
+    more = ["run.steps=2", "rollout.prompts_per_step=4", *options]
     finish(start(settings(folder, tmp_path / "one", *more), tmp_path))
     finish(start(settings(folder, tmp_path / "two", *more), tmp_path, ranks=2))
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     assert len(one) == len(two) == 2
     for alone, together in zip(one, two, strict=True):
-        assert together["loss"] == pytest.approx(alone["loss"], abs=1e-5)
+        for name in ("loss", "grad_norm", "entropy", "off_policy", "weight"):
+            assert together[name] == pytest.approx(alone[name], abs=1e-5), name
         assert together["reward"] == pytest.approx(alone["reward"], abs=0.05)
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.grpo.engines import Completion, SampleRequest, Weights
+from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest, Weights
 from sandboxkit.integrations.grpo.rollout import Rollout, RolloutRunner
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
 from tests.grpo.tiny import chat_tokenizer
@@ -21,7 +21,7 @@ END = 2
 TASK = {"entry_point": "f", "cases": [{"args": [2], "expected": 4}]}
 
 
-class Script:
+class Script(Engine):
     """An engine whose policy is written down: a text for each turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
@@ -34,13 +34,12 @@ class Script:
         server = request.server or f"server {len(self.seen)}"
         return Completion(ids, (-0.5,) * len(ids), len(self.seen), server)
 
-    def servers(self) -> Sequence[str]:
-        return ("",)
+    async def score(self, ids: tuple[int, ...], server: str = "") -> tuple[float, ...]:
+        return (-0.5,) * (len(ids) - 1)
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def update_weights(self, weights: Weights, version: int) -> None: ...
-    def sleep(self) -> None: ...
     def close(self) -> None: ...
 
 

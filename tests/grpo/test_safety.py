@@ -213,6 +213,24 @@ def test_an_engine_with_other_weights_stops_the_run(
     assert metrics(run) == []
 
 
+def test_fixed_tokens_that_an_engine_scores_otherwise_stop_the_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its completions have the right log-probabilities."""
+    whole, asked = HFEngine.score, list[tuple[int, ...]]()
+
+    async def shifted(self: HFEngine, ids: tuple[int, ...], server: str = "") -> tuple[float, ...]:
+        asked.append(ids)
+        return tuple(value - 0.01 for value in await whole(self, ids, server))
+
+    monkeypatch.setattr(HFEngine, "score", shifted)
+    with pytest.raises(EngineError, match=r"the weights of step 0, 62 tokens .* of 0.01 and more"):
+        train(config(folder, tmp_path / "run", "run.steps=3"))
+    (ids,) = asked
+    assert len(ids) == 63, "one is left for the token that vLLM samples"
+    assert 0 not in ids, "a special token"
+
+
 def test_a_sampler_that_says_no_numbers_stops_the_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from sandboxkit.integrations.grpo.engines import Completion, EngineError, Sample
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from tests.grpo.serving import needs_vllm, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import VOCABULARY, ask, difference, save_model
+from tests.grpo.tiny import VOCABULARY, ask, difference, save_model, score_difference
 
 if TYPE_CHECKING:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
@@ -97,6 +97,11 @@ def test_log_probabilities_are_the_trainers(engine: "VLLMEngine", folder: str) -
         assert 1 <= len(done.ids) <= request.max_tokens
         assert difference(load(folder), request, done) <= CLOSE
         assert done.version == 0
+
+
+def test_given_tokens_get_the_trainers_log_probabilities(engine: "VLLMEngine", folder: str) -> None:
+    ids = tuple(7 * number % 30 + 2 for number in range(63))
+    assert score_difference(load(folder), engine, ids) <= CLOSE
 
 
 def test_a_request_alone_gives_what_it_gives_among_others(engine: "VLLMEngine") -> None:

@@ -27,7 +27,7 @@ from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from sandboxkit.integrations.grpo.model import load
 from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import ask, difference
+from tests.grpo.tiny import ask, difference, score_difference
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
 
@@ -84,6 +84,8 @@ def test_weights_are_exact_after_each_update(server: Server, tmp_path: Path) -> 
             assert 1 <= len(done.ids) <= request.max_tokens
             assert difference(model, request, done) <= CLOSE
             assert done.version == version
+        ids = tuple(7 * number % 20 + 2 for number in range(63))
+        assert score_difference(model, engine, ids) <= CLOSE
     engine.close()
     assert list(tmp_path.iterdir()) == []
 

@@ -52,6 +52,14 @@ def difference(model: torch.nn.Module, request: SampleRequest, done: Completion)
     return float((torch.tensor(done.logp) - expected.detach()).abs().max())
 
 
+def score_difference(model: torch.nn.Module, engine: Engine, ids: tuple[int, ...]) -> float:
+    """Return how far an engine's log-probabilities of given tokens are from the model's, at most."""
+    found = asyncio.run(engine.score(ids, engine.servers()[0]))
+    assert len(found) == len(ids) - 1
+    expected, _ = logp_of(model, Sequences([ids], [1]))
+    return float((torch.tensor(found) - expected.detach()).abs().max())
+
+
 def samples(count: int, seed: int = 0) -> list[TrainingSample]:
     """Rollouts of unequal lengths, some with a tool's tokens in the middle."""
     numbers = random.Random(seed)

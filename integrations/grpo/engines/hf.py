@@ -1,12 +1,11 @@
 """The engine without vLLM: a transformers model with batched requests."""
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -14,18 +13,23 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
+from sandboxkit.integrations.grpo.engines import (
+    Completion,
+    Engine,
+    EngineError,
+    SampleRequest,
+    Weights,
+)
 
 __all__ = ["HFEngine"]
 
 _PIECE = 256
 """Number of vocabulary entries per cumulative sum."""
 
-Asked = tuple[SampleRequest, "asyncio.Future[Completion]"]
-Answer = tuple["asyncio.Future[Completion]", Completion | EngineError]
+Asked = tuple[SampleRequest, "Future[Completion]"]
 
 
-class HFEngine:
+class HFEngine(Engine):
     """Samples on its own thread, in batches of the requests that arrived in one turn of the event loop.
 
     Each request has its own random numbers, from its seed, independent of the batch. A finished
@@ -42,35 +46,36 @@ class HFEngine:
         self._stop = torch.tensor(sorted(stop), device=model.device)
         self._max_batch = max_batch
         self._version = 0
-        self._waiting: list[Asked] = []
         self._queue: deque[Asked] = deque()
         self._thread = ThreadPoolExecutor(1, "sampling")
         self._between_tokens = threading.Lock()
         self._closed = False
 
-    def servers(self) -> Sequence[str]:
-        """See Engine."""
-        return ("",)
-
     async def generate(self, request: SampleRequest) -> Completion:
-        """See Engine."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        self._waiting.append((request, future))
-        return await future
+        future: Future[Completion] = Future()
+        self._queue.append((request, future))
+        await asyncio.sleep(0)  # so that the other requests of this turn are in the queue as well
+        if self._closed:
+            raise EngineError("the engine was closed")
+        self._thread.submit(self._answer)
+        return await asyncio.wrap_future(future)
+
+    async def score(self, ids: tuple[int, ...], server: str = "") -> tuple[float, ...]:
+        def run() -> tuple[float, ...]:
+            row = torch.tensor([ids], device=self._model.device)
+            with self._between_tokens, torch.no_grad():
+                logp_1TV = self._model(input_ids=row).logits.float().log_softmax(-1)
+            return tuple(logp_1TV[:, :-1].gather(-1, row[:, 1:, None])[0, :, 0].tolist())
+
+        return await asyncio.wrap_future(self._thread.submit(run))
 
     def pause(self) -> None:
-        """See Engine."""
         self._between_tokens.acquire()
 
     def resume(self) -> None:
-        """See Engine."""
         self._between_tokens.release()
 
     def update_weights(self, weights: Weights, version: int) -> None:
-        """See Engine."""
         own = self._model.state_dict()
         with torch.no_grad():
             for name, value in weights:
@@ -83,53 +88,34 @@ class HFEngine:
                 own[name].copy_(value)
         self._version = version
 
-    def sleep(self) -> None:
-        """See Engine. The model keeps its memory: it has no cache between requests."""
-
     def close(self) -> None:
-        """See Engine."""
         self._closed = True
         self._thread.shutdown()
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._queue.extend(waiting)
-        try:
-            for _ in range(0, len(waiting), self._max_batch):
-                self._thread.submit(self._answer)
-        except RuntimeError as error:  # closed meanwhile
-            _settle([(future, EngineError(str(error))) for _, future in waiting])
 
     def _answer(self) -> None:
         """Sample the waiting requests, if any are left."""
         batch: list[Asked] = []
         while self._queue and len(batch) < self._max_batch:
             asked = self._queue.popleft()
-            if not asked[1].cancelled():
+            if asked[1].set_running_or_notify_cancel():
                 batch.append(asked)
-        if not batch:
-            return
-
-        def ended(done: Sequence[tuple[int, Completion]]) -> None:
-            _settle_all([(batch[index][1], completion) for index, completion in done])
-
         try:
-            with torch.no_grad():
-                self._sample([request for request, _ in batch], ended)
+            if batch:
+                with torch.no_grad():
+                    self._sample(batch)
         except Exception as error:  # noqa: BLE001 - passed on to the requests
             failed = error if isinstance(error, EngineError) else EngineError(f"sampling: {error}")
-            _settle_all([(future, failed) for _, future in batch])
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(failed)
 
-    def _sample(
-        self,
-        requests: Sequence[SampleRequest],
-        ended: Callable[[Sequence[tuple[int, Completion]]], None],
-    ) -> None:
+    def _sample(self, batch: Sequence[Asked]) -> None:
         """Sample B requests, of which G are still active, from U distinct prefixes.
 
-        Equal prefixes (prompt and completion so far) are computed once. Finished requests are passed
-        to `ended` with their index, and leave the batch.
+        Equal prefixes (prompt and completion so far) are computed once. Finished requests are
+        answered, and leave the batch.
         """
+        requests = [request for request, _ in batch]
         device = self._model.device
         prompts = {ids: index for index, ids in enumerate(dict.fromkeys(r.ids for r in requests))}
         steps = max(request.max_tokens for request in requests)
@@ -166,7 +152,8 @@ class HFEngine:
                 of = going_G[ends_G]
                 ids, logp = tokens_BT[of, : step + 1].tolist(), logp_BT[of, : step + 1].tolist()
                 written = zip(of.tolist(), ids, logp, strict=True)
-                ended([(i, Completion(tuple(t), tuple(p), version)) for i, t, p in written])
+                for i, t, p in written:
+                    batch[i][1].set_result(Completion(tuple(t), tuple(p), version))
                 if len(of) == len(going_G):
                     return
                 going_G, token_G, from_G = going_G[~ends_G], token_G[~ends_G], from_G[~ends_G]
@@ -180,30 +167,14 @@ class HFEngine:
             mask = torch.cat([mask, torch.ones_like(inputs)], 1)
 
 
-def _settle_all(answers: Sequence[Answer]) -> None:
-    """Settle the futures on their event loops; callable from any thread."""
-    for loop in {future.get_loop() for future, _ in answers}:
-        own = [(future, answer) for future, answer in answers if future.get_loop() is loop]
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(_settle, own)
-
-
-def _settle(answers: Sequence[Answer]) -> None:
-    for future, answer in answers:
-        if future.done():
-            continue
-        if isinstance(answer, EngineError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
-
-
 def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return token ids and attention mask, of shape [prompts, length of the longest]."""
-    longest = max(map(len, prompts))
-    ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids), torch.tensor(mask)
+    rows = [torch.tensor(prompt) for prompt in prompts]
+    ids, mask = (
+        nn.utils.rnn.pad_sequence(each, batch_first=True, padding_side="left")
+        for each in (rows, [torch.ones_like(row) for row in rows])
+    )
+    return ids, mask
 
 
 def _uniform(request: SampleRequest, count: int) -> torch.Tensor:

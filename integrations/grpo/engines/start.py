@@ -1,14 +1,15 @@
 """Start of the configured engine."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import torch
 
+from sandboxkit import Operation
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.engines import Engine
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
-from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
+from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers, Wait
 from sandboxkit.integrations.grpo.model import load
 
 __all__ = ["start"]
@@ -20,13 +21,12 @@ def start(
     stop: Collection[int],
     vocabulary: int,
     ranks: int,
-    waiting: Callable[[], None] = lambda: None,
+    wait: Wait = lambda work: Operation(work).result(),
 ) -> Engine:
     """Return the engine, ready to sample, with the weights of `model.name`.
 
-    `stop` are the ids that end a completion; `vocabulary` is the model's number of tokens. `waiting`
-    is called repeatedly while this waits for a server, and may raise to end the wait. Raises
-    ConfigurationError or EngineError.
+    `stop` are the ids that end a completion; `vocabulary` is the model's number of tokens. `wait`
+    waits for the servers, and may raise to end that. Raises ConfigurationError or EngineError.
     """
     settings, model = config.engine, config.model.name
     if settings.kind == "vllm_server":
@@ -36,7 +36,7 @@ def start(
             vocabulary=vocabulary,
             stop=stop,
             run=config.run.folder,
-            waiting=waiting,
+            wait=wait,
         )
     if settings.kind == "vllm":
         if ranks > 1:

@@ -7,8 +7,9 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from concurrent.futures import Future
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,14 +18,21 @@ from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMError
 from vllm.inputs.engine import tokens_input
-from vllm.outputs import CompletionOutput
+from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import EngineConfig as Settings
-from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest, Weights
+from sandboxkit.integrations.grpo.engines import (
+    Completion,
+    Engine,
+    EngineError,
+    SampleRequest,
+    Weights,
+)
+from sandboxkit.integrations.grpo.engines.vllm_calls import sampling
 from sandboxkit.integrations.grpo.engines.weight_files import WeightFiles
 
 __all__ = ["VLLMEngine"]
@@ -33,7 +41,7 @@ _RELOADED_WRONG = ("qwen3_moe",)
 """Model types whose weights vLLM 0.32 reloads wrongly on CPUs: log-probabilities change by 4.4 on average."""
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Samples with vLLM; requests join the running batch at once and leave it when done.
 
     `stop` are the ids that end a completion, `run` is the run's folder. A process can have only one
@@ -49,13 +57,13 @@ class VLLMEngine:
                 "engine.kind='hf', or a GPU"
             )
         self._timeout, self._dtype = settings.timeout, getattr(torch, settings.dtype)
-        self._stop = sorted(stop)
+        self._stop = stop
         parallel = settings.tensor_parallel_size > 1
         self._files = WeightFiles(settings.folder, run, settings.patience) if parallel else None
         self._sleeps, self._asleep = current_platform.is_sleep_mode_available(), False
         self._changed = threading.Condition()
-        self._asked: list[tuple[SampleRequest, Future[Completion]]] = []
-        self._flying: dict[str, Future[Completion]] = {}
+        self._asked: list[tuple[tuple[int, ...], SamplingParams, Future[RequestOutput]]] = []
+        self._flying: dict[str, Future[RequestOutput]] = {}
         self._paused = self._stepping = self._closed = False
         self._ended = ""
         """Why sampling has ended; empty while it runs."""
@@ -95,35 +103,40 @@ class VLLMEngine:
         self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         self._thread.start()
 
-    def servers(self) -> Sequence[str]:
-        """See Engine."""
-        return ("",)
-
     async def generate(self, request: SampleRequest) -> Completion:
-        """See Engine."""
-        future: Future[Completion] = Future()
+        return _completion((await self._output(request)).outputs[0])
+
+    async def score(self, ids: tuple[int, ...], server: str = "") -> tuple[float, ...]:
+        output = await self._output(SampleRequest(ids, 1, 1.0, 0), prompt_logprobs=0)
+        assert output.prompt_logprobs is not None
+        each = zip(ids[1:], output.prompt_logprobs[1:], strict=True)
+        return tuple(found[token].logprob for token, found in each if found is not None)
+
+    # Any: vLLM's sampling parameters.
+    async def _output(self, request: SampleRequest, **more: Any) -> RequestOutput:
+        future: Future[RequestOutput] = Future()
+        kind = RequestOutputKind.FINAL_ONLY
+        parameters = SamplingParams(**sampling(request, self._stop), output_kind=kind, **more)
         with self._changed:
             if self._ended:
                 raise EngineError(self._ended)
-            self._asked.append((request, future))
+            self._asked.append((request.ids, parameters, future))
             self._changed.notify_all()
         return await asyncio.wrap_future(future)
 
     def pause(self) -> None:
-        """See Engine."""
         with self._changed:
             self._paused = True
             if not self._changed.wait_for(lambda: not self._stepping, self._timeout):
                 raise EngineError(f"vLLM samples a token for longer than {self._timeout:g} s")
 
     def resume(self) -> None:
-        """See Engine."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
 
     def update_weights(self, weights: Weights, version: int) -> None:
-        """See Engine. Caches from the old weights are recomputed, also for requests in flight."""
+        # The caches from the old weights are recomputed, also for requests in flight.
         if self._asleep:
             torch.accelerator.empty_cache()  # the trainer's unused memory, which vLLM needs
             self._engine.wake_up()
@@ -143,14 +156,12 @@ class VLLMEngine:
         self._engine.set_weight_version(str(version))
 
     def sleep(self) -> None:
-        """See Engine. Without a GPU this does nothing."""
         if self._sleeps:
             self.pause()
             self._engine.sleep()
             self._asleep = True
 
     def close(self) -> None:
-        """See Engine."""
         with self._changed:
             if self._closed:
                 return
@@ -177,7 +188,7 @@ class VLLMEngine:
             self._ended = self._ended or failed
             self._stepping = False
             self._changed.notify_all()
-            waiting = [*(future for _, future in self._asked), *self._flying.values()]
+            waiting = [*(future for *_, future in self._asked), *self._flying.values()]
         for future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_exception(EngineError(self._ended))
@@ -198,12 +209,11 @@ class VLLMEngine:
     def _step(self) -> None:
         """Add new requests, drop cancelled ones, and sample a token for each request in flight."""
         while self._asked:
-            request, future = self._asked.pop(0)
+            ids, parameters, future = self._asked.pop(0)
             name = str(next(self._numbers))
             self._flying[name] = future
-            prompt = tokens_input(list(request.ids))
             try:
-                self._engine.add_request(name, prompt, self._sampling(request))
+                self._engine.add_request(name, tokens_input(list(ids)), parameters)
             except (ValueError, VLLMError) as error:
                 del self._flying[name]
                 if future.set_running_or_notify_cancel():
@@ -217,19 +227,7 @@ class VLLMEngine:
                 continue
             future = self._flying.pop(output.request_id)
             if future.set_running_or_notify_cancel():
-                future.set_result(_completion(output.outputs[0]))
-
-    def _sampling(self, request: SampleRequest) -> SamplingParams:
-        return SamplingParams(
-            temperature=request.temperature,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
-            stop_token_ids=self._stop,
-            ignore_eos=True,  # the stop ids include it
-            logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+                future.set_result(output)
 
 
 def _completion(output: CompletionOutput) -> Completion:
