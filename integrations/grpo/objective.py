@@ -180,9 +180,9 @@ class Totals:
 Statistics = dict[str, float]
 """Sums over the tokens of a micro-batch. Divide their total by the total of `tokens` for means.
 
-`clip_fraction`: 1 for a token without gradient because of clipping. `kl`: k3 against the reference. `off_policy`:
-|logp - sampler|, the distance between trainer and sampler. `weight`: importance weight. `masked`: 1 for
-a token with weight 0.
+`clip_fraction`: 1 for a token without gradient because of clipping. `kl`: k3 against the reference.
+`off_policy`: |logp - sampler|, the distance between trainer and sampler. `weight`: importance weight.
+`masked`: 1 for a token with weight 0.
 """
 
 

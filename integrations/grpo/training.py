@@ -54,7 +54,7 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The results of one optimizer step, over all ranks: the loss, and means per completion token with a loss."""
+    """The results of one optimizer step, over all ranks; means are per completion token with a loss."""
 
     loss: float
     grad_norm: float

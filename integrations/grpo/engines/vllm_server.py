@@ -45,9 +45,9 @@ class VLLMServers(Engine):
     """An engine over running servers, which all serve the same model under the name `model`.
 
     `vocabulary` is the model's number of tokens, `run` the run's folder. The constructor waits with
-    `wait`, which may raise to end that, until every server answers. It raises EngineError after `engine.patience` seconds, and ConfigurationError if a server is not set up as
-    needed. Later every method raises EngineError once no server is left. `close` leaves the servers
-    running.
+    `wait`, which may raise to end that, until every server answers. It raises EngineError after
+    `engine.patience` seconds, and ConfigurationError if a server is not set up as needed. Later every
+    method raises EngineError once no server is left. `close` leaves the servers running.
     """
 
     def __init__(
