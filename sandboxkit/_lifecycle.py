@@ -28,8 +28,7 @@ from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
-    from sandboxkit.ledger import _ledger, _meter
-    from sandboxkit.telemetry._telemetry import Telemetry
+    from sandboxkit.ledger._meter import SandboxMeter
 
 T = TypeVar("T")
 
@@ -78,10 +77,10 @@ class SessionContext:
     """Returns, for error messages, which sandboxes use the session's room."""
     mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
-    ledger: "_ledger.Ledger | None" = None
-    """Where it is written down what the session's sandboxes use; None: nowhere."""
-    telemetry: "Telemetry | None" = None
-    """To whom waits for room are told; None: nobody."""
+    measure: "Callable[[Provider, SandboxSpec, str], SandboxMeter | None]" = lambda *_: None
+    """Begins to measure what a new sandbox uses; it returns None if that is not recorded."""
+    waited: "Callable[[Lifecycle, float], None]" = lambda *_: None
+    """Called after a start has waited for room, with the time in seconds."""
     moved: float = field(default_factory=time.monotonic)
     """When a sandbox of the session last started running or ended (monotonic seconds)."""
 
@@ -123,7 +122,7 @@ class Lifecycle:
         """How many consecutive attempts to delete the sandbox failed."""
         self.room: Release | None = None
         """Releases the sandbox's room under the session's caps; None if it has none."""
-        self.meter: _meter.SandboxMeter | None = None
+        self.meter: SandboxMeter | None = None
         """Measures, from the creation to the deletion, what the sandbox uses."""
         self._exists = sandbox_id
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""
@@ -405,10 +404,7 @@ class Lifecycle:
                         self.provider, self.context.mark(self.spec), first
                     )
                     self.made = self.renewed = time.monotonic()
-                    if self.context.ledger is not None:
-                        self.meter = self.context.ledger.begin(
-                            self.provider, self.spec, self._exists
-                        )
+                    self.meter = self.context.measure(self.provider, self.spec, self._exists)
                 await self._prepare(fresh)
             if limit.cancelled_caught:
                 raise self.late(f"start_timeout={seconds:g} s")
@@ -422,9 +418,8 @@ class Lifecycle:
         if self.state is State.QUEUED:
             self.context.look(self)
         fresh = await self.take_room()
-        if self.state is State.QUEUED and self.context.telemetry is not None:
-            self.context.telemetry.waited(self, time.monotonic() - self.since)
         if self.state is State.QUEUED:  # after stop(), the next checkpoint undoes the start
+            self.context.waited(self, time.monotonic() - self.since)
             self._to(State.STARTING)
         return fresh
 
@@ -441,9 +436,9 @@ class Lifecycle:
         return ProviderUnavailableError(f"{what}: {why}", provider=name)
 
     async def _prepare(self, fresh: bool) -> None:
-        """Run the steps of a start that follow the creation; if one fails, delete the sandbox.
+        """Run the steps of a start that follow the creation (`fresh`) or the taking of a pooled sandbox.
 
-        `fresh`: the sandbox was just created, not taken from a pool.
+        If one fails, delete the sandbox.
         """
         sandbox_id, spec = self._exists, self.spec
         assert sandbox_id is not None

@@ -108,10 +108,11 @@ class Session:
         kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
         self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
         context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
-        context.telemetry = telemetry.active()
-        if context.telemetry is not None:
-            context.telemetry.instrument(self._provider)
-        context.ledger = _ledger.of_process() if replay is None else None
+        if (active := telemetry.active()) is not None:
+            active.instrument(self._provider)
+            context.waited = active.waited
+        if replay is None and (ledger := _ledger.of_process()) is not None:
+            context.measure = ledger.begin
         self._context, self._sandboxes = context, context.lives
         self._reconciler = Reconciler(self._provider, context, self.id, self._limiter)
         context.look = self._reconciler.look

@@ -466,13 +466,11 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         starved = total.starved
         if starved is not None:
             starved = max(starved - (before.starved or 0.0), 0.0)
-        return Usage(
+        processor, moved = (
             max(total.processor - before.processor, 0.0),
-            starved,
-            usage.processes,
-            usage.resident,
-            *self._known(sandbox_id).moved(),
+            self._known(sandbox_id).moved(),
         )
+        return Usage(processor, starved, usage.processes, usage.resident, *moved)
 
     async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
         instance, counted = self._known(sandbox_id), self._whole_processor_seconds(sandbox_id)

@@ -22,7 +22,7 @@ PUBLIC_MODULES = [
     "sandboxkit.types",
 ]
 LINES = 500
-CORE_CODE_LINES = 7680
+CORE_CODE_LINES = 7710
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
