@@ -71,6 +71,7 @@ def test_processor_seconds_are_the_control_groups(provider: str, used: Totals) -
     assert found.starts == 2
 
 
+@pytest.mark.alone  # both are sums over time, of readings that other tests would delay
 def test_memory_seconds_are_the_control_groups(provider: str, used: Totals) -> None:
     with Session(provider, tags="run:42", memory_mb=1024) as session:
         sandbox = session.sandbox()
