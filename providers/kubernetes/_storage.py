@@ -66,6 +66,7 @@ class ClaimStorage:
 
         Raises DatasetNotFoundError if neither the claim nor this machine's store has a dataset.
         """
+        missing: list[str] = []
         for _ in range(2):
             await self._ensure(set(mounts.values()))
             sandbox_id = await create()
@@ -259,4 +260,4 @@ async def _answer(stream: PodExecStream, lines: BufferedByteReceiveStream) -> An
 
 
 def _program() -> str:
-    return resources.files(__package__).joinpath("_in_keeper.py").read_text()
+    return resources.files("sandboxkit.providers.kubernetes").joinpath("_in_keeper.py").read_text()
