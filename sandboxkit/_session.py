@@ -22,7 +22,6 @@ from sandboxkit import (
     _owners,
     _registry,
     _tags,
-    telemetry,
 )
 from sandboxkit._foreign_names import foreign_names
 from sandboxkit._lifecycle import Lifecycle, SessionContext
@@ -42,6 +41,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger import _ledger
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
+from sandboxkit.telemetry import active
 from sandboxkit.types import (
     Diagnosis,
     Interpreter,
@@ -108,9 +108,9 @@ class Session:
         kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
         self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
         context = SessionContext(begins=self._begin, mark=self._mark, full=self._full)
-        if (active := telemetry.active()) is not None:
-            active.instrument(self._provider)
-            context.waited = active.waited
+        if (reporting := active()) is not None:
+            reporting.instrument(self._provider)
+            context.waited = reporting.waited
         if replay is None and (ledger := _ledger.of_process()) is not None:
             context.measure = ledger.begin
         self._context, self._sandboxes = context, context.lives

@@ -269,10 +269,10 @@ def test_forged_find_output_is_a_file_error(tmp_path: Path, answer: str) -> None
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with Session(FakeProvider(), env=path) as session, session.sandbox() as sandbox:
         for call in (sandbox.stat, sandbox.list_dir):
-            with pytest.raises(SandboxFileError, match=r"find\(1\) answers"):
+            with pytest.raises(SandboxFileError, match=r"find\(1\) printed"):
                 call("/workspace").result()
         find.write_text("#!/bin/sh\n")
-        with pytest.raises(SandboxFileError, match="describes no file"):
+        with pytest.raises(SandboxFileError, match="printed no file"):
             sandbox.stat("/workspace").result()
         find.write_text("#!/bin/sh\nexec cat /dev/zero\n")
         with pytest.raises(SandboxFileError):

@@ -95,7 +95,7 @@ def test_a_step_that_takes_too_long_is_told_and_keeps_its_variables(
         assert coder.run("Go.", additional_args={"y": 2}) == 3
     assert "ran longer than 1 seconds and was interrupted" in model.seen[1]
     assert "Last output from code snippet:\n2" in model.seen[2]
-    assert "so its Python process was ended" in model.seen[3]
+    assert "so its Python process was killed" in model.seen[3]
     assert "All variables, functions and imports of earlier steps are gone" in model.seen[3]
     assert "NameError: name 'x' is not defined" in model.seen[4]
 

@@ -191,5 +191,5 @@ async def test_tests_that_fit_into_no_sandbox_are_not_the_policy_s(
 def test_an_artefact_is_not_in_the_way_of_the_tests(tmp_path: Path, path: str) -> None:
     make(tmp_path)
     (tmp_path / "task.toml").write_text(f"[sandboxkit]\nartefacts = ['{path}']\n")
-    with pytest.raises(ConfigurationError, match="in the way of the tests"):
+    with pytest.raises(ConfigurationError, match="conflicts with the tests"):
         load_task(tmp_path)
