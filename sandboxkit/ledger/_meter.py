@@ -1,11 +1,10 @@
 """SandboxMeter: turns readings of one sandbox's counters into amounts for the ledger."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-
-import anyio
 
 from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.ledger._amounts import Amounts
@@ -67,9 +66,7 @@ class SandboxMeter:
         usage: Usage | None = None
         try:
             usage = await self._reading(last=True)
-            if (
-                usage is not None
-            ):  # at the end of its work a sandbox's memory is no longer what it was
+            if usage is not None:  # the work has ended: its memory is no longer what it was
                 usage = replace(usage, memory_bytes=None)
         finally:
             self._finish(usage)
@@ -80,13 +77,20 @@ class SandboxMeter:
         self._ended(self)
 
     async def _reading(self, *, last: bool) -> Usage | None:
+        reading = asyncio.create_task(self._provider.metered(self._id, last=last))
+        # Not awaited where it is late: cancelling a request waits for an agent that may be frozen.
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            with anyio.move_on_after(_READ_SECONDS):
-                return await self._provider.metered(self._id, last=last)
+            await asyncio.wait([reading], timeout=_READ_SECONDS)
+            if reading.done():
+                return reading.result()
+            _log.debug("what sandbox %s uses could not be read within 1 s", self._id)
         except (SandboxNotFoundError, SandboxTerminatedError):
             self.stop()
         except Exception as error:  # noqa: BLE001 - no sandbox may fail for it; it is logged
             _log.debug("what sandbox %s uses could not be read: %s", self._id, error)
+        finally:
+            reading.cancel()
         return None
 
     def _now(self) -> float:

@@ -93,7 +93,7 @@ def test_an_archive_is_unpacked_once_and_stays_in_its_folder(tmp_path: Path, cac
     assert sorted(cache.rglob("*")) == before
     with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
-    with pytest.raises(ConfigurationError, match="is not a readable .tar.gz"):
+    with pytest.raises(ConfigurationError, match=r"is not a readable \.tar\.gz"):
         load_tasks(archive)
     assert not list(tmp_path.rglob("outside"))
     assert sorted(cache.rglob("*")) == before
