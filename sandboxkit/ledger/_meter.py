@@ -44,6 +44,8 @@ class SandboxMeter:
         self._memory: float | None = None
         """The resident memory (bytes) at the last reading that had it."""
         self._first = _FIRST_SECONDS if provider.on_this_machine else _LONGEST_SECONDS
+        self._late: asyncio.Task[Usage | None] | None = None
+        """The newest reading, which may not have ended in time."""
         self.due = self._began + self._first
         """When the next reading is due (monotonic seconds)."""
         charge(Amounts(starts=1))
@@ -77,20 +79,19 @@ class SandboxMeter:
         self._ended(self)
 
     async def _reading(self, *, last: bool) -> Usage | None:
-        reading = asyncio.create_task(self._provider.metered(self._id, last=last))
-        # Not awaited where it is late: cancelling a request waits for an agent that may be frozen.
+        if self._late is not None and not self._late.done():
+            return None
+        # A late reading goes on: cancelling a request makes the client wait for the agent's confirmation.
+        self._late = reading = asyncio.create_task(self._provider.metered(self._id, last=last))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait([reading], timeout=_READ_SECONDS)
             if reading.done():
                 return reading.result()
-            _log.debug("what sandbox %s uses could not be read within 1 s", self._id)
         except (SandboxNotFoundError, SandboxTerminatedError):
             self.stop()
         except Exception as error:  # noqa: BLE001 - no sandbox may fail for it; it is logged
             _log.debug("what sandbox %s uses could not be read: %s", self._id, error)
-        finally:
-            reading.cancel()
         return None
 
     def _now(self) -> float:

@@ -64,7 +64,7 @@ async def test_answers_are_bounded_and_mistakes_say_what_is_wrong() -> None:
         assert "no such" in await told("read_file", path="/nowhere")
         assert "20000 lines" in await told("read_file", path="/tmp/lines", first_line=30_000)
         await told("exec", command="head -c 5000 /dev/zero | tr '\\0' '\\377' > /tmp/bytes")
-        assert "not text in UTF-8 but 5000 bytes" in await told("read_file", path="/tmp/bytes")
+        assert "is not UTF-8 text but 5000 bytes" in await told("read_file", path="/tmp/bytes")
         code = f"open('/tmp/a.png', 'wb').write({PNG!r})"
         assert await told("exec", command="python3 -", stdin=code) == "[exit status 0]"
         [image] = (await client.call_tool("read_file", {"path": "/tmp/a.png"})).content
