@@ -126,7 +126,7 @@ def test_a_column_in_ignore_is_accepted() -> None:
     task = {**ROW, "time_limit": 2, "language": "cpp"}
     assert checked(task, ignore=("time_limit", "language")) == ROW
     HostCompare(ignore=("time_limit", "language")).validate(task)
-    with pytest.raises(ConfigurationError, match="is text"):
+    with pytest.raises(ConfigurationError, match="is a string"):
         HostCompare(ignore="time_limit")
 
 
