@@ -33,7 +33,7 @@ def play(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=160,
+        timeout=300,
     )
 
 
