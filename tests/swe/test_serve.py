@@ -40,7 +40,7 @@ def test_an_episode_over_http(url: str) -> None:
     episode = first["episode_id"]
     assert send(f"{url}/state")[1]["episodes"] == [episode]
     status, refused = send(f"{url}/reset", {"task_id": task.id})
-    assert (status, refused["error"][:21]) == (400, "1 episodes are under ")
+    assert (status, refused["error"][:21]) == (400, "1 episodes are runnin")
     script = (task.tests.parent / "solution" / "reference.sh").read_text()
     action: dict[str, object] = {"tool": "bash", "arguments": {"command": script}}
     _, step = send(f"{url}/step", {"episode_id": episode, "action": action})
