@@ -54,6 +54,9 @@ def nothing_left_behind() -> Iterator[None]:
     temporary.chmod(0o1777)  # some tests run as other users
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARKER, run)
+        patch.setenv(
+            "SANDBOXKIT_LEDGER", "off"
+        )  # it is a file in the state folder; tests/ledger has its own
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", None)
         before = survey(run, temporary)

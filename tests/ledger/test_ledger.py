@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
-from sandboxkit import Session
+from sandboxkit import ProviderUnavailableError, Session
 from sandboxkit.ledger import Amounts, LedgerFile, flush
 from sandboxkit.ledger._store import OTHER, RowKey
 from sandboxkit.testing import FakeProvider
@@ -126,6 +127,24 @@ def test_a_provider_that_cannot_be_read_fails_no_sandbox(error: Exception, used:
         assert session.run(["sleep", "0.4"]).result(_SECONDS).returncode == 0
     assert used().sandbox_seconds > 0.4
     assert used().processor_known == 0
+
+
+class FrozenProvider(FakeProvider):
+    """A FakeProvider whose readings wait for an agent that is frozen, also when they are cancelled."""
+
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(8)
+        raise ProviderUnavailableError("no answer")
+
+
+def test_a_frozen_agent_delays_a_deletion_by_a_second(used: Totals) -> None:
+    with Session(FrozenProvider()) as session, session.sandbox() as sandbox:
+        sandbox.exec(["sleep", "0.5"]).result(_SECONDS)
+        began = time.monotonic()
+        sandbox.stop().result(_SECONDS)
+        assert time.monotonic() - began < 5
+    assert used().sandbox_seconds > 0.5
 
 
 def test_a_start_that_fails_after_the_creation_is_charged_its_time(used: Totals) -> None:
