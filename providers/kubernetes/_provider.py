@@ -67,8 +67,8 @@ class KubernetesProvider(AgentProvider[Instance]):
     """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
     The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
-    security, no_network, runtime_class, priority_class, queue, storage_claim and lease default to variables with
-    the same prefix.
+    security, no_network, runtime_class, priority_class, queue, storage_claim and lease default to
+    variables with the same prefix.
     """
 
     name: ClassVar[str] = NAME
@@ -105,11 +105,11 @@ class KubernetesProvider(AgentProvider[Instance]):
         that the cluster enforces it. `requests` is what the scheduler reserves, such as
         {"cpu": "500m"}. `queue` is a LocalQueue of Kueue, which admits the pods: `start_timeout` has to
         cover the wait for it. `topology_spread` is the node label over whose values sandboxes are spread
-        where that is possible. `storage_claim` is a PersistentVolumeClaim in which datasets and volumes
-        are kept, with ReadWriteMany where sandboxes run on several nodes. A sandbox ends `lease` seconds after its owner is gone; a broken connection
-        has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
-        `max_lifetime`, whichever is longer. `timeout` limits each response of the API server,
-        `start_timeout` the whole start, both in seconds."""
+        where that is possible. `storage_claim` is a PersistentVolumeClaim in which datasets and volumes are
+        kept, with ReadWriteMany where sandboxes run on several nodes. A sandbox ends `lease` seconds after
+        its owner is gone; a broken connection has half of them to reconnect. Renewals extend no sandbox
+        beyond its first lifetime or `max_lifetime`, whichever is longer. `timeout` limits each response of
+        the API server, `start_timeout` the whole start, both in seconds."""
         super().__init__(Instance)
         # Any: Options checks a variable's value like an argument.
         security_: Any = security or variable("SECURITY") or "baseline"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Amounts:
-    """What some sandboxes used. A figure counts only the time in which it was known.
+    """Resource usage, summed over sandboxes. A figure counts only the time in which it was known.
 
     `processor_known`, `memory_known` and `bytes_known` say for how many of the `sandbox_seconds` that was; 0
     means that the figure is not known at all.

@@ -30,7 +30,7 @@ _AT_ONCE = 16
 _ROWS = 10_000
 """How many combinations of day, provider and tags are kept in memory while the file cannot be written."""
 _WAIT_SECONDS = 0.2
-"""How long (s) one attempt waits for other writers. A fork waits as long for it."""
+"""How long (s) one attempt waits for other writers."""
 _CLOSE_ATTEMPTS = 25
 """How often the end of the process tries to write while others write."""
 
@@ -141,6 +141,10 @@ class Ledger:
 
 _lock = threading.Lock()
 """Held while SQLite works: in a child that is forked meanwhile, SQLite's own locks would stay locked."""
+_FORK_SECONDS = 1.0
+"""How long (s) a fork waits for it; a file system that hangs must not stop the program."""
+_forking = threading.local()
+"""`held`: whether the thread that forks has the lock."""
 _ledgers: dict[Path, Ledger] = {}
 
 
@@ -174,6 +178,15 @@ def _add(file: LedgerFile, rows: Mapping[RowKey, Amounts]) -> None:
         file.add(rows, seconds=_WAIT_SECONDS)
 
 
+def _before_fork() -> None:
+    _forking.held = _lock.acquire(timeout=_FORK_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.held:
+        _lock.release()
+
+
 def _after_fork() -> None:
     # What is pending, and what is measured, is the parent's.
     global _lock
@@ -182,7 +195,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(
-    before=lambda: _lock.acquire(),
-    after_in_parent=lambda: _lock.release(),
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork,
 )

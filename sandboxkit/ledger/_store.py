@@ -37,7 +37,7 @@ ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for na
 
 
 class RowKey(NamedTuple):
-    """What a row of the file is about."""
+    """The key of a row of the file."""
 
     day: str
     """The day in UTC, such as 2026-11-27."""
@@ -48,7 +48,7 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What sandboxes of one provider with the same tags used on one day."""
+    """The usage of one provider's sandboxes with the same tags on one day."""
 
     day: str
     provider: str

@@ -193,7 +193,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._there: dict[str, Snapshot] = {}
         self._removed: list[Snapshot] = []
-        """Those that sandboxes still run from."""
+        """Removed snapshots from which sandboxes still run."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._there)

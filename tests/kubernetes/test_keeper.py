@@ -30,7 +30,7 @@ class Keeper:
         return done.returncode, done.stdout.decode().splitlines(), done.stderr.decode()
 
     def left(self, kind: str = "datasets") -> list[str]:
-        """What is in the claim, without locks."""
+        """Return the names in the claim, without lock files."""
         found = self.root / kind
         names = os.listdir(found) if found.is_dir() else []
         return sorted(name for name in names if not name.startswith(".lock"))

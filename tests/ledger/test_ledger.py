@@ -309,10 +309,26 @@ def test_a_sandbox_that_ended_by_itself_is_charged_no_further(used: Totals) -> N
     assert 1.0 <= used().sandbox_seconds < 4.5
 
 
+def test_a_file_system_that_hangs_stops_no_fork() -> None:
+    code = """
+        from sandboxkit.ledger import _ledger
+        _ledger._lock.acquire()  # a write that never ends
+        if not os.fork():
+            os._exit(0)
+        os.wait()
+        print(_ledger._lock.locked())
+    """
+    done = run_program(code)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SANDBOXKIT_LEDGER", "off")
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     with Session(FakeProvider()) as session:
         session.run(["true"]).result(_SECONDS)
+    flush().result(_SECONDS)
     assert list(tmp_path.iterdir()) == []
 
 

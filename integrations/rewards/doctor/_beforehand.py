@@ -13,7 +13,7 @@ from sandboxkit.integrations.rewards.doctor._report import TaskFinding, TaskRepo
 __all__ = ["CheckTasks", "check_beforehand", "line_about"]
 
 CheckTasks = Literal["warn", "raise", "off"]
-"""What a trainer does with a task that a cheat passes ("bought") or whose reference fails ("refused")."""
+"""A trainer's action for a task that a cheat passes ("bought") or whose reference fails ("refused")."""
 
 MOST = 8
 """Maximum number of tasks to check."""

@@ -24,7 +24,7 @@ class SourceRun:
     result: ProcessResult | None = None
     """The program's end; None if it did not run or exceeded a limit."""
     verdict: Verdict | None = None
-    """What went wrong: the compilation, a limit, a signal or status, or the infrastructure."""
+    """The verdict on a failed compilation, an exceeded limit, a bad status or the infrastructure; else None."""
 
 
 async def run_source(
