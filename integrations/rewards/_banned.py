@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._parse import parse
 
 DYNAMIC = ("eval", "exec", "compile", "__import__", "__builtins__", "builtins", "importlib")
 """Names that can reach another name without showing it in the syntax tree; always reported."""
@@ -49,7 +50,7 @@ def banned_patterns(code: str, patterns: Sequence[str]) -> list[Finding]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an invalid escape in a plain string
-            tree = ast.parse(code)
+            tree = parse(code)
         uses = dict.fromkeys(_uses(tree, names.parts))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [Finding("syntax", 0, f"the code does not parse: {error}"[:200])]

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._parse import parse
 
 _KNOWN = frozenset((*dir(builtins), "__name__", "__file__", "__annotations__"))
 
@@ -44,7 +45,7 @@ def _source(source: str) -> _SourceNames:
                 bound.add(symbol.get_name())
             if symbol.is_referenced() and (top or symbol.is_global()):
                 read.add(symbol.get_name())
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 words.add(name)

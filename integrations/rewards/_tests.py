@@ -10,6 +10,7 @@ from typing import Any
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._names import bound, classes_of, of_submission, undefined
+from sandboxkit.integrations.rewards._parse import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _refuse_broken(tests: Tests) -> None:
 def parsed(source: str) -> ast.Module:
     """Parse trusted source. Raises ConfigurationError for a syntax error."""
     try:
-        return ast.parse(source.strip())
+        return parse(source.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigurationError(f"test {source[:80]!r} does not parse: {error}") from error
 
@@ -179,6 +180,6 @@ def _context(prompt: Any, entry_point: str) -> str:
 
 def _parsed_prompt(source: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        return parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards.doctor._names import CheatNames
 
 __all__ = ["Cheat", "cheats"]
@@ -181,4 +182,4 @@ class _NoRaise(ast.NodeTransformer):
 
 
 def _without_raises(reference: str) -> str:
-    return ast.unparse(_NoRaise().visit(ast.parse(reference)))
+    return ast.unparse(_NoRaise().visit(parse(reference)))

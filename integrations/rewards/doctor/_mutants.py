@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandboxkit.integrations.rewards._parse import parse
+
 __all__ = ["Mutant", "mutants"]
 
 _SHOWN = 60
@@ -53,7 +55,7 @@ def mutants(reference: str, count: int, seed: int = 0) -> list[Mutant]:
 
     Raises SyntaxError if the reference does not parse.
     """
-    tree = ast.parse(reference)
+    tree = parse(reference)
     original = ast.unparse(tree)
     changes = list(_changes(tree))
     random.Random(seed).shuffle(changes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit.integrations.rewards._notation import read, source
+from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards._tests import parsed
 
 # Any, throughout: a task is a row of a user's data set.
@@ -136,7 +137,7 @@ def _last(node: ast.expr) -> str:
 def _classes(reference: str) -> dict[str, bool]:
     """Return the reference's classes, and whether each looks like an exception."""
     try:
-        tree = ast.parse(reference)
+        tree = parse(reference)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}  # the reference's verdict reports it
     found: dict[str, bool] = {}

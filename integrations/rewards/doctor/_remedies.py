@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards.doctor._names import CheatNames
 
 __all__ = ["remedies"]
@@ -30,7 +31,7 @@ def remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iter
 
 def _classes(reference: str) -> list[str]:
     try:
-        tree = ast.parse(reference)
+        tree = parse(reference)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # the reference's verdict reports it
     return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
