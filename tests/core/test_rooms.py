@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxkit.integrations.rewards._parse import parse
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,7 +27,7 @@ def modules() -> dict[str, Path]:
 
 def imported(code: str, known: set[str]) -> Iterator[str]:
     """What a module imports of `known`, in functions and for types alone as well."""
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(parse(code)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxkit.integrations.rewards._parse import parse
+
 ROOT = Path(__file__).resolve().parents[2]
 STDLIB = sys.stdlib_module_names
 CORE = sorted(
@@ -33,7 +35,7 @@ SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file imports, `from package import module` as package.module too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -165,7 +167,7 @@ def test_no_module_imports_itself_through_others_not_even_within_a_function() ->
 def needed(path: Path, modules: Collection[str]) -> set[str]:
     """The modules, of these, that a file imports when it is imported or later."""
     found: set[str] = set()
-    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    nodes: list[ast.AST] = [parse(path.read_text())]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxkit.integrations.rewards._parse import parse
+
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_MODULES = [
     "sandboxkit",
@@ -47,7 +49,7 @@ def tracked(*patterns: str) -> list[Path]:
 def defined(path: Path) -> set[str]:
     """The public names that a module defines at its top level."""
     names: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
@@ -59,7 +61,7 @@ def defined(path: Path) -> set[str]:
 
 def imported(path: Path) -> set[str]:
     """The names that a package's __init__ imports from its modules."""
-    body = ast.parse(path.read_text()).body
+    body = parse(path.read_text()).body
     froms = [node for node in body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name for node in froms for alias in node.names}
 
@@ -105,7 +107,7 @@ def code_lines(path: Path) -> int:
     """How many lines hold code: neither empty, nor comment, nor docstring."""
     text = path.read_text()
     documented: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             documented.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
@@ -132,7 +134,7 @@ def test_no_docstring_needs_the_line_above_it_to_mean_anything() -> None:
     for path in tracked("*.py"):
         if path.relative_to(ROOT).parts[0] == "tests":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path.read_text())):
             value = node.value if isinstance(node, ast.Expr) else None
             if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
                 continue
@@ -144,7 +146,7 @@ def test_no_docstring_needs_the_line_above_it_to_mean_anything() -> None:
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for path in tracked("sandboxkit/*.py", "providers/*.py", "integrations/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert len(places) > 400
@@ -154,7 +156,7 @@ def test_no_two_classes_share_a_name() -> None:
 def test_every_module_says_in_one_sentence_what_it_is() -> None:
     paths = tracked("sandboxkit/*.py", "providers/*.py", "integrations/*.py", "examples/*.py")
     assert len(paths) > 300
-    texts = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in paths}
+    texts = {path: ast.get_docstring(parse(path.read_text())) or "" for path in paths}
     firsts = {str(path.relative_to(ROOT)): text.partition("\n")[0] for path, text in texts.items()}
     assert {path: text for path, text in firsts.items() if not text.endswith((".", ":"))} == {}
 
