@@ -239,7 +239,9 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
             pass
         self._account.forget(reference)
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ModalExecStream:
+    async def _run(
+        self, sandbox_id: str, argv: tuple[str, ...], *, last: bool = False
+    ) -> ModalExecStream:
         try:
             handle = await self._handle(sandbox_id)
             return await ModalExecStream.open(self._account, handle, argv, self._endings)
@@ -248,6 +250,9 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
             raise no_sandbox(self.name, sandbox_id) from None
         except AmbiguousError as error:
             await self._known(sandbox_id).let_go()  # the next call connects anew
+            # A concurrent call that failed had closed the handle: the SDK sent nothing for this one.
+            if isinstance(error.__cause__, modal.exception.ClientClosed) and not last:
+                return await self._run(sandbox_id, argv, last=True)
             raise ProviderUnavailableError(
                 str(error), provider=self.name, sandbox_id=sandbox_id
             ) from error

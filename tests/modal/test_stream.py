@@ -285,6 +285,18 @@ def test_an_ended_sandbox_breaks_the_stream_for_good(
     use(action, ("sh", "-c", "echo up; cat"))
 
 
+def test_a_program_starts_over_a_handle_that_another_call_has_closed(
+    provider: ModalProvider, sandbox_id: str
+) -> None:
+    async def run() -> bytes:
+        handle = await provider._handle(sandbox_id)
+        await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
+        async with await provider._run(sandbox_id, ("echo", "fine")) as stream:
+            return await everything(stream)
+
+    assert Operation(run()).result(SECONDS) == b"fine\n"
+
+
 @pytest.mark.parametrize("kind", ["status", "reset", "stall"])
 def test_a_failed_program_start_is_retryable(
     emulator: ModalEmulator, provider: ModalProvider, sandbox_id: str, kind: str
