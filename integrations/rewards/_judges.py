@@ -13,6 +13,7 @@ from sandboxkit.integrations.rewards import _programs
 _AT_A_TIME = 8
 """Maximum number of judges at a time in one sandbox."""
 _LIFETIME = 7200.0
+"""Lifetime of a judge's sandbox in seconds."""
 _AGE = 3600.0
 """Age in seconds at which a sandbox gets no more judges, well before its lifetime ends."""
 
@@ -37,7 +38,7 @@ class Judges:
     async def borrow(self, *, alone: bool = False) -> AsyncIterator[Sandbox]:
         """Yield a sandbox for one judge; with `alone`, a new one that no other judge uses.
 
-        Afterwards it is kept for other judges, or stopped if `alone` or if it raised a SandboxError.
+        Afterwards the sandbox is kept for other judges; it is stopped if `alone` or after a SandboxError.
         """
         kept = self._take(alone)
         try:

@@ -65,7 +65,7 @@ async def run(
         process = begin(sandbox, program, stdin=stdin, output_limit=limits.output_limit)
         return await watched(sandbox, process, limits)
 
-    # Run everything on the background loop: otherwise each step would switch threads twice.
+    # Everything runs on the background loop; on another loop each step would switch threads twice.
     return await Operation(retried(session, limits, attempt, files))
 
 
@@ -129,10 +129,10 @@ async def retried(
 
     Each attempt gets a pristine sandbox, not yet started, that is stopped afterwards. If the run is
     killed or a program in the sandbox ends the sandbox, the cause is unproven: the run is repeated
-    once, alone in a fresh sandbox, and a second such end counts as its own doing. Past
-    `limits.retries` or `limits.deadline` the result is a Verdict INFRA_ERROR. Raises
-    ConfigurationError, for example if the sandbox has no Python. With `forks_python` False it needs
-    none, only a shell.
+    once, alone in a fresh sandbox, and a second such end is attributed to the submission. After
+    `limits.retries` retries or `limits.deadline` seconds the result is a Verdict INFRA_ERROR. Raises
+    ConfigurationError, for example if the sandbox has no Python. With `forks_python` False the sandbox
+    needs only a shell.
     """
 
     def new(fresh: bool) -> Sandbox:

@@ -1,4 +1,4 @@
-"""Checkers that run on this side: they compare a program's output with the expected one."""
+"""Checkers that run on the host and compare a program's output with the expected output."""
 
 import math
 from collections import Counter
@@ -10,13 +10,13 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._boundary import shown
 
 _LONGEST_NUMBER = 400
-"""Longest word, in bytes, that is read as a number: the conversion of a longer one takes too long."""
+"""Maximum length in bytes of a word that is parsed as a number; parsing a longer one takes too long."""
 _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The input and output of a program, and the output that its task expects."""
+    """The input and output of one run of a program, and the expected output."""
 
     stdin: bytes
     output: bytes
@@ -28,12 +28,12 @@ class Mark:
     """A checker's decision on one output."""
 
     score: float
-    """From 0 to 1; 1 is right."""
+    """From 0 (wrong) to 1 (right)."""
     detail: str = ""
 
 
 class HostChecker(Protocol):
-    """Compares one output with the expected one, on this side and in linear time."""
+    """A checker that runs on the host. Its time must be linear in the size of the output."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -52,7 +52,7 @@ def _lines(text: bytes) -> list[bytes]:
 
 
 def _difference(kind: str, observed: list[bytes], expected: list[bytes]) -> str:
-    """Name the first difference by its number; the expected value is not for the model's log."""
+    """Describe the first difference without the expected value, which the model must not learn."""
     for number, (got, want) in enumerate(zip(observed, expected, strict=False), 1):
         if got != want:
             return f"{kind} {number} is wrong: {shown(got[:_SHOWN].decode(errors='replace'))}"
@@ -61,7 +61,7 @@ def _difference(kind: str, observed: list[bytes], expected: list[bytes]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExactChecker:
-    """Accepts the same bytes alone."""
+    """Accepts only output that equals the expected bytes."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -70,7 +70,7 @@ class ExactChecker:
 
 @dataclass(frozen=True, slots=True)
 class LinesChecker:
-    """Accepts the same lines; blanks at the end of a line and empty lines at the end do not count."""
+    """Accepts the same lines; ignores whitespace at line ends and empty lines at the end."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -80,7 +80,7 @@ class LinesChecker:
 
 @dataclass(frozen=True, slots=True)
 class TokensChecker:
-    """Accepts the same words, however they are separated."""
+    """Accepts the same words, separated by any whitespace."""
 
     ignore_case: bool = False
 
@@ -95,7 +95,7 @@ class TokensChecker:
 
 @dataclass(frozen=True, slots=True)
 class FloatsChecker:
-    """Accepts the same words; numbers may differ by `abs_tol`, or by `rel_tol` times the expected one."""
+    """Accepts the same words; a number may differ by max(abs_tol, rel_tol * abs(expected))."""
 
     rel_tol: float = 1e-6
     abs_tol: float = 1e-6
@@ -105,7 +105,7 @@ class FloatsChecker:
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 <= value < math.inf:
-                raise ConfigurationError(f"{name}={value!r} is not a number from 0, such as 1e-6")
+                raise ConfigurationError(f"{name}={value!r} is not a number >= 0, such as 1e-6")
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -131,7 +131,7 @@ class FloatsChecker:
 
 
 def _number(word: bytes) -> float | None:
-    """Return a finite number as judges read it: Python's 1_000, nan and infinity are none."""
+    """Parse a finite number; return None for any other word, such as 1_000, nan or inf."""
     if len(word) > _LONGEST_NUMBER or b"_" in word:
         return None
     try:
@@ -143,7 +143,7 @@ def _number(word: bytes) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UnorderedLinesChecker:
-    """Accepts the same lines in any order; blanks at the end of a line and empty lines do not count."""
+    """Accepts the same lines in any order; ignores whitespace at line ends and empty lines at the end."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -158,11 +158,11 @@ class UnorderedLinesChecker:
 
 @dataclass(frozen=True, slots=True)
 class FunctionChecker:
-    """A function of yours, called on this side with (stdin, output, expected), each as text.
+    """Calls your `function(stdin, output, expected)` on the host, with each argument as text.
 
-    It returns True or False, or a score from 0 to 1. It must not run or import the output. An error
-    that it raises fails the output if the function accepts the expected output; otherwise the task is
-    wrong and ConfigurationError is raised.
+    The function returns True or False, or a score from 0 to 1. It must not run or import the output.
+    If it raises an error, it is called with the expected output as `output`: if that works, the output
+    fails; otherwise ConfigurationError is raised, because the function is broken.
     """
 
     function: Callable[[str, str, str], bool | float]
@@ -171,7 +171,7 @@ class FunctionChecker:
         """Return the decision on an output. Raises ConfigurationError for a broken function."""
         try:
             score = self._score(answer)
-        except Exception as error:  # noqa: BLE001 - whatever a user's code raises
+        except Exception as error:  # noqa: BLE001 - a user's code may raise any error
             self._probe(answer, error)
             return Mark(0.0, f"the checker raised {type(error).__name__}: {shown(error)}")
         return Mark(score, "" if score == 1 else "the checker refused the output")
@@ -187,7 +187,7 @@ class FunctionChecker:
         return float(score)
 
     def _probe(self, answer: Answer, error: Exception) -> None:
-        """Raise ConfigurationError unless the function works on the expected output."""
+        """Raise ConfigurationError if the function fails for the expected output too."""
         if isinstance(error, ConfigurationError):
             raise error
         try:

@@ -1,4 +1,4 @@
-"""Compilation of a program, once for all its cases, in a sandbox that knows nothing but the source."""
+"""Compiles a program once for all its cases, in a sandbox that holds only the source."""
 
 import asyncio
 import dataclasses
@@ -17,35 +17,35 @@ from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, requi
 
 FOLDER = "/workspace"
 _WORDS = 64 << 10
-"""How many bytes of a compiler's messages are kept."""
+"""Maximum size in bytes of a compiler's messages; the rest is dropped."""
 _PROGRAM = 64 << 20
-"""The largest program in bytes."""
+"""Maximum size in bytes of a compiled program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A program that is ready to run: its file, and the command."""
+    """A program that is ready to run. `content` is the compiled file, or the source if none is compiled."""
 
     language: Language
     content: bytes = field(repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Further files beside it."""
+    """Further files for the program's folder, by name."""
 
     @property
     def path(self) -> str:
-        """Return the program's file in a sandbox."""
+        """The path of the program's file in a sandbox."""
         return f"{FOLDER}/{self.language.program or self.language.source}"
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """How a compilation ended: the program, or the verdict that says why there is none."""
+    """The end of a compilation: `answer` is the program, or a verdict if it failed."""
 
     answer: Compiled | Verdict
     result: ProcessResult | None = None
-    """The compiler's end; None if there was no compiler, or it exceeded a limit."""
+    """The compiler's result; None if no compiler ran or it exceeded a limit."""
     exceeded: Outcome | None = None
-    """The outcome of a compiler that exceeded a limit, such as TIMEOUT."""
+    """The outcome if the compiler exceeded a limit, such as TIMEOUT."""
 
 
 async def compiled(
@@ -55,9 +55,11 @@ async def compiled(
     limits: Limits,
     files: Mapping[str, bytes] | None = None,
 ) -> Compiled | Verdict:
-    """Compile a source within `limits`, or return the verdict COMPILE_ERROR or INFRA_ERROR.
+    """Compile `code` within `limits`; return the verdict COMPILE_ERROR or INFRA_ERROR if that fails.
 
-    `language` is bound to the source. A language without a compiler takes no sandbox.
+    `language` must come from `Language.bound`. `files` are further files for the compiler, by name.
+    No sandbox is used for a language without a compiler. Raises ConfigurationError if sandboxes lack
+    the compiler.
     """
     return (await build(session, language, code, limits, files)).answer
 
@@ -69,7 +71,7 @@ async def build(
     limits: Limits,
     files: Mapping[str, bytes] | None = None,
 ) -> Build:
-    """Compile a source as `compiled` does, and return the compiler's own end as well."""
+    """Compile a source as `compiled` does, and also return the compiler's own result."""
     source = code.encode(errors="surrogatepass")
     if not language.compile:
         return Build(Compiled(language, source, files or {}))
@@ -100,8 +102,8 @@ _ENDS = {
 
 
 async def _compile(sandbox: Sandbox, language: Language, limits: Limits) -> Build | Verdict:
-    # The driver of a compiler that reaches its own limit exits with a status like that of any error. So
-    # the sum of all processes is compared with `limits` first.
+    # If a process of the compiler reaches its CPU limit, the compiler's driver exits with an ordinary
+    # error status. So each process gets 1 s more, and the meter compares the sum with `limits`.
     late = limits.timeout + 1
     later = dataclasses.replace(
         limits, timeout=late, wall=None, deadline=max(limits.deadline, late + 1)
@@ -122,12 +124,12 @@ async def _compile(sandbox: Sandbox, language: Language, limits: Limits) -> Buil
         return result
     if result.returncode:
         words = result.stderr.strip() or result.stdout.strip()
-        words = shown(words or f"the compiler's status is {result.returncode}")
+        words = shown(words or f"the compiler exited with status {result.returncode}")
         return Build(_error(words), result)
     try:
         content = await sandbox.read_file(f"{FOLDER}/{language.program}", max_bytes=_PROGRAM)
     except SandboxFileError as error:
-        words = f"the compiler left no program of at most {_PROGRAM >> 20} MiB: {error}"
+        words = f"the compiler wrote no program of at most {_PROGRAM >> 20} MiB: {error}"
         return Build(_error(words), result)
     return Build(Compiled(language, content), result)
 

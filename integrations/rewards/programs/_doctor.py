@@ -1,4 +1,4 @@
-"""Which languages compile and run in a session's sandboxes."""
+"""Checks which languages compile and run in a session's sandboxes."""
 
 import dataclasses
 import time
@@ -20,15 +20,18 @@ class LanguageReport:
     name: str
     works: bool
     seconds: float
-    """How long grading two cases took."""
+    """Elapsed time of grading the sample on its two cases."""
     detail: str
-    """The missing program or the failure; empty if the language works."""
+    """The missing command or the failure; empty if the language works."""
 
 
 async def check_languages(
     session: Session, limits: Limits | None = None
 ) -> AsyncIterator[LanguageReport]:
-    """Grade a sample program of each built-in language in turn, and yield a report for each."""
+    """Grade a sample program of each built-in language in turn, and yield a report for each.
+
+    `limits` apply to each run; default: those of `Program`. Every run has a fresh sandbox.
+    """
     grader = Program() if limits is None else Program(limits=limits)
     grader = dataclasses.replace(grader, limits=dataclasses.replace(grader.limits, reuse="never"))
     for language in LANGUAGES:

@@ -1,4 +1,4 @@
-"""One case of a problem: run it, have its output checked, and say how it ended."""
+"""Runs the cases of a problem, has each output checked, and combines the results into a verdict."""
 
 import dataclasses
 import functools
@@ -29,9 +29,10 @@ async def evaluate(
 ) -> Verdict:
     """Run the cases until one fails; with `partial` run all of them.
 
-    The score is 1 if every case has its full score, else 0, or with `partial` the weighted mean of
-    the cases' scores. A failure of the infrastructure in any case masks the whole verdict. The verdict
-    reports the first failure in the order of the cases.
+    The score is 1 if every case has its full score; otherwise it is 0, or with `partial` the weighted
+    mean of the cases' scores. An infrastructure failure in any case masks the whole verdict. The
+    verdict reports the first failure in the order of the cases. Raises ConfigurationError if the task's
+    checker is broken, or if sandboxes lack the language's commands.
     """
     parts: list[Part] = []
     runs = [
@@ -56,7 +57,7 @@ def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool)
         return Verdict(Outcome.PASSED, 1.0, "policy", detail, "isolated", tuple(parts))
     total = sum(case.weight for case in cases)
     score = sum(part.score * part.weight for part in parts) / total if partial else 0.0
-    score = min(score, 1 - 1e-9)  # a failed case of weight 0 is no full score
+    score = min(score, 1 - 1e-9)  # below 1 even if only cases of weight 0 failed
     detail = f"case {shown(first.name)}: {first.detail}"
     return Verdict(first.outcome, score, "policy", detail, "isolated", tuple(parts))
 
@@ -68,7 +69,7 @@ async def _evaluate(
         files = {"input.txt": case.given.stdin, "answer.txt": case.stdout or b""}
         dialogue = await converse(session, program, problem.interactor, files, limits)
         ran = dialogue.ran
-        mark: Mark | Verdict = dialogue.mark or Mark(0.0, "the interactor decided nothing")
+        mark: Mark | Verdict = dialogue.mark or Mark(0.0, "the interactor made no decision")
     else:
         ran = await execute(session, program, case.given, limits)
         mark = Mark(0.0)

@@ -1,4 +1,4 @@
-"""One run of a compiled program, in a pristine sandbox that holds the program and its input alone."""
+"""Runs a compiled program once, in a pristine sandbox that holds only the program and its input."""
 
 import asyncio
 import dataclasses
@@ -25,7 +25,7 @@ from sandboxkit.integrations.rewards.programs._shell import limited
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
 
 _LOOK = 0.05
-"""How often in seconds to look whether a program's output exceeds the limit."""
+"""Interval in seconds between checks of whether a program's output exceeds the limit."""
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _SIGNALS |= {13: "SIGPIPE", 25: "SIGXFSZ", 31: "SIGSYS"}
 
@@ -37,14 +37,17 @@ class ProgramInput:
     stdin: bytes = b""
     args: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Files by path. Relative paths start in the program's folder."""
+    """Content of files to write before the run, by path; relative to the program's folder."""
     outputs: tuple[str, ...] = ()
-    """Names of files to read after the run."""
+    """Names of files in the program's folder that the run must write; they are read after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """How one run ended: a verdict where it went wrong, and what it printed, wrote and used."""
+    """How one run ended. `verdict` is None if the exit status is 0 and all files were written.
+
+    `result` may be None if there is a verdict. `outputs` are the files that the run wrote, by name.
+    """
 
     result: ProcessResult | None
     verdict: Verdict | None = None
@@ -54,7 +57,10 @@ class ProgramRun:
 async def execute(
     session: Session, program: Compiled, given: ProgramInput, limits: Limits
 ) -> ProgramRun:
-    """Run a program once, repeated after failures of the infrastructure."""
+    """Run a program once; an infrastructure failure is retried.
+
+    Raises ConfigurationError if sandboxes lack the language's commands.
+    """
 
     async def attempt(sandbox: Sandbox, _: bool) -> ProgramRun | Verdict:
         await place(sandbox, program, given.files)
@@ -66,10 +72,10 @@ async def execute(
         )
         ran = await _watched(sandbox, process, limits)
         if ran.verdict is not None and ran.verdict.outcome is Outcome.KILLED:
-            return ran.verdict  # it is run again, alone
+            return ran.verdict  # `retried` then runs the program again, alone in a fresh sandbox
         return ran if ran.verdict else await _with_outputs(sandbox, ran, given, limits)
 
-    # On the background loop: otherwise each step would switch threads twice.
+    # This runs on the background loop; on another loop each step would switch threads twice.
     answer = await Operation(retried(session, limits, attempt, forks_python=False))
     if isinstance(answer, ProgramRun):
         if answer.result is not None and answer.result.returncode in NOT_FOUND:
@@ -94,7 +100,7 @@ def command(program: Compiled, args: tuple[str, ...], limits: Limits) -> list[st
 
 
 async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> ProgramRun:
-    """Wait for the program, end it once it prints too much, and judge how it ended."""
+    """Wait for the program, kill it if it prints too much, and return how it ended."""
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
     guard = asyncio.ensure_future(_end_floods(process))
@@ -110,17 +116,20 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Progra
 
 
 async def _end_floods(process: Process) -> None:
-    """Kill a program once its stdout exceeds the limit, instead of waiting until its time is up.
+    """Kill a program once its stdout exceeds the limit, without waiting for its time limit.
 
-    It looks from time to time: reading along would cost more than many a case.
+    This polls, because reading the stream meanwhile would take more CPU time than a short case.
     """
-    while not process.stdout.truncated:  # noqa: ASYNC110  # no event tells
+    while not process.stdout.truncated:  # noqa: ASYNC110  # there is no event to wait for
         await asyncio.sleep(_LOOK)
     process.kill()
 
 
 async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> ProgramRun:
-    """Tell apart what ended a program: its limits, a signal, or itself."""
+    """Convert a program's result to a run, with a verdict for a limit, a signal or a bad exit status.
+
+    `flooded` tells that its stdout exceeded the limit.
+    """
     verdict = await meter.judge(dataclasses.replace(result, truncated=flooded))
     if isinstance(verdict, Verdict):
         return ProgramRun(result, verdict)

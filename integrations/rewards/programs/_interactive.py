@@ -1,4 +1,4 @@
-"""Interactive problems: a submission and an interactor, each in its own sandbox, joined through this side."""
+"""Interactive problems: the host connects a submission and an interactor, each in its own sandbox."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,8 +29,9 @@ from sandboxkit.integrations.rewards.programs._judge_program import (
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 _LAST_WORDS = 60.0
-"""How long in seconds an interactor may take after the submission's end."""
+"""Time limit in seconds for an interactor to end after the submission has ended."""
 _FROM_INTERACTOR = 256 << 20
+"""Maximum number of bytes that an interactor may send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Dialogue:
 
     ran: ProgramRun
     mark: Mark | None = None
-    """The interactor's decision, if the submission ended well."""
+    """The interactor's decision; None if there is none, or if the failure in `ran` takes precedence."""
 
 
 async def converse(
@@ -49,11 +50,12 @@ async def converse(
     files: Mapping[str, bytes],
     limits: Limits,
 ) -> Dialogue:
-    """Run a submission against an interactor, repeated after failures of the infrastructure.
+    """Run a submission against an interactor; an infrastructure failure is retried.
 
-    `files` are the interactor's input.txt and answer.txt. A submission that stays silent is out of
-    time. An interactor's refusal counts before what happens to the submission afterwards; a crash of
-    the submission counts before the refusal that follows it.
+    `files` are the interactor's input.txt and answer.txt, by name. A submission that waits for input
+    for ever gets TIMEOUT. A rejection by the interactor takes precedence over a later failure of the
+    submission, and a crash of the submission over a later rejection. Raises ConfigurationError if the
+    interactor does not compile.
     """
     interactor = await judge_program(session, testlib, limits)
     if isinstance(interactor, Verdict):
@@ -165,7 +167,11 @@ async def _either(*futures: asyncio.Future[ProcessResult]) -> None:
 
 
 def _decision(result: ProcessResult, testlib: JudgeProgram, *, spoken: bool) -> Mark | Verdict:
-    """Read an interactor's end; one that breaks is the submission's doing only if that said anything."""
+    """Return the decision of an interactor that has ended.
+
+    An interactor without a decision fails the submission if `spoken`, that is, if the submission has
+    sent any output; otherwise the result is masked.
+    """
     try:
         return decided(result, testlib)
     except JudgeBroken as broken:
@@ -174,16 +180,17 @@ def _decision(result: ProcessResult, testlib: JudgeProgram, *, spoken: bool) -> 
 
 
 class Pipe:
-    """The stdout of one process as the stdin of another, in another sandbox."""
+    """Copies the stdout of one process to the stdin of another one, up to `limit` bytes."""
 
     def __init__(self, source: Process, target: Process, limit: int) -> None:
         self._source, self._target, self._limit = source, target, limit
         self.size = 0
-        """How many bytes were read."""
+        """Number of bytes read from the source."""
         self.flooded = False
+        """Whether the source printed more than `limit` bytes."""
 
     async def run(self) -> None:
-        """Copy until the source ends; end the source past the limit. What the target leaves is dropped."""
+        """Copy until the source ends; kill it past the limit. Drop bytes that the target does not read."""
         open_ = True
         async for piece in self._source.stdout.bytes():
             self.size += len(piece)

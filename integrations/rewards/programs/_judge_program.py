@@ -1,4 +1,4 @@
-"""A task's own checkers and interactors: compiled once, run in judge sandboxes without a submission."""
+"""Compiles a task's own checkers and interactors once; runs them in sandboxes without a submission."""
 
 import asyncio
 import contextlib
@@ -30,12 +30,12 @@ from sandboxkit.integrations.rewards.programs._shell import limited
 from sandboxkit.integrations.rewards.programs._testlib import FAIL, JudgeProgram, mark_of
 
 SECONDS = 10.0
-"""CPU time of one run of a checker or interactor in seconds."""
+"""CPU time limit in seconds for one run of a checker or interactor."""
 _WALL = 120.0
 _MESSAGE = 64 << 10
 _COMPILE_SECONDS = 120.0
 _KEPT = 64
-"""How many compiled judge programs a session keeps."""
+"""Maximum number of compiled checkers and interactors that a session keeps."""
 _OUT_OF_TIME = 152  # 128 + SIGXCPU
 
 _of: "weakref.WeakKeyDictionary[Session, OrderedDict[object, Compiled]]" = (
@@ -45,15 +45,16 @@ _lock = threading.Lock()
 
 
 class JudgeBroken(Exception):
-    """A checker or interactor ended without a decision; the message says how."""
+    """Raised if a checker or interactor ended without a decision; the message describes its end."""
 
 
 async def judge_program(
     session: Session, testlib: JudgeProgram, limits: Limits
 ) -> Compiled | Verdict:
-    """Return the compiled program, from the session's store if it is there.
+    """Return a compiled checker or interactor; the session keeps it for later calls.
 
-    Raises ConfigurationError, with the compiler's words, for a source that does not compile.
+    Returns the verdict INFRA_ERROR if the infrastructure fails. Raises ConfigurationError with the
+    compiler's messages if the source does not compile.
     """
     key = testlib.key()
     with _lock:
@@ -82,7 +83,7 @@ async def judge_program(
 async def placed(
     judge: Sandbox, program: Compiled, files: Mapping[str, bytes]
 ) -> AsyncIterator[str]:
-    """Write a judge program and its files into a folder of their own; yield the folder, then remove it."""
+    """Write a judge program and its files into a new folder; yield its path and remove it afterwards."""
     folder = f"/tmp/sandboxkit-{uuid.uuid4().hex}"
     name = program.path.rpartition("/")[2]
     everything = {**program.files, **files}
@@ -98,18 +99,18 @@ async def placed(
 
 
 def judge_command(program: Compiled, *names: str) -> list[str]:
-    """Return the command that runs a judge program with the names of its files."""
+    """Return the command that runs a judge program with the file names `names` as arguments."""
     return limited((*program.language.run, *names), Limits(timeout=SECONDS))
 
 
 async def check(
     session: Session, testlib: JudgeProgram, answer: Answer, limits: Limits
 ) -> Mark | Verdict:
-    """Return a checker's decision on an output; a Verdict if there is none.
+    """Return a checker's decision on an output, or a Verdict if it makes none.
 
-    A checker that says that the jury is wrong is masked: it is not the policy's fault. One that
-    crashes or runs too long is tried on the expected output; if it decides there, the output is to
-    blame, and otherwise the task, with ConfigurationError.
+    The sample is masked if the infrastructure fails, or if the checker reports an error in the task's
+    data. A checker that crashes or runs too long is also run on the expected output: if it decides
+    there, the verdict is FAILED, else ConfigurationError is raised, because the task is broken.
     """
     program = await judge_program(session, testlib, limits)
     if isinstance(program, Verdict):
@@ -117,7 +118,7 @@ async def check(
     try:
         return await _run(session, program, testlib, answer, limits, alone=False)
     except JudgeBroken:
-        pass  # others in the same sandbox may be the cause
+        pass  # other checkers in the same sandbox may have caused it
     except SandboxError as error:
         return _masked(error)
     try:
@@ -181,7 +182,11 @@ async def _run(
 
 
 def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark | Verdict:
-    """Read a judge program's end. Raises JudgeBroken if it decided nothing."""
+    """Convert the exit status of a checker or interactor to its decision.
+
+    Returns a masked verdict if it reports an error in the task's data (status 3). Raises JudgeBroken
+    if it made no decision.
+    """
     message = result.stderr.strip() or result.stdout.strip()
     status = result.returncode
     signalled = status > 128 and result.ending is not Ending.EXITED
@@ -189,6 +194,8 @@ def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark | Verdict:
     if mark is not None:
         return mark
     if status == FAIL and not signalled:
-        return masked(f"the checker blames the jury: {shown(message)}")
-    how = "it ran out of its time" if status == _OUT_OF_TIME else f"its status is {status}"
+        return masked(f"the checker reports an error in the task: {shown(message)}")
+    how = (
+        "it exceeded its CPU time" if status == _OUT_OF_TIME else f"it exited with status {status}"
+    )
     raise JudgeBroken(f"{how}: {shown(message)}" if message else how)

@@ -1,4 +1,4 @@
-"""The keys of a problem and of its cases, as data, and other data sets' names for them."""
+"""Tables of the keys of a task and of its cases, and of other data sets' names for these keys."""
 
 from typing import Literal
 
@@ -9,11 +9,11 @@ KeyKind = Literal[
 """The type of a value; `_problem.py` has a check for each."""
 
 TASK_KEYS: dict[str, tuple[KeyKind, str]] = {
-    "cases": ("cases", "what the program reads, and what it must print"),
+    "cases": ("cases", "inputs and expected outputs"),
     "language": ("name", "the language of the submission"),
-    "time_limit": ("number", "CPU seconds of one case, for a native program"),
-    "memory_limit_mb": ("whole", "memory of one case in MiB"),
-    "checker": ("checker", "what decides whether an output is right"),
+    "time_limit": ("number", "CPU time limit of one case in seconds, for a native program"),
+    "memory_limit_mb": ("whole", "memory limit of one case in MiB"),
+    "checker": ("checker", "decides whether an output is right"),
     "rel_tol": ("from 0", "relative tolerance for numbers in the output"),
     "abs_tol": ("from 0", "absolute tolerance for numbers in the output"),
     "interactor": ("interactor", "the program that the submission talks to"),
@@ -21,13 +21,13 @@ TASK_KEYS: dict[str, tuple[KeyKind, str]] = {
     "trust": ("trust", "'shared' for `tests`, which run in the submission's process"),
 }
 CASE_KEYS: dict[str, tuple[KeyKind, str]] = {
-    "stdin": ("text", "what the program reads; with an interactor, the interactor's input"),
-    "stdout": ("text", "what it must print; with an interactor, the expected answer"),
-    "args": ("texts", "its arguments"),
-    "files": ("files", "files in its folder, by name"),
-    "outputs": ("files", "files that it must write, by name"),
+    "stdin": ("text", "the program's input; with an interactor, the interactor's input"),
+    "stdout": ("text", "the expected output; with an interactor, the expected answer"),
+    "args": ("texts", "the program's arguments"),
+    "files": ("files", "files in the program's folder, by name"),
+    "outputs": ("files", "files that the program must write, by name"),
     "weight": ("from 0", "the case's share of the score with partial=True"),
-    "name": ("text", "what the case is called in the verdict's parts"),
+    "name": ("text", "the case's name in the verdict's parts"),
 }
 
 TASK_WORDS = {
@@ -59,6 +59,7 @@ TASK_WORDS = {
     "spj": "checker",
     "partial": "the grader's option partial=True",
 }
+"""Other data sets' names for the keys of a task, and what to write instead."""
 CASE_WORDS = {
     "input": "stdin",
     "output": "stdout",
@@ -74,13 +75,14 @@ CASE_WORDS = {
     "checker": "it in the task, for all cases",
     "time_limit": "it in the task, for all cases",
 }
+"""Other data sets' names for the keys of a case, and what to write instead."""
 
 REMEDIES: dict[KeyKind, str] = {
     "text": "text",
     "name": "the name of a language, such as 'cpp17', or a Language",
     "cases": "a list of objects with stdin and stdout",
     "number": "a positive number",
-    "from 0": "a number from 0",
+    "from 0": "a number >= 0",
     "whole": "a positive whole number of MiB",
     "checker": (
         "'exact', 'lines', 'tokens', 'floats' or 'unordered_lines', a function of (stdin, output, "
@@ -88,6 +90,7 @@ REMEDIES: dict[KeyKind, str] = {
     ),
     "interactor": "a JudgeProgram with the interactor's source",
     "texts": "a list of text",
-    "files": "an object from plain file names to text",
+    "files": "an object that maps plain file names to text",
     "trust": "'shared'",
 }
+"""The end of an error message ("give ...") for a value of the wrong type."""

@@ -1,4 +1,4 @@
-"""The languages of programs, as data: how each is compiled and run."""
+"""A table of programming languages: how programs in each are compiled and run."""
 
 import dataclasses
 import difflib
@@ -15,33 +15,34 @@ _FILE = re.compile(r"[A-Za-z0-9_{}][A-Za-z0-9_.{}-]*")
 class Language:
     """How programs of one language are compiled and run, in the folder that holds the source.
 
-    Words of `compile` and `run` may hold `{name}`, the program's name (see `named`), and `{memory}`,
-    the program's memory in MiB. Raises ConfigurationError for a value that cannot be used.
+    File names and commands may contain `{name}`, the program's name (see `named`), and `{memory}`, its
+    memory in MiB. Raises ConfigurationError for an invalid value.
     """
 
     name: str
     source: str
-    """The source's file, such as "main.cpp"."""
+    """The name of the source file, such as "main.cpp"."""
     run: tuple[str, ...]
     """The command that runs the program, such as ("./program",)."""
     compile: tuple[str, ...] = ()
-    """The command that compiles it; empty for a language whose source is run."""
+    """The command that compiles a program; empty for a language whose source is run directly."""
     program: str = ""
     """The one file that `compile` writes and `run` needs, such as "program"."""
     packages: tuple[str, ...] = ()
-    """The Debian packages that bring compiler and run time."""
+    """The Debian packages of the compiler and the run time."""
     other_names: tuple[str, ...] = ()
-    """Further names under which a task may ask for it."""
+    """Other names of the language that a task may use."""
     time_factor: float = 1.0
-    """A task's time limit is multiplied by it: authors state limits for native programs."""
+    """Factor for a task's time limit, because authors choose limits for native programs."""
     memory_extra_mb: int = 0
-    """Memory in MiB of the run time itself, on top of a task's limit."""
+    """Memory in MiB that the run time itself needs; it is added to a task's limit."""
     compile_memory_mb: int = 1024
     """Memory in MiB of the sandbox that compiles."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the compiler and the program."""
+    """Environment variables of the compiler and the program."""
     named: str = ""
-    """A pattern whose first group is the program's name in the source, as in Java; else "Main"."""
+    """A regular expression whose first group in the source is the program's name, such as the name of
+    Java's public class. Without a match the name is "Main"."""
 
     def __post_init__(self) -> None:
         for name in ("source", "program"):
@@ -70,14 +71,14 @@ class Language:
 
     @property
     def fences(self) -> tuple[str, ...]:
-        """Return the info strings with which models mark a block of it, such as "cpp" and "c++"."""
+        """Info strings of fenced code blocks in this language, such as "cpp" and "c++"."""
         plain = self.name.rstrip("0123456789")
         also = {"cpp": ("c++", "cc", "cxx"), "javascript": ("mjs",)}.get(plain, ())
         return tuple(dict.fromkeys((self.name, plain, *self.other_names, *also)))
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Return the commands that it needs, such as "g++"; those of a script after `sh -c` as well."""
+        """Commands that must be installed, such as "g++", including those in a script for `sh -c`."""
         found: list[str] = []
         for argv in (self.compile, self.run):
             lines = re.split(r"&&|\|\||;", argv[2]) if argv[:2] == ("sh", "-c") else argv[:1]
@@ -89,7 +90,7 @@ class Language:
         )
 
     def bound(self, code: str, memory_mb: int) -> "Language":
-        """Return the language with `{name}` and `{memory}` filled in for a program's source."""
+        """Return a copy with `{name}`, found in the source `code`, and `{memory}` replaced by values."""
         found = re.search(self.named, code) if self.named else None
         words = {"{name}": found[1] if found else "Main", "{memory}": str(memory_mb)}
 
@@ -229,7 +230,7 @@ LANGUAGES: tuple[Language, ...] = (
         "typescript",
         "main.ts",
         ("node", "--stack-size=60000", "main.js"),
-        # Status 2: it wrote the program and found the types wanting, for example those of node.
+        # Status 2: tsc wrote the program despite type errors, for example for node's own functions.
         (
             "sh",
             "-c",
@@ -280,11 +281,14 @@ LANGUAGES: tuple[Language, ...] = (
         time_factor=5,
     ),
 )
-"""The built-in languages, as Debian's packages bring them."""
+"""The built-in languages, with the commands of Debian's packages."""
 
 
 def language_of(name: str | Language) -> Language:
-    """Return the built-in language of a name. Raises ConfigurationError that names the nearest one."""
+    """Return the built-in language with this name; a Language is returned unchanged.
+
+    Raises ConfigurationError for an unknown name; the message suggests the nearest known one.
+    """
     if isinstance(name, Language):
         return name
     known = {

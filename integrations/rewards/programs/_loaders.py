@@ -1,4 +1,4 @@
-"""Tasks of `Program` from rows of public data sets; no data set is downloaded."""
+"""Converts rows of public data sets to tasks of `Program`; nothing is downloaded."""
 
 import base64
 import io
@@ -16,11 +16,11 @@ Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
 
 
 def load_live_code_bench(row: Row) -> Task:
-    """Return the task of a row of LiveCodeBench (code_generation): public and private cases.
+    """Convert a row of LiveCodeBench (code_generation), with its public and private cases, to a task.
 
-    Private cases may be compressed: base64 of zlib of a pickled JSON text, which is read without running
-    anything of it. Raises ConfigurationError for rows whose cases call a function, which
-    `HostCompare` grades, and for text that is not as described.
+    Private cases may be compressed (a pickled JSON text, then zlib, then base64); they are decoded
+    without running pickled code. Raises ConfigurationError for cases that cannot be decoded, and for a
+    row whose cases call a function, because `HostCompare` grades those.
     """
     cases = [
         *_listed(row, "public_test_cases"),
@@ -50,7 +50,7 @@ def _listed(row: Row, name: str) -> list[dict[str, str]]:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """Reads a pickled text, and refuses every class and function that a pickle may name."""
+    """Unpickles a string, and refuses every class and function that the pickle refers to."""
 
     def find_class(self, module: str, name: str) -> Any:  # Any: pickle's own interface
         """Raise UnpicklingError."""
@@ -66,11 +66,11 @@ def _unpacked(text: str) -> str:
 
 
 def load_code_contests(row: Row) -> Task:
-    """Return the task of a row of CodeContests or CodeContests+.
+    """Convert a row of CodeContests or CodeContests+ to a task.
 
-    Its public, private and generated tests are cases. A `checker` is a testlib program, which needs
-    your own testlib.h: `dataclasses.replace(task["checker"], files={"testlib.h": text})`. Output is
-    compared by words where there is none.
+    The public, private and generated tests become the cases. A row's `checker` is a testlib program,
+    which needs your own testlib.h: `dataclasses.replace(task["checker"], files={"testlib.h": text})`.
+    Without a checker, output is compared word by word. Raises ConfigurationError for a row without cases.
     """
     pairs: list[tuple[str, str]] = []
     for name in ("public_tests", "private_tests", "generated_tests", "test_cases"):
@@ -93,9 +93,10 @@ def load_code_contests(row: Row) -> Task:
 
 
 def load_taco(row: Row) -> Task:
-    """Return the task of a row of TACO or APPS, whose `input_output` is JSON of inputs and outputs.
+    """Convert a row of TACO or APPS, whose `input_output` is JSON with inputs and outputs, to a task.
 
-    Raises ConfigurationError for a row with `fn_name`, which `HostCompare` grades.
+    Raises ConfigurationError for cases that cannot be read, and for a row with `fn_name`, because
+    `HostCompare` grades those.
     """
     value = row.get("input_output")
     try:
@@ -117,7 +118,7 @@ load_apps = load_taco
 
 
 def _leading_number(value: object) -> float | None:
-    """Return the seconds of a limit such as "2.0 seconds"; None for none."""
+    """Return the number at the start of text such as "2.0 seconds"; None if there is none."""
     try:
         return float(str(value).split()[0])
     except (ValueError, IndexError):
@@ -127,11 +128,11 @@ def _leading_number(value: object) -> float | None:
 def _zipped(inputs: object, outputs: object, name: str) -> list[tuple[str, str]]:
     if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
         return [(_text(a), _text(b)) for a, b in zip(inputs, outputs, strict=True)]
-    raise ConfigurationError(f"the row's {name} has no lists of as many inputs as outputs")
+    raise ConfigurationError(f"the row's {name} has no lists of inputs and outputs of equal length")
 
 
 def _text(value: object) -> str:
-    """Return a case's text; some rows have a list of lines."""
+    """Return a case's text; join the list of lines that some rows have instead."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

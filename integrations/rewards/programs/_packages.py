@@ -1,4 +1,4 @@
-"""Tasks of `Program` from problem packages on disk: Polygon's, and ICPC's format."""
+"""Converts problem packages on disk (Polygon's, and the ICPC format) to tasks of `Program`."""
 
 import re
 from pathlib import Path
@@ -14,11 +14,11 @@ _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java"
 
 
 def load_polygon(folder: str | Path) -> Task:
-    """Return the task of an unpacked Polygon package with its tests (the "full" package).
+    """Convert an unpacked Polygon package with its tests (the "full" package) to a task.
 
-    Reads problem.xml: the limits, the tests of the first testset, the checker, and the interactor of an
-    interactive problem. testlib.h is read from the package's `files`; bring your own where it is
-    missing. Raises ConfigurationError for a file that is missing.
+    Reads problem.xml for the limits, the tests of the first testset, the checker, and the interactor of
+    an interactive problem. testlib.h is read from the package's folder `files`; if it is missing, put
+    your own copy there. Raises ConfigurationError for a missing file and for a package without tests.
     """
     root = Path(folder)
     try:
@@ -40,7 +40,7 @@ def load_polygon(folder: str | Path) -> Task:
         for n in range(1, count + 1)
     ]
     if not cases:
-        raise ConfigurationError(f"{root} has no tests: take the full package of Polygon")
+        raise ConfigurationError(f"{root} has no tests: use the full package from Polygon")
     task: Task = {"cases": cases, "checker": "tokens"}
     if milliseconds := testset.findtext("time-limit"):
         task["time_limit"] = int(milliseconds) / 1000
@@ -57,11 +57,11 @@ def load_polygon(folder: str | Path) -> Task:
 
 
 def load_icpc(folder: str | Path) -> Task:
-    """Return the task of a problem package in ICPC's (Kattis') format.
+    """Convert a problem package in the ICPC (Kattis) format to a task.
 
     Reads data/sample and data/secret, the limits in problem.yaml or .timelimit, and the validator's
-    flags (float_tolerance and the like). A package with an output validator of its own is refused:
-    such validators read another protocol than testlib's.
+    flags (float_tolerance and the like). Raises ConfigurationError for a package without cases, and for
+    one with its own output validator, because those do not use testlib's protocol.
     """
     root = Path(folder)
     if any((root / name).is_dir() for name in ("output_validators", "output_validator")):
@@ -107,7 +107,7 @@ def _icpc_checker(flags: str) -> Task:
 
 
 def _setting(text: str, name: str) -> str | None:
-    """Return a scalar of a flat YAML file, also within `limits:`."""
+    """Return a scalar from simple YAML text, at any indentation; None if it is missing or empty."""
     found = re.search(rf"^[ \t]*{name}:[ \t]*(.*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
     return found[1].strip("'\"") or None if found else None
 
@@ -116,7 +116,7 @@ def _program(path: Path, headers: dict[str, str]) -> JudgeProgram:
     language = _SOURCES.get(path.suffix)
     if language is None:
         raise ConfigurationError(
-            f"{path} is no source that Program compiles: there are {', '.join(_SOURCES)}"
+            f"{path} is not a source that Program can compile; use one of {', '.join(_SOURCES)}"
         )
     return JudgeProgram(_read(path), headers, language)
 

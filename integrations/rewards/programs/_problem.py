@@ -1,4 +1,4 @@
-"""A task of `Program` as a checked problem; every mistake in it is an error that names it."""
+"""Checks a task of `Program` and converts it to a `Problem`; an error names the first mistake."""
 
 import difflib
 import math
@@ -28,6 +28,7 @@ _ALIKE = 0.8
 _SHOWN = 80
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _KNOWN_COLUMNS = frozenset(("class", "name", "test_id", "title"))
+"""Data set columns that resemble keys but are unrelated."""
 
 NAMED: dict[str, Callable[[], HostChecker]] = {
     "exact": ExactChecker,
@@ -36,18 +37,19 @@ NAMED: dict[str, Callable[[], HostChecker]] = {
     "floats": FloatsChecker,
     "unordered_lines": UnorderedLinesChecker,
 }
-"""The checkers that a task can name."""
+"""The checkers that a task can select by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedCase:
-    """One case: what the program gets, and what is expected of it."""
+    """One case: the program's input and its expected output."""
 
     name: str
     given: ProgramInput
     stdout: bytes | None
     """The expected output; None if only files are compared, or an interactor needs none."""
     outputs: Mapping[str, bytes]
+    """Expected content of the files that the program must write, by name."""
     weight: float
 
 
@@ -60,6 +62,7 @@ class Problem:
     checker: HostChecker | JudgeProgram
     interactor: JudgeProgram | None
     time_limit: float | None
+    """CPU seconds of one case for a native program; None: the grader's limit applies."""
     memory_limit_mb: int | None
     tests: str
     """Source that is appended to the submission; empty for a problem with cases."""
@@ -70,10 +73,11 @@ def problem_of(
     language: str | Language | None,
     ignore: Collection[str] = (),
 ) -> Problem:
-    """Check a task. Raises ConfigurationError for a mistake in it, which it names.
+    """Check a task and convert it. Raises ConfigurationError that names the first mistake.
 
-    A column that is None counts as absent. A column that nothing here reads passes, unless it looks
-    like a key or is another data set's name for one.
+    `language` is the default for a task that has none. Columns that are None or in `ignore` are left
+    out. Any other unknown column is ignored, unless it resembles a key or is another data set's name
+    for one.
     """
     own = {name: value for name, value in task.items() if value is not None and name not in ignore}
     for name, value in own.items():
@@ -92,7 +96,9 @@ def problem_of(
             "the task's tests run in the submission's process: give them trust='shared', and no cases"
         )
     if not tests and own.get("trust"):
-        raise ConfigurationError("the task has trust='shared' and no tests, the only key it is for")
+        raise ConfigurationError(
+            "the task has trust='shared' but no tests, the only key that needs it"
+        )
     interactor = _judge_program(own.get("interactor"))
     cases = tuple(
         _case(each, number, interactive=interactor is not None)
@@ -121,8 +127,8 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
     if tolerances:
         if given not in (None, "floats"):
             raise ConfigurationError(
-                f"the task has {' and '.join(tolerances)} and checker={_shown(given)}, which reads "
-                "none: use checker='floats'"
+                f"the task has {' and '.join(tolerances)} and checker={_shown(given)}, which has no "
+                "tolerance: use checker='floats'"
             )
         return FloatsChecker(tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0))
     if given is None:
@@ -137,7 +143,7 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
 
 
 def _judge_program(value: JudgeProgram | Mapping[str, Any] | None) -> JudgeProgram | None:
-    """Return a judge program that a task describes, as a row of JSON does."""
+    """Convert a mapping, as a row of JSON has it, to a JudgeProgram; return other values unchanged."""
     if not isinstance(value, Mapping):
         return value
     unknown = sorted(value.keys() - {"source", "files", "language", "most"})

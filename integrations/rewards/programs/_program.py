@@ -1,4 +1,4 @@
-"""The grader of whole programs in any language: compiled once, run on each case, compared outside."""
+"""The grader of whole programs in any language: compiles once, runs each case, compares on the host."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from sandboxkit.integrations.rewards.programs._problem import Problem, problem_o
 
 _MEMORY_MB = 1024
 _OWN_MB = 32
-"""Memory in MiB of a sandbox's agent and of the program's file, which no program's limit pays for."""
+"""Memory in MiB for a sandbox's agent and the program's file, added to a task's memory limit."""
 _DEFAULT = Limits(memory_mb=_MEMORY_MB, output_limit=16 << 20)
 
 
@@ -25,37 +25,38 @@ _DEFAULT = Limits(memory_mb=_MEMORY_MB, output_limit=16 << 20)
 class Program:
     """Grades programs that read stdin and print, in any language.
 
-    The submission is compiled once, in a sandbox that holds its source alone. Each case then runs in a
-    pristine sandbox that holds the program and the case's input: nothing of one case, neither files
-    nor processes, reaches another, and no expected output enters any sandbox of the submission. In a
-    session of `grading_session` these sandboxes are kept and reset between two runs.
+    The submission is compiled once, in a sandbox that holds only its source. Each case then runs in a
+    pristine sandbox that holds the program and the case's input: no file or process of one case is
+    there in another, and no expected output enters any sandbox of the submission. In a session from
+    `grading_session` these sandboxes are kept, and reset between two runs.
 
     A task has
 
     - `cases`, a list of objects with `stdin` and `stdout`, and perhaps `args`, `files` (in the
       program's folder, by name), `outputs` (files that it must write), `weight` and `name`;
-    - `language`, instead of the grader's;
-    - `time_limit`, CPU seconds of one case, times the language's `time_factor`, and
-      `memory_limit_mb`; by default the grader's `limits`;
+    - `language`, if it differs from the grader's;
+    - `time_limit`, the CPU seconds of one case, multiplied by the language's `time_factor`, and
+      `memory_limit_mb`; the defaults are the grader's `limits`;
     - `checker`: "lines" (the default), "exact", "tokens", "floats", "unordered_lines", a function of
-      (stdin, output, expected) that runs on this side, or a `JudgeProgram`, which runs in a sandbox that
-      never holds a submission. `rel_tol` and `abs_tol` ask for "floats";
+      (stdin, output, expected) that runs on the host, or a `JudgeProgram`, which runs in a sandbox that
+      never holds a submission. `rel_tol` and `abs_tol` select "floats";
     - `interactor`, a `JudgeProgram`: it reads the case's `stdin` and talks to the submission;
     - or `tests` with `trust`: "shared", source that is appended to the submission, as in MultiPL-E. It
       runs in the submission's process, and exit status 0 passes: a submission can fool it.
 
     The outcome is `passed`, `failed` (a wrong answer), `timeout`, `oom`, `truncated` (too much output),
     `runtime_error`, `compile_error` or `infra_error`; `parts` has the cases that ran. Grading stops at
-    the first failure, unless `partial`: all cases run then, and the score is the weighted share.
+    the first failure. With `partial` all cases run, and the score is the weighted mean of their scores.
 
-    A mistake in a task raises ConfigurationError, which names it. A column of a data set that is not a
-    key passes, unless it looks like one; `ignore` lists those that may.
+    A mistake in a task raises ConfigurationError that names it. A data set's column that is not a key
+    is ignored, unless it resembles a key; list such columns in `ignore`.
     """
 
     language: str | Language | None = None
     limits: Limits = field(default=_DEFAULT)
     compile_limits: Limits = field(default=Limits(timeout=30.0))
-    """Limits of the compiler. Its memory is the larger of the language's and `limits`'."""
+    """Limits of the compiler. Its memory limit is the larger of the language's `compile_memory_mb` and
+    the one in `limits`."""
     partial: bool = False
     ignore: Collection[str] = ()
 
@@ -69,10 +70,10 @@ class Program:
             raise ConfigurationError(f"ignore={self.ignore!r} is text: give ({self.ignore!r},)")
 
     def extract(self, text: str) -> str | None:
-        """Return the program in a model's answer, as `extract_code` does for Python.
+        """Return the code in a model's answer, or None if there is none; see `extract_code`.
 
-        Blocks in the grader's language count, and unmarked ones; without a language the last block.
-        Trainers call it.
+        Accepts blocks in the grader's language and unmarked ones; without a language, any block.
+        Trainers call this.
         """
         if not isinstance(self.language, Language):
             return extract_code(text, None)
@@ -118,7 +119,7 @@ class Program:
         return problem.language.bound(code, memory)
 
     def _limits(self, problem: Problem) -> Limits:
-        """Return the limits of one case: the task's where it has some."""
+        """Return the limits of one case: the task's, or the grader's where the task has none."""
         limits, language = self.limits, problem.language
         if problem.time_limit is not None:
             seconds = problem.time_limit * language.time_factor

@@ -1,4 +1,4 @@
-"""One run of a source in any language: compiled, and run once without any comparison."""
+"""Compiles a source in any language and runs it once, without comparing its output."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class SourceRun:
     """How a source was compiled and how its program ended."""
 
     compiler: ProcessResult | None
-    """The compiler's end; None for a language without one, and if it exceeded a limit."""
+    """The compiler's result; None if the language has no compiler or it exceeded a limit."""
     compiler_exceeded: Outcome | None = None
-    """The outcome of a compiler that exceeded a limit, such as TIMEOUT."""
+    """The outcome if the compiler exceeded a limit, such as TIMEOUT."""
     result: ProcessResult | None = None
-    """The program's end; None if it did not run or exceeded a limit."""
+    """The program's result; None if it did not run or was stopped at a limit."""
     verdict: Verdict | None = None
-    """The verdict on a failed compilation, an exceeded limit, a bad status or the infrastructure; else None."""
+    """The reason of a failure: compilation, a limit, a bad exit status or the infrastructure; else None."""
 
 
 async def run_source(
@@ -35,10 +35,11 @@ async def run_source(
     limits: Limits,
     compile_limits: Limits,
 ) -> SourceRun:
-    """Compile a source in a pristine sandbox and run it once in another one, without comparing anything.
+    """Compile a source in a pristine sandbox and run it once in another one, without comparing its output.
 
-    The files of `given` are there for the compiler as well. The run time's own memory comes on top of
-    `limits`. Raises ConfigurationError for an unknown language, and where sandboxes lack its toolchain.
+    The compiler gets the files of `given` as well. The language's `memory_extra_mb` is added to the
+    memory in `limits`. Raises ConfigurationError for an unknown language, and if sandboxes lack its
+    compiler or run time.
     """
     chosen = language_of(language)
     memory = limits.memory_mb or _MEMORY_MB

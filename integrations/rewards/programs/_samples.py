@@ -1,4 +1,4 @@
-"""One small program in each built-in language: it reads a count and that many numbers, prints their sum."""
+"""One small program in each built-in language: it reads n and n numbers, and prints the sum."""
 
 SAMPLES: dict[str, str] = {
     "python": "input()\nprint(sum(map(int, input().split())))\n",

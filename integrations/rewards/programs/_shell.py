@@ -1,4 +1,4 @@
-"""The shell command under whose limits a compiler or program runs."""
+"""Wraps the command of a compiler or program in a shell script that sets resource limits."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,17 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._programs import processor_seconds
 
 FILE_MB = 256
-"""The largest file in MiB that a compiler or program may write."""
+"""Maximum size in MiB of a file that a compiler or program writes."""
 _STACK = 'ulimit -S -s unlimited 2>/dev/null || ulimit -S -s "$(ulimit -H -s)"; '
 _LIMITS = f"ulimit -c 0; ulimit -f {FILE_MB << 11}; "
 _PROCESSOR = 'ulimit -S -t "$1" && ulimit -H -t "$2"; shift 2; exec "$@"'
 
 
 def limited(argv: Sequence[str], limits: Limits, *, stack: bool = True) -> list[str]:
-    """Return the command that runs `argv` with limits of CPU time and file size, and no core files.
+    """Return the command that runs `argv` with limits of CPU time and file size, and without core files.
 
-    With `stack` the stack may grow as far as the memory. Each process may use `limits.timeout` of CPU
-    time, rounded up to whole seconds; the caller measures the sum.
+    With `stack` the stack may grow as far as the system permits. The CPU time limit of each process is
+    `limits.timeout`, rounded up to whole seconds; the caller measures the sum.
     """
     script = _LIMITS + (_STACK if stack else "") + _PROCESSOR
     return ["/bin/sh", "-c", script, "sh", *map(str, processor_seconds(limits)), *argv]

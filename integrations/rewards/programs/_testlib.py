@@ -1,4 +1,4 @@
-"""Checkers and interactors written with testlib: what their exit codes say."""
+"""Checkers and interactors that are programs, and the meaning of their exit statuses, as in testlib."""
 
 import re
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ _POINTS = re.compile(r"^\s*(?:points\s+)?([0-9]+(?:\.[0-9]+)?)")
 class JudgeProgram:
     """A checker or interactor as a program, such as one that includes testlib.h.
 
-    It is compiled and run in a judge's sandbox, which never holds a submission. `files` are further
-    files beside the source, such as {"testlib.h": "..."}: bring your own copy. A checker is called with
+    It is compiled and run in sandboxes that never hold a submission. `files` are further files for the
+    source's folder, such as {"testlib.h": "..."}; no testlib.h is included. A checker's arguments are
     the names of three files: the input, the program's output and the expected output. Exit status 0
-    accepts, 1, 2, 4 and 8 refuse, 3 says that the checker or its data is broken, 7 gives points (from 0
-    to `most`, in the first line of its message), and 50 to 150 give 0 to 100 %.
+    accepts, 1, 2, 4 and 8 reject, 3 reports an error in the checker or its data, 7 gives points (the
+    number at the start of its message, of at most `most`), and 50 to 150 give 0 to 100 %.
 
-    An interactor is called with an input file, an output file and the expected output, and talks to the
-    submission through its stdin and stdout.
+    An interactor's arguments are the names of an input file, an output file and the expected output.
+    It talks to the submission through its stdin and stdout.
     """
 
     source: str = field(repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
     language: str | Language = "cpp17"
     most: float = 1.0
-    """The points that are a full score."""
+    """Number of points for the full score."""
 
     def __post_init__(self) -> None:
         language_of(self.language)
@@ -47,12 +47,15 @@ class JudgeProgram:
             raise ConfigurationError(f"most={self.most!r} is not a positive number of points")
 
     def key(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
-        """Return what the compiled program depends on."""
+        """Return a cache key: two judge programs with equal keys compile to the same program."""
         return self.source, tuple(sorted(self.files.items())), language_of(self.language).name
 
 
 def mark_of(status: int, message: str, most: float) -> Mark | None:
-    """Return what an exit status of testlib says of the output; None if it blames the jury or nobody."""
+    """Convert a testlib exit status to a mark; None if it is no decision on the output.
+
+    `message` is the program's stderr or stdout, and `most` the number of points for the full score.
+    """
     detail = shown(message.strip())
     if status == OK:
         return Mark(1.0, detail)

@@ -1,4 +1,4 @@
-"""Whether a language's compiler and run time are where sandboxes run."""
+"""Checks that sandboxes have the compiler and run time of a language."""
 
 import threading
 import weakref
@@ -10,7 +10,7 @@ from sandboxkit.integrations.rewards._verdict import Verdict
 from sandboxkit.integrations.rewards.programs._languages import Language
 
 NOT_FOUND = (126, 127)
-"""The statuses with which a shell says that it cannot run a command; any program can end with them."""
+"""Exit statuses of a shell that cannot run a command; a program can exit with them as well."""
 _LOOK = 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done'
 
 _seen: "weakref.WeakKeyDictionary[Session, set[tuple[str, ...]]]" = weakref.WeakKeyDictionary()
@@ -18,10 +18,10 @@ _lock = threading.Lock()
 
 
 async def require(session: Session, language: Language, limits: Limits) -> Verdict | None:
-    """Look for a language's commands in a fresh sandbox without a submission.
+    """Check that a sandbox without a submission has the commands of a language.
 
-    Raises ConfigurationError for a command that is missing; returns a Verdict if the infrastructure
-    fails. Call it when a compiler or program ends as if a command were missing.
+    Raises ConfigurationError for a missing command; returns a Verdict if the infrastructure fails, else
+    None. Call this after a compiler or program has exited with a status in `NOT_FOUND`.
     """
     with _lock:
         if language.tools in _seen.setdefault(session, set()):
@@ -38,7 +38,7 @@ async def require(session: Session, language: Language, limits: Limits) -> Verdi
     if missing:
         packages = " ".join(language.packages) or "its toolchain"
         raise ConfigurationError(
-            f"there is no {' and no '.join(missing)} in the sandbox, for programs in {language.name}: "
+            f"sandboxes have no {' and no '.join(missing)}, which programs in {language.name} need: "
             f"give the session an image with {packages} (scripts/languages-image.sh makes one)"
         )
     with _lock:

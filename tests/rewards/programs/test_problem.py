@@ -25,7 +25,7 @@ CASE = {"stdin": "1\n", "stdout": "2\n"}
         ({"cases": [{**CASE, "rel_tol": 1}]}, "'rel_tol'.*in the task"),
         ({"cases": [{**CASE, "args": "-x"}]}, "args='-x' is a str: give a list of text"),
         ({"cases": [{**CASE, "files": {"../x": ""}}]}, "files=.*plain file names"),
-        ({"cases": [{**CASE, "weight": -1}]}, "weight=-1 is a int: give a number from 0"),
+        ({"cases": [{**CASE, "weight": -1}]}, "weight=-1 is a int: give a number >= 0"),
         ({"cases": [{**CASE, "weight": 0}]}, "every case has the weight 0"),
         ({"cases": [CASE], "language": "pythn"}, "did you mean 'python'"),
         ({"cases": [CASE], "language": 3}, "language=3 is a int"),
@@ -43,7 +43,7 @@ CASE = {"stdin": "1\n", "stdout": "2\n"}
         ({"cases": [CASE], "interactor": {"source": "x", "language": "see"}}, "unknown language"),
         ({"cases": [CASE], "tests": "assert 1"}, "give them trust='shared', and no cases"),
         ({"tests": "assert 1"}, "give them trust='shared'"),
-        ({"cases": [CASE], "trust": "shared"}, "trust='shared' and no tests"),
+        ({"cases": [CASE], "trust": "shared"}, "trust='shared' but no tests"),
         ({"cases": [CASE], "public_tests": {"input": []}}, "load_code_contests"),
     ],
 )
