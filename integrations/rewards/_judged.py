@@ -111,7 +111,7 @@ class Lines:
         self._first = self._write(json.dumps(first).encode())
         self._limit = limit
 
-    async def ask(self, line: bytes | None) -> bytes:
+    async def exchange(self, line: bytes | None) -> bytes:
         """Write `line`, if any, and return the next line from the process. Raises Ended and LineTooLong."""
         try:
             await self._first
@@ -206,7 +206,7 @@ class _Grading:
         answer: bytes | None = None
         await self.judge.start()  # outside every time limit
         while True:
-            line = await self._next_line(judge.ask(answer))
+            line = await self._next_line(judge.exchange(answer))
             if isinstance(line, Verdict):
                 return line
             self._judge_answered = True
@@ -252,7 +252,7 @@ class _Grading:
     async def _forward(self, request: bytes) -> bytes | Verdict:
         """Forward a request to the submission; return its response, or the verdict if there is none."""
         try:
-            return await self._in_time(self._started().ask(request))
+            return await self._in_time(self._started().exchange(request))
         except CommandStartError as error:
             if self._touched and not error.retryable:
                 return failed(f"the submission's own process: {shown(error)}")

@@ -6,24 +6,24 @@ import io
 from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
 
 # Any: values of every kind.
-Ask = Callable[[int, str, Any, Any], Any]
+Apply = Callable[[int, str, Any, Any], Any]
 """Apply an operation to an object of the tests: (object number, operation, args, kwargs) -> result."""
 
 
 class CallbackProxy:
     """A proxy for an object of the tests: a function, an iterator, or an object with attributes."""
 
-    def __init__(self, ask: Ask, number: int, name: str, doc: str | None) -> None:
-        self.__dict__.update(_CallbackProxy__ask=ask, _CallbackProxy__number=number)
+    def __init__(self, apply: Apply, number: int, name: str, doc: str | None) -> None:
+        self.__dict__.update(_CallbackProxy__apply=apply, _CallbackProxy__number=number)
         self.__dict__.update(__name__=name, __qualname__=name, __doc__=doc)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return self.__ask(self.__number, "getattr", (name,), {})
+        return self.__apply(self.__number, "getattr", (name,), {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.__ask(self.__number, "setattr", (name, value), {}):
+        if self.__apply(self.__number, "setattr", (name, value), {}):
             self.__dict__.pop(name, None)
         else:  # the tests' object must not change: only this proxy has the new value
             self.__dict__[name] = value
@@ -40,7 +40,7 @@ def number_of(value: Any) -> int:
     return int(value.__dict__["_CallbackProxy__number"])
 
 
-def proxy(ask: Ask, number: int, texts: Any, operators: list[str]) -> CallbackProxy:
+def proxy(apply: Apply, number: int, texts: Any, operators: list[str]) -> CallbackProxy:
     """Return a proxy for an object of the tests with the special methods `operators`.
 
     `texts` are the object's name and docstring.
@@ -52,13 +52,13 @@ def proxy(ask: Ask, number: int, texts: Any, operators: list[str]) -> CallbackPr
             (CallbackProxy,),
             {f"__{each}__": _special(each) for each in operators},
         )
-    return _classes[key](ask, number, *texts)
+    return _classes[key](apply, number, *texts)
 
 
 def _special(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ask = self.__dict__["_CallbackProxy__ask"]
-        return ask(number_of(self), name, args, kwargs)
+        apply = self.__dict__["_CallbackProxy__apply"]
+        return apply(number_of(self), name, args, kwargs)
 
     if name == "await":
         return lambda self: _awaited(method(self))
@@ -74,8 +74,8 @@ def _awaited(value: Any) -> Any:
 class Input(io.TextIOBase):
     """The submission's standard input, which reads from the tests' `sys.stdin`."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, apply: Apply) -> None:
+        self._apply = apply
 
     def readable(self) -> bool:
         """Return True: the stream is readable."""
@@ -83,11 +83,11 @@ class Input(io.TextIOBase):
 
     def read(self, size: int | None = -1, /) -> str:
         """Read characters, all of them by default."""
-        return str(self._ask(-1, "read", (-1 if size is None else size,), {}))
+        return str(self._apply(-1, "read", (-1 if size is None else size,), {}))
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # typeshed: bytes, too
         """Read one line."""
-        return str(self._ask(-1, "readline", (), {}))
+        return str(self._apply(-1, "readline", (), {}))
 
 
 class Printed(io.TextIOBase):

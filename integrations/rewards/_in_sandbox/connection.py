@@ -82,7 +82,7 @@ class Connection:
 
     def begin(self) -> None:
         """Fetch the numbers of the submission's classes whose objects stay live in the tests."""
-        self._live.update((int(number), str(name)) for number, name in self._ask(["live"]))
+        self._live.update((int(number), str(name)) for number, name in self._request(["live"]))
 
     def is_live(self, classes: list[int]) -> bool:
         """Return whether objects of one of these classes (by number) stay live in the tests."""
@@ -121,7 +121,7 @@ class Connection:
         answers = self._constants if name.isupper() else self._answers
         key = ("get", name)
         if key not in answers:
-            answers[key] = self.named(name, self._ask(["get", name]), top=True)
+            answers[key] = self.named(name, self._request(["get", name]), top=True)
         return copied(answers[key])
 
     def set(self, name: str, *value: Any) -> None:
@@ -129,15 +129,15 @@ class Connection:
         self._answers.clear()
         self._constants.clear()
         self._repeats.clear()
-        self._ask(["set", name, self._out(value[0])] if value else ["delete", name])
+        self._request(["set", name, self._out(value[0])] if value else ["delete", name])
 
     def names(self) -> list[str]:
         """Return the public names that the submission's module defines."""
-        return [str(each) for each in self._ask(["names"])]
+        return [str(each) for each in self._request(["names"])]
 
     def load(self, module: str, folder: str) -> Any:
         """Return a module that the submission's process imports from `folder`."""
-        return self._ask(["import", module, folder])
+        return self._request(["import", module, folder])
 
     def once(self, what: str, *args: Any) -> Any:
         """Apply an operation, or return its cached result if nothing could have changed it since."""
@@ -225,7 +225,7 @@ class Connection:
         """
         self._answers.clear()
         self._repeats.clear()
-        ended = self._ask(["run", begin, cancel, seconds], raw=True)
+        ended = self._request(["run", begin, cancel, seconds], raw=True)
         return [
             (number, functools.partial(self._read, answer, (), known))
             for answers, known in [ended]
@@ -242,9 +242,9 @@ class Connection:
         named = {name: self._out(value) for name, value in kwargs.items()}
         request = ["do", what, [self._out(each) for each in args], named, back]
         given, writable = (*args, *kwargs.values()), self._changes(name)
-        return self._ask(request, given, writable=writable, top=top)
+        return self._request(request, given, writable=writable, top=top)
 
-    def _ask(
+    def _request(
         self,
         request: Any,
         given: tuple[Any, ...] = (),
@@ -256,7 +256,7 @@ class Connection:
         try:
             with self._lock:  # tests may have threads
                 answer = self._exchange(request)
-                while isinstance(answer, list) and answer[:1] == ["asked"]:
+                while isinstance(answer, list) and answer[:1] == ["callback"]:
                     answer = self._exchange(self._serve_callback(answer, writable))
             known = self._described_objects(answer)
             if top and self._repeats.differs(top, request[2][1:], request[3], answer):

@@ -107,23 +107,23 @@ class SubjectMachine(types.ModuleType):
 
         Raises TimeoutError after `timeout` seconds of CPU time, FileNotFoundError or OSError.
         """
-        answer = self._ask("run", list(argv), stdin, cwd, timeout, env or {})
+        answer = self._request("run", list(argv), stdin, cwd, timeout, env or {})
         return answer[0], answer[1]
 
     def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Return the content of a regular file. Raises FileNotFoundError or OSError."""
-        return bytes.fromhex(self._ask("read", path, max_bytes))
+        return bytes.fromhex(self._request("read", path, max_bytes))
 
     def write_file(self, path: str, data: bytes | str) -> None:
         """Write a file. Raises OSError."""
         content = data.encode() if isinstance(data, str) else data
-        self._ask("write", path, content.hex())
+        self._request("write", path, content.hex())
 
     def remove(self, path: str) -> None:
         """Remove a file or a tree; a missing one is no error. Raises OSError."""
-        self._ask("remove", path)
+        self._request("remove", path)
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
+    def _request(self, what: str, *arguments: Any) -> Any:
         answer = self._exchange("H", [what, *arguments])
         if answer[0] == "error":
             raise {"FileNotFoundError": FileNotFoundError, "TimeoutError": TimeoutError}.get(

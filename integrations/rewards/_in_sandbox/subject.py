@@ -87,7 +87,7 @@ class Subject:
         loaded = self._submission.guarded(self._submission.load, job)
         failed = [*loaded, {}] if loaded[0] != "value" else None
         if failed is None:
-            sys.stdin = Input(self._ask)
+            sys.stdin = Input(self._apply_in_tests)
             own = self._submission.names["__builtins__"]  # may differ from the module builtins
             (own if isinstance(own, dict) else vars(own))["input"] = builtins.input = self._input
             self._classes = set(job["live"])
@@ -95,19 +95,19 @@ class Subject:
             self._send(failed or self._guarded(json.loads(line)))
 
     def _input(self, prompt: object = "", /) -> str:
-        return str(self._ask(-1, "input", (str(prompt),), {}))
+        return str(self._apply_in_tests(-1, "input", (str(prompt),), {}))
 
-    def _ask(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
+    def _apply_in_tests(self, number: int, what: str, args: Any, kwargs: Any) -> Any:
         """Apply an operation to an object of the tests; return its result or raise its exception.
 
         Executes requests of the tests until the result arrives.
         """
         with self._lock:
             outer, self._met = self._met, set()
-            asked = ["asked", number, what]
-            asked.append([self._encoded(each) for each in args])
-            asked.append({name: self._encoded(value) for name, value in kwargs.items()})
-            self._send([*asked, self._extras()])
+            message = ["callback", number, what]
+            message.append([self._encoded(each) for each in args])
+            message.append({name: self._encoded(value) for name, value in kwargs.items()})
+            self._send([*message, self._extras()])
             self._met = outer
             for line in self._requests:
                 request = json.loads(line)
@@ -270,7 +270,7 @@ class Subject:
         if kind == "callback":
             _, number, name, special, text = wire
             if number not in self._proxies:
-                self._proxies[number] = proxy(self._ask, number, (name, text), special)
+                self._proxies[number] = proxy(self._apply_in_tests, number, (name, text), special)
             return self._proxies[number]
         return operator.attrgetter(wire[2])(importlib.import_module(wire[1]))
 
