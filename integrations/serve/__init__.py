@@ -1,7 +1,7 @@
 """An HTTP service that grades submissions, runs programs and lends sandboxes: `sandboxkit serve`.
 
-`create_app(config)` returns the ASGI application for a server of one's own, and `serve(config)` runs it
-with uvicorn. Each process is a replica: several behind one load balancer share no state.
+`create_app(config)` returns the ASGI application for your own server, and `serve(config)` runs it with
+uvicorn. Each process is one replica; replicas behind a load balancer share no state.
 """
 
 from sandboxkit.integrations._extras import needs

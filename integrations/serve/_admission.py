@@ -1,4 +1,4 @@
-"""Admission: bounds the work that waits, for the whole service and for each client."""
+"""Admission control: limits the work that runs or waits, for the service and for each client."""
 
 import time
 from collections import Counter, deque
@@ -14,11 +14,14 @@ class BusyError(Exception):
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """After how many seconds another attempt may succeed."""
+        """Seconds after which a retry may succeed."""
 
 
 class Admission:
-    """Counts the units of work (a submission or a program) that were admitted and have not ended."""
+    """Counts the units of work (submissions, programs and commands) that were admitted and have not ended.
+
+    `capacity` is their maximum number.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -27,9 +30,9 @@ class Admission:
         self._ends: deque[float] = deque(maxlen=_RECENT)
 
     def enter(self, client: Token, units: int) -> None:
-        """Admit `units` of work. Raises BusyError if they do not fit beside the work in progress.
+        """Admit `units` of work. Raises BusyError if that would exceed the capacity or the client's quota.
 
-        A request that is larger than a bound is admitted if nothing else counts against that bound,
+        A request that is larger than such a limit is admitted while nothing else counts against it,
         because it would never fit otherwise.
         """
         self._check("the service", self.admitted, units, self.capacity)
@@ -39,7 +42,7 @@ class Admission:
         self._of[client.name] += units
 
     def leave(self, client: Token, units: int) -> None:
-        """Release what `enter` admitted."""
+        """Release units that `enter` admitted."""
         self.admitted -= units
         self._of[client.name] -= units
         self._ends.extend([time.monotonic()] * min(units, _RECENT))

@@ -1,4 +1,4 @@
-"""The application: its routes, and what all requests share."""
+"""The ASGI application: its middleware and its routes."""
 
 import asyncio
 import contextlib
@@ -66,10 +66,10 @@ def _add_grading(app: FastAPI, replica: Replica) -> None:
         request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """Grade submissions. The answer has a line of JSON for each, in the order they finish."""
+        """Grade submissions. The response has a line of JSON for each, in the order in which they finish."""
         job = replica.grade(client, body, idempotency_key)
         lines = job.follow()
-        # Waits for the first verdict, so that an error of the task becomes a status.
+        # This waits for the first verdict, so that an error in the task becomes an HTTP status.
         first = await while_connected(request, anext(lines))
 
         async def text() -> AsyncGenerator[str, None]:
@@ -80,9 +80,9 @@ def _add_grading(app: FastAPI, replica: Replica) -> None:
         return StreamingResponse(_closing(text(), lines), media_type="application/x-ndjson")
 
     @app.post("/v1/score")
-    @app.post("/slime")  # slime's `--rm-url`, whose answer is the reward alone
+    @app.post("/slime")  # for slime's `--rm-url`, which expects only the reward
     async def score(body: ScoreRequest, client: Client, request: Request) -> float:
-        """Grade a completion and return its reward. 503: no reward, the infrastructure failed."""
+        """Grade a completion and return its reward. 503: no reward, because the infrastructure failed."""
         [line] = await whole(request, replica.score(client, body))
         if line.reward is None:
             raise HTTPException(503, line.detail, {"Retry-After": str(RETRY_AFTER)})
@@ -105,7 +105,7 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
         request: Request,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> RunResult:
-        """Run a program once. 503: the infrastructure failed, and nothing is known."""
+        """Run a program once. 503: no result, because the infrastructure failed."""
         [result] = await whole(request, replica.run(client, body, idempotency_key))
         if isinstance(result, str):
             raise HTTPException(503, result, {"Retry-After": str(RETRY_AFTER)})
@@ -115,24 +115,24 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
     async def run_code(
         body: FusionRequest, client: Client, request: Request
     ) -> dict[str, Any]:  # Any: JSON
-        """Run a program as SandboxFusion's `/run_code` does. 504: busy, or the infrastructure failed."""
+        """Run a program like SandboxFusion's `/run_code`. 504: the service is busy or its backend failed."""
         wanted = _fusion.request_of(body)
         try:
             async with asyncio.timeout(_fusion.longest(body)):
                 [result] = await whole(request, replica.run(client, wanted, None))
         except BusyError as error:
-            raise HTTPException(_fusion.AGAIN, str(error)) from error
+            raise HTTPException(_fusion.RETRY_STATUS, str(error)) from error
         except TimeoutError as error:
-            raise HTTPException(_fusion.AGAIN, "no sandbox was free in time") from error
+            raise HTTPException(_fusion.RETRY_STATUS, "no sandbox was free in time") from error
         if isinstance(result, str):
-            raise HTTPException(_fusion.AGAIN, result)
-        return _fusion.answer(result)
+            raise HTTPException(_fusion.RETRY_STATUS, result)
+        return _fusion.response_of(result)
 
 
 def _add_health(app: FastAPI, replica: Replica) -> None:
     @app.get("/healthz")
     async def healthy() -> dict[str, str]:
-        """Return 200 while the process works."""
+        """Return 200 while the process runs."""
         return {"status": "ok"}
 
     @app.get("/readyz")

@@ -11,29 +11,32 @@ from sandboxkit.provider import Provider
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """The backend, grader, clients and bounds of a replica. Raises ConfigurationError for a bound below 1."""
+    """The backend, grader, clients and limits of a replica.
+
+    Raises ConfigurationError for a limit below 1, and for two tokens with the same name.
+    """
 
     provider: str | Provider | None = None
     grader: Grader = field(default_factory=HostCompare)
     """Grades the tasks of `/v1/grade`, `/v1/score` and `/slime`."""
     tokens: tuple[Token, ...] = ()
-    """The bearer tokens that are accepted. Without any, every request is accepted."""
+    """The accepted bearer tokens. If empty, every request is accepted."""
     pool: int | None = None
-    """How many sandboxes are kept warm; see `grading_session`."""
+    """Number of warm sandboxes for grading; see `grading_session`."""
     queue: int = 2048
-    """How many submissions and programs run or wait at most; a request beyond gets status 429."""
+    """Maximum number of submissions, programs and commands that run or wait; more get status 429."""
     sandboxes: int = 64
-    """How many sandboxes clients may hold at most, of those that this replica created."""
+    """Maximum number of sandboxes that this replica has created for clients."""
     lifetime: float = 3600.0
-    """After how many seconds a client's sandbox ends by itself, at most."""
+    """Maximum lifetime of a client's sandbox in seconds."""
     lease: float = 60.0
-    """How many seconds a sandbox whose owner has gone lives on, so that a broken link can come back."""
+    """Seconds for which a sandbox survives its owner's last link, so that the owner can reconnect."""
     deadline: float = 600.0
-    """How many seconds a request may take; what it started is killed then."""
+    """Time limit of a request in seconds; the work that it started is then killed."""
     max_body: int = 64 * 1024 * 1024
-    """The most bytes in the body of a request; a longer one gets status 413."""
+    """Maximum size of a request's body in bytes; a larger one gets status 413."""
     drain: float = 120.0
-    """How many seconds requests may finish after SIGTERM."""
+    """Seconds for which requests in progress may continue after SIGTERM."""
     tags: tuple[str, ...] = ("sandboxkit-serve",)
     """Tags of every sandbox of the service, for `sandboxkit ls` and `cleanup`."""
     options: dict[str, Any] = field(
@@ -45,7 +48,7 @@ class ServiceConfig:
         for name in ("queue", "sandboxes", "lifetime", "lease", "deadline", "max_body"):
             value = getattr(self, name)
             if not value >= 1:
-                raise ConfigurationError(f"{name}={value!r}: give a number from 1")
+                raise ConfigurationError(f"{name}={value!r}: give a number >= 1")
         names = [token.name for token in self.tokens]
         for name in names:
             if names.count(name) > 1:

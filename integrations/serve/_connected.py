@@ -1,4 +1,4 @@
-"""Work that ends with the client that asked for it."""
+"""Cancels the work of a request when its client disconnects."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of `work`, which is cancelled if the client goes away."""
+    """Return the result of `work`. If the client disconnects, cancel it and raise HTTPException 499."""
     working = asyncio.ensure_future(work)
 
     async def watch() -> None:
@@ -28,14 +28,14 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         await asyncio.wait([working])
         if watching.done():
-            raise HTTPException(499, "the client has gone") from None
+            raise HTTPException(499, "the client has disconnected") from None
         raise
     finally:
         watching.cancel()
 
 
 async def whole(request: Request, job: Job[T]) -> list[T]:
-    """Return all results of a job, which is cancelled if all its clients go away."""
+    """Return all results of a job. The job is cancelled when all of its clients have disconnected."""
 
     async def collect() -> list[T]:
         async with contextlib.aclosing(job.follow()) as lines:

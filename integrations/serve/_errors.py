@@ -1,4 +1,4 @@
-"""Errors as answers: a status, and JSON with what a client needs to raise the same error."""
+"""Converts errors to responses: a status, and JSON from which a client can raise the same error."""
 
 from typing import Any
 
@@ -18,33 +18,33 @@ from sandboxkit import (
 from sandboxkit.integrations.serve._admission import BusyError
 
 RETRY_AFTER = 5
-"""Seconds after which a client may try again when the infrastructure failed."""
+"""Seconds after which a client may retry a request that failed because of the infrastructure."""
 
 
 def add_errors(app: FastAPI) -> None:
-    """Answer every sandboxkit error with its status."""
+    """Register handlers that convert every sandboxkit error to a response."""
 
     @app.exception_handler(BusyError)
     async def busy(_: Request, error: BusyError) -> Response:
-        return answer_of(error)
+        return error_response(error)
 
     @app.exception_handler(SandboxError)
     async def failed(_: Request, error: SandboxError) -> Response:
-        return answer_of(error)
+        return error_response(error)
 
 
-def answer_of(error: BusyError | SandboxError) -> Response:
-    """Return the answer for an error."""
+def error_response(error: BusyError | SandboxError) -> Response:
+    """Return the response for an error, with its status and perhaps a `Retry-After` header."""
     headers = {}
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.retry_after)
     elif error.retryable:
         headers["Retry-After"] = str(RETRY_AFTER)
-    return JSONResponse(described(error), _status(error), headers)
+    return JSONResponse(error_json(error), _status(error), headers)
 
 
-def described(error: BusyError | SandboxError) -> dict[str, Any]:  # Any: JSON
-    """Return an error as JSON."""
+def error_json(error: BusyError | SandboxError) -> dict[str, Any]:  # Any: JSON
+    """Return an error as JSON: its text, its class, and why a sandbox ended."""
     fields: dict[str, Any] = {"detail": str(error), "error": type(error).__name__}
     if isinstance(error, SandboxTerminatedError):
         fields |= {"out_of_memory": error.out_of_memory, "by_command": error.by_command}

@@ -1,7 +1,7 @@
-"""SandboxFusion's `/run_code`: its request and answer, so that verl's `sandbox_fusion.url` works unchanged.
+"""Converts requests and responses of SandboxFusion's `/run_code`, for verl's setting `sandbox_fusion.url`.
 
-verl repeats a request that gets status 504 and scores every other error as not passed, its own timeout
-included. So 504 is the answer when the service is busy, when the infrastructure failed, and shortly before
+verl retries a request that gets status 504, and scores every other error as not passed, even its own
+timeout. So the response is 504 when the service is busy, when the infrastructure failed, and shortly before
 that timeout.
 """
 
@@ -15,20 +15,20 @@ from sandboxkit.integrations.serve._models import (
     RunResult,
 )
 
-AGAIN = 504
-"""The status that asks the client to send the request again."""
+RETRY_STATUS = 504
+"""The status after which the client retries the request."""
 _PATIENCE = 8.0
-"""verl waits for 10 s beyond both timeouts of a request."""
+"""Seconds to wait beyond the sum of a request's two timeouts; verl itself waits 10 s beyond it."""
 _DATA = "/workspace/"
 
 
 def request_of(body: FusionRequest) -> RunRequest:
-    """Return our request for SandboxFusion's. Raises ConfigurationError for what is not supported.
+    """Convert a SandboxFusion request to a RunRequest. Raises ConfigurationError for `fetch_files`.
 
-    Its names of languages are among those that `language_of` knows.
+    The language needs no conversion: `language_of` knows SandboxFusion's names.
     """
     if body.fetch_files:
-        raise ConfigurationError("fetch_files: this service returns no files; print what you need")
+        raise ConfigurationError("fetch_files: this service returns no files; print the content")
     files = {_path(name): content or b"" for name, content in body.files.items()}
     return RunRequest.model_construct(
         code=body.code,
@@ -42,12 +42,12 @@ def request_of(body: FusionRequest) -> RunRequest:
 
 
 def longest(body: FusionRequest) -> float:
-    """Return how many seconds the client waits for an answer, with a margin."""
+    """Return the time limit of a request in seconds, shortly before the client's own timeout."""
     return body.compile_timeout + body.run_timeout + _PATIENCE
 
 
-def answer(result: RunResult) -> dict[str, Any]:  # Any: JSON
-    """Return SandboxFusion's answer for the end of a program."""
+def response_of(result: RunResult) -> dict[str, Any]:  # Any: JSON
+    """Convert a program's result to SandboxFusion's response."""
     ran = result.outcome != "compile_error"
     finished = result.outcome == "exited"
     return {

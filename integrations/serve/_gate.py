@@ -14,13 +14,13 @@ _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 
 
 class RequireToken:
-    """Puts the client of each request into its scope, and answers 401 where there is no valid token."""
+    """Middleware that stores the client in a request's scope, and responds 401 without a valid token."""
 
     def __init__(self, app: ASGIApp, tokens: tuple[Token, ...]) -> None:
         self._app, self._tokens = app, tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the application, or answer it."""
+        """Pass a request on to the application, or reject it."""
         if scope["type"] not in ("http", "websocket") or scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return
@@ -41,4 +41,4 @@ def _client(connection: HTTPConnection) -> Token:
 
 
 Client = Annotated[Token, Depends(_client)]
-"""A route's parameter: who sends the request."""
+"""The type of a route's parameter that receives the client, as its Token."""

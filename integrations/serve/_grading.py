@@ -1,4 +1,4 @@
-"""Grading for the service: one task and its submissions, a verdict each, as they come."""
+"""Grades several submissions for one task and yields each verdict as soon as it is known."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -10,7 +10,7 @@ from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_co
 Numbered = tuple[int, Verdict]
 
 _PER_SANDBOX = 2
-"""How many submissions are graded at a time for each sandbox of the pool."""
+"""Number of submissions graded concurrently for each sandbox of the pool."""
 
 
 class GradingQueue:
@@ -18,7 +18,7 @@ class GradingQueue:
 
     def __init__(self, session: Session, grader: Grader) -> None:
         self._session, self._grader = session, grader
-        # Cases of more submissions would interleave, and all would finish only at the end.
+        # The cases of more submissions would interleave, and all submissions would finish late.
         self._room = asyncio.Semaphore(_PER_SANDBOX * session.pool or 64)
 
     async def grade(
@@ -31,7 +31,7 @@ class GradingQueue:
     ) -> AsyncGenerator[Numbered, None]:
         """Yield the verdict of each submission with its index, in the order in which they finish.
 
-        With `extract` the submissions are completions, from which the code is taken. Submissions
+        With `extract` the submissions are completions, from which the code is extracted. Submissions
         without a verdict after `deadline` seconds are cancelled and masked. Closing the generator
         cancels those in progress. Raises ConfigurationError for a task that cannot be graded.
         """

@@ -13,15 +13,16 @@ from sandboxkit import ConfigurationError
 T = TypeVar("T")
 
 _MOST = 256
+"""Maximum number of jobs that are kept for requests with the same key."""
 _SECONDS = 600.0
-"""How long a finished job answers requests with its key, and how many are kept at most."""
+"""Seconds after its start during which a job serves further requests with its key."""
 
 
 class Job(Generic[T]):
-    """Runs a generator as long as a request follows it, and keeps its results."""
+    """Runs a generator while at least one request follows it, and keeps its results."""
 
     def __init__(self, work: AsyncGenerator[T, None], done: Callable[[], None]) -> None:
-        """`done` is called once, when the work has ended, whichever way."""
+        """`done` is called once, when the work has ended, failed or been cancelled."""
         self._results: list[T] = []
         self._followers = 0
         self._abandoned = False
@@ -43,9 +44,9 @@ class Job(Generic[T]):
         self._changed = asyncio.Event()
 
     async def follow(self) -> AsyncGenerator[T, None]:
-        """Yield all results, those that have arrived first. Raises what the work raised.
+        """Yield all results, beginning with those that exist already. Raises the work's error.
 
-        When the last follower leaves before the end, the work is cancelled.
+        The work is cancelled if its last follower leaves before the end.
         """
         self._followers += 1
         try:
@@ -67,7 +68,7 @@ class Job(Generic[T]):
                 await asyncio.wait([self._task])
 
     def may_answer(self, final: Callable[[list[T]], bool]) -> bool:
-        """Return whether another request may follow: the work runs, or ended with `final` results."""
+        """Return whether another request may follow: the work runs, or `final` accepts its results."""
         if self._abandoned or not self._task.done():
             return not self._abandoned
         return not self._task.cancelled() and not self._task.exception() and final(self._results)
@@ -77,14 +78,14 @@ class Jobs(Generic[T]):
     """The jobs of a replica by client and idempotency key."""
 
     def __init__(self, final: Callable[[list[T]], bool]) -> None:
-        """`final` tells whether a job's results may answer another request; if not, it runs again."""
+        """`final` returns whether a job's results may be sent again; if not, the work is repeated."""
         self._final = final
         self._kept: OrderedDict[tuple[str, str], tuple[str, float, Job[T]]] = OrderedDict()
 
     def get(self, client: str, key: str, request: str, begin: Callable[[], Job[T]]) -> Job[T]:
-        """Return the job that has this key if it may answer, else the one that `begin` starts.
+        """Return the job that has this key if it may be followed, else start one with `begin`.
 
-        Raises ConfigurationError if the key was used with another request.
+        Raises ConfigurationError if the client used the key with another request.
         """
         digest = hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
         entry = self._kept.get((client, key))

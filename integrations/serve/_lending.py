@@ -1,4 +1,4 @@
-"""The paths below /v1/sandboxes."""
+"""The HTTP routes below /v1/sandboxes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 from sandboxkit import SandboxError
 from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._connected import while_connected, whole
-from sandboxkit.integrations.serve._errors import answer_of, described
+from sandboxkit.integrations.serve._errors import error_json, error_response
 from sandboxkit.integrations.serve._gate import Client
 from sandboxkit.integrations.serve._link import carry
 from sandboxkit.integrations.serve._models import (
@@ -33,7 +33,7 @@ def lending(replica: Replica) -> APIRouter:
 def _add_sandboxes(router: APIRouter, replica: Replica) -> None:
     @router.post("", status_code=201)
     async def create(body: SandboxRequest, client: Client, request: Request) -> dict[str, str]:
-        """Start a sandbox and return its id. It is deleted if the client goes away meanwhile."""
+        """Start a sandbox and return its id. It is deleted if the client disconnects before that."""
         return {"id": await while_connected(request, replica.sandboxes.create(client, body))}
 
     @router.get("")
@@ -57,7 +57,7 @@ def _add_use(router: APIRouter, replica: Replica) -> None:
     async def execute(
         sandbox_id: str, body: ExecRequest, client: Client, request: Request
     ) -> RunResult:
-        """Run a command to its end. It is killed if the client goes away."""
+        """Run a command to its end. It is killed if the client disconnects."""
         [result] = await whole(request, replica.exec(client, sandbox_id, body))
         return result
 
@@ -76,12 +76,12 @@ def _add_use(router: APIRouter, replica: Replica) -> None:
 
     @router.post("/{sandbox_id}/renew", status_code=204)
     async def renew(sandbox_id: str, body: RenewRequest, client: Client) -> None:
-        """Let a sandbox live `lifetime` seconds from now, at most the service's own."""
+        """Set a sandbox's remaining lifetime in seconds. 422 if it exceeds the service's maximum."""
         await replica.sandboxes.renew(client, sandbox_id, body.lifetime)
 
 
 def _add_provider(router: APIRouter, replica: Replica) -> None:
-    """Add what `Session("http://...")` needs besides."""
+    """Add the further routes that `Session("http://...")` needs."""
 
     @router.delete("/creations/{key}")
     async def undo(key: str, client: Client) -> dict[str, str]:
@@ -90,19 +90,22 @@ def _add_provider(router: APIRouter, replica: Replica) -> None:
 
     @router.get("/{sandbox_id}/end")
     async def end(sandbox_id: str, client: Client) -> dict[str, Any]:
-        """Return why a sandbox ended, as an error."""
-        return described(await replica.sandboxes.why_ended(client, sandbox_id))
+        """Return the error that describes why a sandbox ended."""
+        return error_json(await replica.sandboxes.why_ended(client, sandbox_id))
 
     @router.get("/{sandbox_id}/usage")
     async def usage(sandbox_id: str, client: Client) -> dict[str, Any] | None:
-        """Return what a sandbox has used; null if the backend cannot tell."""
+        """Return a sandbox's resource usage; null if the backend does not report it."""
         return await replica.sandboxes.usage(client, sandbox_id)
 
     @router.websocket("/{sandbox_id}/link")
     async def link(socket: WebSocket, sandbox_id: str, client: Client, owner: bool = False) -> None:
-        """Connect to a sandbox's agent. A sandbox with an owner ends a minute after its last such link."""
+        """Open a link to a sandbox's agent.
+
+        A link with `owner` keeps an owned sandbox alive: it ends a lease (60 s) after its last such link.
+        """
         try:
             async with replica.sandboxes.link(client, sandbox_id, owner=owner) as stream:
                 await carry(socket, stream)
         except (BusyError, SandboxError) as error:
-            await socket.send_denial_response(answer_of(error))
+            await socket.send_denial_response(error_response(error))

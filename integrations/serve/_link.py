@@ -1,4 +1,4 @@
-"""The link to a sandbox's agent over a WebSocket, whose binary messages are the link's bytes."""
+"""Carries the link to a sandbox's agent over a WebSocket, as binary messages."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,18 @@ from sandboxkit import Operation, SandboxError
 
 _PIECE = 256 << 10
 _SILENCE = 60.0
-"""Seconds without a byte from a client after which it counts as gone. Clients ping every 15 s."""
+"""Seconds without data after which a client counts as disconnected. Clients send a ping every 15 s."""
 _BROKEN = (
     *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
     *(SandboxError, WebSocketDisconnect, TimeoutError, RuntimeError),
 )
-"""The exceptions of an end that is over. Starlette raises RuntimeError for a closed WebSocket."""
+"""Exceptions of a connection that has ended. Starlette raises RuntimeError for a closed WebSocket."""
 
 
 async def carry(socket: WebSocket, stream: ByteStream) -> None:
-    """Pass bytes on in both directions until one end is over; then close both.
+    """Copy bytes in both directions until one of the two connections ends; then close both.
 
-    `stream` belongs to sandboxkit's event loop, the WebSocket to the server's.
+    `stream` belongs to sandboxkit's event loop, `socket` to the server's.
     """
 
     async def to_agent() -> None:

@@ -9,7 +9,7 @@ _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class ServiceMetrics:
-    """The metrics of one application; each has a registry of its own."""
+    """The metrics of one application, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class ServiceMetrics:
             registry=self._registry, buckets=_SECONDS,
         )  # fmt: skip
         self.admitted = Gauge(
-            "sandboxkit_admitted", "Submissions and programs that run or wait.",
+            "sandboxkit_admitted", "Submissions, programs and commands that run or wait.",
             registry=self._registry,
         )  # fmt: skip
         self.sandboxes = Gauge(

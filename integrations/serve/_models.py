@@ -1,4 +1,4 @@
-"""The bodies of requests and answers; the OpenAPI description is generated from them."""
+"""The bodies of requests and responses; the OpenAPI description is generated from them."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict
 
 
 def _decoded(value: object) -> object:
-    """Decode base64 text. Raises ValueError for anything else."""
+    """Decode base64 text; return other values unchanged. Raises ValueError for invalid base64."""
     if not isinstance(value, str):
         return value
     try:
@@ -32,14 +32,17 @@ class GradeRequest(_Strict):
 
     task: dict[str, Any] = Field(description="The task, with the keys that the grader reads.")
     submissions: list[str] = Field(min_length=1, max_length=4096)
-    extract: bool = Field(default=False, description="Whether to take the code out of completions.")
+    extract: bool = Field(
+        default=False,
+        description="Whether the submissions are completions, from which the code is extracted.",
+    )
     deadline: float | None = Field(
-        default=None, gt=0, description="Seconds; at most the service's own."
+        default=None, gt=0, description="Time limit in seconds; the service's own applies as well."
     )
 
 
 class GradeLine(BaseModel):
-    """One line of the answer: the verdict of the submission with this index."""
+    """One line of the response: the verdict on the submission with this index."""
 
     index: int
     reward: float | None = Field(description="null: the infrastructure failed; mask the sample.")
@@ -62,7 +65,7 @@ class GradeLine(BaseModel):
 
 
 class ScoreRequest(_Strict):
-    """A completion and its task, for trainers that want one number."""
+    """A completion and its task, for trainers that need only the reward."""
 
     prompt: Any = None
     response: str = Field(description="The completion.")
@@ -73,12 +76,12 @@ class RunRequest(_Strict):
     """A program to run once, in a clean sandbox without a network."""
 
     code: str
-    language: str = Field(default="python", description="As `Program` names it, such as cpp17.")
+    language: str = Field(default="python", description="A name as for `Program`, such as cpp17.")
     stdin: str = ""
     files: dict[str, Base64] = Field(default_factory=dict, description="Path to base64 content.")
-    timeout: float = Field(default=10.0, gt=0, le=600, description="Seconds of CPU time.")
+    timeout: float = Field(default=10.0, gt=0, le=600, description="CPU time limit in seconds.")
     compile_timeout: float = Field(
-        default=30.0, gt=0, le=600, description="Seconds of CPU time of the compiler."
+        default=30.0, gt=0, le=600, description="CPU time limit of the compiler in seconds."
     )
     memory_mb: int | None = Field(default=None, ge=1)
 
@@ -102,7 +105,7 @@ class RunResult(BaseModel):
     returncode: int | None = Field(description="The exit status; null if it did not exit.")
     stdout: str = ""
     stderr: str = ""
-    seconds: float | None = Field(default=None, description="From the start to the end.")
+    seconds: float | None = Field(default=None, description="Elapsed time from start to end.")
     detail: str = ""
     compiler: CompilerResult | None = Field(
         default=None, description="null: the language has no compiler."
@@ -110,7 +113,7 @@ class RunResult(BaseModel):
 
     @classmethod
     def of(cls, ended: ProcessResult | Verdict) -> "RunResult":
-        """Return the answer for a program's end, or for the limit that it exceeded."""
+        """Return the response for a program's result, or for the verdict on a limit that it exceeded."""
         if isinstance(ended, Verdict):
             return cls.model_validate(
                 {"outcome": ended.outcome.value, "returncode": None, "detail": ended.detail}
@@ -138,7 +141,7 @@ class FusionRequest(BaseModel):
 
 
 class SandboxRequest(_Strict):
-    """A new sandbox."""
+    """The options of a new sandbox."""
 
     image: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
@@ -154,19 +157,21 @@ class SandboxRequest(_Strict):
     profile: Literal["standard", "strict"] | None = None
     network: Literal["none", "internet"] | None = None
     command: list[str] | None = None
-    detach: bool = Field(default=False, description="Whether it outlives the service.")
+    detach: bool = Field(default=False, description="Whether the sandbox outlives the service.")
     lifetime: float | None = Field(
-        default=None, gt=0, description="Seconds; at most the service's own."
+        default=None,
+        gt=0,
+        description="Seconds, up to the service's maximum, which is the default.",
     )
     tags: dict[str, str] = Field(default_factory=dict)
     owned: bool = Field(
-        default=False, description="Whether it ends a minute after its owner's last link."
+        default=False, description="Whether it ends a lease (60 s) after its owner's last link."
     )
     key: str | None = Field(
         default=None,
         max_length=64,
-        description="Identifies this creation, so that it can be undone. With a key, a lifetime that is too "
-        "long is refused, and the tags may be reserved ones.",
+        description="Identifies this creation, so that it can be undone. With a key, a lifetime above the "
+        "maximum is refused instead of reduced, and reserved tags are accepted.",
     )
 
 

@@ -1,4 +1,4 @@
-"""One replica: its sessions, its bounds, and the jobs that requests start."""
+"""One replica: its sessions, its limits, and the jobs that requests start."""
 
 import asyncio
 import dataclasses
@@ -31,11 +31,11 @@ from sandboxkit.integrations.serve._tokens import Token
 T = TypeVar("T")
 
 Ran = RunResult | str
-"""How a program ended, or why nothing is known of it."""
+"""A program's result, or the reason why there is none."""
 
 
 class Replica:
-    """Grades, runs and lends sandboxes while it is open."""
+    """Grades submissions, runs programs and lends sandboxes while it is open."""
 
     def __init__(self, config: ServiceConfig) -> None:
         self.metrics = ServiceMetrics()
@@ -62,7 +62,7 @@ class Replica:
         await self._session.close()
 
     async def not_ready(self) -> str:
-        """Return why no sandbox can be started, or ""."""
+        """Return the reason why no sandbox can be started, or "" if one can."""
         try:
             found = await self._session.diagnose()
         except SandboxError as error:
@@ -70,7 +70,7 @@ class Replica:
         return "" if found.available else found.detail
 
     def page(self) -> bytes:
-        """Return the metrics now."""
+        """Return the current metrics in Prometheus' text format."""
         self.metrics.admitted.set(self._admission.admitted)
         if self._session.pool:
             stats = self._session.pool_stats()
@@ -79,20 +79,23 @@ class Replica:
         return self.metrics.page()
 
     def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
-        """Start grading, or find the job of an equal request with the same key. Raises BusyError."""
+        """Start grading, or return the job of an equal request with the same `key`.
+
+        Raises BusyError, and ConfigurationError if the key was used with another request.
+        """
         units = len(body.submissions)
         return self._job(self._grades, client, key, body, lambda: self._graded(client, body), units)
 
     def score(self, client: Token, body: ScoreRequest) -> Job[GradeLine]:
-        """Start to grade one completion. Raises BusyError, and ConfigurationError for a bad label."""
+        """Start grading one completion. Raises BusyError, and ConfigurationError for an invalid label."""
         wanted = GradeRequest(task=task_of(body.label), submissions=[body.response], extract=True)
         return self.grade(client, wanted, None)
 
     def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
-        """Start a program, or find the job of an equal request with the same key.
+        """Start a program, or return the job of an equal request with the same `key`.
 
-        Raises BusyError, and ConfigurationError for an unknown language and for a timeout that leaves
-        no time for the start.
+        Raises BusyError, and ConfigurationError for an unknown language, for a timeout that is not below
+        the service's deadline, and if the key was used with another request.
         """
         _source.check(body, self._config.deadline)
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
@@ -138,7 +141,7 @@ class Replica:
         )
         result: RunResult | Verdict
         try:
-            async with asyncio.timeout(self._config.deadline):  # counts the queue as well
+            async with asyncio.timeout(self._config.deadline):  # includes the time in the queue
                 result = await _source.ran(self._session, body, limits)
         except TimeoutError:
             detail = f"not run within deadline={self._config.deadline:g} s"

@@ -1,8 +1,8 @@
 """Sandboxes that clients create, use and delete over HTTP.
 
-A sandbox carries its client's name as a tag, which is all that the service knows of it: any replica on
-the same backend answers for it, and a client sees its own sandboxes only. The replica that started a
-sandbox ends it with its lifetime and, if it has an owner, a minute after the owner's last link.
+A tag of each sandbox holds its client's name. So every replica on the same backend can serve it, and a
+client sees only its own sandboxes. The replica that started a sandbox stops it after its lifetime and, if it
+has an owner, `ServiceConfig.lease` seconds after the owner's last link.
 """
 
 import asyncio
@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 _OUTPUT = 8 * 1024 * 1024
 _RETRY_AFTER = 10
 _LINKS = 64
-"""How many links to one sandbox may be open at a time; each process that uses it has one."""
+"""Maximum number of open links to one sandbox; each process that uses the sandbox has one."""
 _TEND_SECONDS = 1.0
 _AGENT_SECONDS = 10.0
-"""Seconds for which a sandbox may end by itself, and its client may ask why."""
+"""Seconds after the end of its lifetime at which a sandbox is stopped, if it has not ended by itself.
+Until then its client can still request the reason of its end."""
 
 
 @dataclass(eq=False)
@@ -52,14 +53,14 @@ class _Lent:
     client: str
     sandbox: Sandbox
     ends: float
-    """The monotonic time at which its lifetime is over."""
+    """The time at which its lifetime ends, by `time.monotonic`."""
     owned: bool
     key: str | None
-    """The key of its creation, with which the client may undo it."""
+    """The key of the request that created it, with which the client can undo the creation."""
     links: int = 0
-    """How many of its owner's links are open."""
+    """Number of open links of its owner."""
     unlinked: float = field(default_factory=time.monotonic)
-    """The monotonic time since which its owner has had no link."""
+    """The time at which its owner's last link closed, by `time.monotonic`."""
 
     def is_over(self, lease: float) -> bool:
         now = time.monotonic()
@@ -68,7 +69,7 @@ class _Lent:
 
 
 class ClientSandboxes:
-    """The sandboxes of clients, in one session."""
+    """The sandboxes of all clients, in one session."""
 
     def __init__(self, session: Session, config: ServiceConfig) -> None:
         self._session, self._config = session, config
@@ -77,16 +78,16 @@ class ClientSandboxes:
         self._creations: dict[tuple[str, str], asyncio.Task[str]] = {}
         """The creations in progress that have a key."""
         self._links: Counter[str] = Counter()
-        """How many links to each sandbox are open."""
+        """Number of open links to each sandbox."""
 
     async def tend(self) -> None:
-        """End sandboxes whose owner has gone or whose lifetime is over; runs until it is cancelled."""
+        """Stop sandboxes whose owner's lease or whose lifetime is over; runs until it is cancelled."""
         ending: dict[str, asyncio.Task[None]] = {}
         while True:
             await asyncio.sleep(_TEND_SECONDS)
             for sandbox_id, lent in self._made.items():
                 if sandbox_id not in ending and lent.is_over(self._config.lease):
-                    # Each in a task of its own: a backend that hangs for one must not keep the others.
+                    # Each has its own task, so that a backend call that hangs does not delay the others.
                     ending[sandbox_id] = asyncio.create_task(self._end(sandbox_id, lent))
             for sandbox_id in [each for each, task in ending.items() if task.done()]:
                 await ending.pop(sandbox_id)
@@ -95,16 +96,16 @@ class ClientSandboxes:
         try:
             await lent.sandbox.stop()
         except SandboxError as error:
-            _log.warning("sandbox %s could not be ended, and is tried again: %s", sandbox_id, error)
+            _log.warning("sandbox %s could not be stopped; retrying: %s", sandbox_id, error)
         else:
             self._made.pop(sandbox_id, None)
 
     async def create(self, client: Token, wanted: SandboxRequest) -> str:
         """Start a sandbox and return its id.
 
-        Raises BusyError if the replica has `sandboxes` already, or the client as many as its quota.
-        Raises ConfigurationError for one with a key if its lifetime is longer than the service's, or if the
-        backend's sandboxes have no agent.
+        Raises BusyError if the replica has reached its limit of sandboxes, or the client its quota. For a
+        request with a key, raises ConfigurationError if the key is in use, if the lifetime is longer than
+        the service's, or if the backend's sandboxes have no agent.
         """
         key = (client.name, wanted.key or "")
         if not wanted.key:
@@ -122,7 +123,7 @@ class ClientSandboxes:
             del self._creations[key]
 
     async def undo(self, client: Token, key: str) -> str:
-        """Undo the creation with this key and return the sandbox's id, "" if there is none."""
+        """Cancel or delete the creation with this key; return the sandbox's id, "" if there is none."""
         task = self._creations.get((client.name, key))
         if task is not None:
             task.cancel()
@@ -178,7 +179,7 @@ class ClientSandboxes:
             )
 
     def _full(self, client: Token) -> str:
-        """Return why the client gets no further sandbox, or ""."""
+        """Return the reason why the client cannot get another sandbox, or "" if it can."""
         if len(self._made) + self._starting.total() >= self._config.sandboxes:
             return f"this replica has {self._config.sandboxes} sandboxes"
         own = sum(lent.client == client.name for lent in self._made.values())
@@ -213,17 +214,17 @@ class ClientSandboxes:
     async def link(
         self, client: Token, sandbox_id: str, *, owner: bool
     ) -> AsyncIterator[ByteStream]:
-        """Yield a new link to a sandbox's agent, which belongs to sandboxkit's event loop.
+        """Yield a new link to a sandbox's agent, for use on sandboxkit's event loop.
 
-        Raises ProviderUnavailableError for an owner's link at another replica than the one that started
-        the sandbox, because that one would end it, BusyError beyond 64 links to it, and what
-        `Provider.open_link` does.
+        Raises ProviderUnavailableError for an owner's link if another replica started the sandbox,
+        because that replica would stop it; BusyError beyond 64 links to the sandbox; and the errors of
+        `Provider.open_link`.
         """
         await self.find(client, sandbox_id)
         lent = self._made.get(sandbox_id)
         if owner and lent is None:
             raise ProviderUnavailableError(
-                f"another replica started sandbox {sandbox_id!r}: connect to that one, by session affinity",
+                f"another replica started sandbox {sandbox_id!r}: connect to it, with session affinity",
                 sandbox_id=sandbox_id,
             )
         if self._links[sandbox_id] >= _LINKS:
@@ -243,7 +244,10 @@ class ClientSandboxes:
                 owned.unlinked = time.monotonic()
 
     async def renew(self, client: Token, sandbox_id: str, lifetime: float) -> None:
-        """Let a sandbox live `lifetime` seconds from now. Raises ConfigurationError if that is too long."""
+        """Set a sandbox's remaining lifetime in seconds.
+
+        Raises ConfigurationError if it exceeds the service's maximum.
+        """
         self._check_lifetime(lifetime)
         await (await self.find(client, sandbox_id)).renew(lifetime)
         if lent := self._made.get(sandbox_id):
@@ -255,7 +259,7 @@ class ClientSandboxes:
         return await Operation(self._session.provider.why_ended(sandbox_id))
 
     async def usage(self, client: Token, sandbox_id: str) -> dict[str, Any] | None:
-        """Return what a sandbox has used, None if the backend cannot tell."""
+        """Return a sandbox's resource usage; None if the backend does not report it."""
         await self.find(client, sandbox_id)
         usage = await Operation(self._session.provider.usage(sandbox_id))
         return None if usage is None else dataclasses.asdict(usage)
@@ -263,7 +267,7 @@ class ClientSandboxes:
     async def exec(
         self, client: Token, sandbox_id: str, wanted: ExecRequest
     ) -> AsyncGenerator[RunResult, None]:
-        """Run a command to its end and yield its result."""
+        """Run a command to its end and yield its only result. Raises SandboxNotFoundError."""
         sandbox = await self.find(client, sandbox_id)
         try:
             result = await sandbox.exec(

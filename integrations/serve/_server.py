@@ -11,8 +11,8 @@ from sandboxkit.integrations.serve._app import create_app
 from sandboxkit.integrations.serve._config import ServiceConfig
 
 _KEEP_ALIVE = 75
-"""Seconds after which an idle connection is closed. Clients that keep connections for less time, which
-most do, never send a request on one that is being closed."""
+"""Seconds after which an idle connection is closed. Most clients close idle connections sooner, so they
+never send a request on one that the server is closing."""
 
 
 def serve(
@@ -20,22 +20,22 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; requests in progress may then finish within `drain` seconds.
 
-    Raises ConfigurationError if `host` is not this machine's loopback and the service has no tokens:
-    everyone who reaches the port could use the sandboxes.
+    Raises ConfigurationError if `host` is not a loopback address and the service has no tokens, because
+    everyone who can reach the port could use the sandboxes.
     """
     config = config or ServiceConfig()
     if not config.tokens and not _is_loopback(host):
         raise ConfigurationError(
             f"host={host!r} can be reached from other machines: give tokens, or use 127.0.0.1"
         )
-    # uvicorn drains at SIGTERM and then raises it again, for whichever handler was there before.
+    # At SIGTERM uvicorn drains, and then raises the signal again for the handler that was set before.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(
         create_app(config),
         host=host,
         port=port,
         ws="wsproto",
-        access_log=False,  # metrics have it
+        access_log=False,  # the metrics record requests
         timeout_graceful_shutdown=int(config.drain),
         timeout_keep_alive=_KEEP_ALIVE,
     )

@@ -1,4 +1,4 @@
-"""Programs of `/v1/run` and `/run_code`: which runner a language has, and its end as an answer."""
+"""Runs programs for `/v1/run` and `/run_code` with the runner of their language."""
 
 import dataclasses
 
@@ -28,9 +28,9 @@ def check(body: RunRequest, deadline: float) -> None:
 
 
 async def ran(session: Session, body: RunRequest, limits: Limits) -> RunResult | Verdict:
-    """Run a program within `limits`; return the Verdict INFRA_ERROR if nothing is known of it.
+    """Run a program within `limits`; return the Verdict INFRA_ERROR if the infrastructure failed.
 
-    Raises ConfigurationError where sandboxes lack the language's toolchain.
+    Raises ConfigurationError if sandboxes lack the language's compiler or run time.
     """
     stdin = body.stdin.encode()
     if language_of(body.language).name == _PYTHON:

@@ -1,4 +1,4 @@
-"""Bearer tokens: who sends a request, and how much of the service each client may use at a time."""
+"""Bearer tokens, which identify clients and hold their quotas."""
 
 import hmac
 import string
@@ -13,13 +13,14 @@ _LETTERS = frozenset(string.ascii_letters + string.digits + "-_.")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A client's token. Raises ConfigurationError for a short token or an unusable name."""
+    """A client's token. Raises ConfigurationError for a short secret, an invalid name or a quota below 1."""
 
     name: str
-    """Names the client in metrics and in the tags of its sandboxes."""
+    """The client's name in metrics and in the tags of its sandboxes."""
     secret: str = field(repr=False)
     quota: int | None = None
-    """How many submissions and programs of this client run or wait at most; None: no own bound."""
+    """Maximum number of the client's submissions, programs and commands that run or wait, and of its
+    sandboxes; None: no limit of its own."""
 
     def __post_init__(self) -> None:
         if not self.name or not _LETTERS.issuperset(self.name):
@@ -37,9 +38,10 @@ ANYONE = Token("anyone", "0" * _SHORTEST)
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Read the tokens of a file: a line `NAME SECRET [QUOTA]` for each, `#` begins a comment.
+    """Read tokens from a file with lines `NAME SECRET [QUOTA]`, in which `#` begins a comment.
 
-    Raises ConfigurationError with the number of the first wrong line; the secret is not printed.
+    Raises ConfigurationError for an invalid line and for a file without tokens; the message never
+    contains a secret.
     """
     tokens = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -55,9 +57,9 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 def client_of(tokens: tuple[Token, ...], authorization: str | None) -> Token | None:
-    """Return the token that an Authorization header carries; None if it carries none of `tokens`.
+    """Return the token in an Authorization header; None if it contains none of `tokens`.
 
-    The time that this takes does not depend on the secrets.
+    Without `tokens` every request gets `ANYONE`. The time that this takes does not depend on the secrets.
     """
     if not tokens:
         return ANYONE
