@@ -38,7 +38,7 @@ async def require(session: Session, language: Language, limits: Limits) -> Verdi
     if missing:
         packages = " ".join(language.packages) or "its toolchain"
         raise ConfigurationError(
-            f"sandboxes have no {' and no '.join(missing)}, which programs in {language.name} need: "
+            f"sandboxes have no {' and no '.join(missing)} for programs in {language.name}: "
             f"give the session an image with {packages} (scripts/languages-image.sh makes one)"
         )
     with _lock:
