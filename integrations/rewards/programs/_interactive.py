@@ -125,19 +125,19 @@ async def _joined(
         first = await meter.within(either)
         if isinstance(first, Verdict):
             return Dialogue(ProgramRun(None, first))
-        crashed_first = ended[:1] == [submission]
+        submission_first = ended[:1] == [submission]
         if interactor.done():
             mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
             if isinstance(mark, Verdict):
                 return Dialogue(ProgramRun(None, mark))
-            if mark.score == 0:
+            if mark.score == 0 and not submission_first:
                 return Dialogue(ProgramRun(None), mark)
         result = await meter.within(submission)
         if isinstance(result, Verdict):
             return Dialogue(ProgramRun(None, result))
         ran = await judged(meter, result, flooded=to_judge.flooded)
         if ran.verdict is not None and (
-            crashed_first or ran.verdict.outcome is not Outcome.RUNTIME_ERROR
+            submission_first or ran.verdict.outcome is not Outcome.RUNTIME_ERROR
         ):
             return Dialogue(ran)
         await asyncio.wait([interactor], timeout=_LAST_WORDS)
