@@ -65,6 +65,11 @@ def sandbox(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="let it reach only this name, such as pypi.org or '*.github.com'; repeatable",
     )
+    group.add_argument(
+        "--native",
+        action="store_true",
+        help="with --allow: use the vendor's own list of servers in place of this process's proxy",
+    )
 
 
 def spelling(option: Option) -> tuple[list[str], str]:
@@ -115,7 +120,9 @@ def spec(args: argparse.Namespace) -> SpecOptions:
     if args.allow:
         if args.network is not None:
             raise ConfigurationError(f"--network {args.network} does not go with --allow; give one")
-        given["network"] = Egress(allow=args.allow)
+        given["network"] = Egress(allow=args.allow, native=args.native)
+    elif args.native:
+        raise ConfigurationError("--native needs --allow NAME, the servers for the vendor's list")
     return cast(SpecOptions, given)
 
 

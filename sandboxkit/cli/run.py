@@ -83,9 +83,10 @@ def _detach(args: argparse.Namespace, argv: list[str]) -> int:
             raise ConfigurationError(
                 f"{option} does not go with --detach; --lifetime bounds the sandbox"
             )
-    if args.allow:
+    if args.allow and not args.native:
         raise ConfigurationError(
-            "--allow does not go with --detach: this process, which ends at once, makes the connections"
+            "--allow does not go with --detach: this process, which ends at once, makes the connections; "
+            "a vendor's own list (--native) does"
         )
     with Session(args.provider, **_options.spec(args)) as session:
         sandbox = session.sandbox(command=argv or None, detach=True).start().result()

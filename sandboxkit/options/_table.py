@@ -1,6 +1,7 @@
 """The table of options: type, check, flag, examples and meaning of each option of a sandbox."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, TypedDict, get_args
 
 from sandboxkit import _arguments, _tags
@@ -67,9 +68,14 @@ def _snapshot(name: str, value: Any) -> str | None:
 def _network(name: str, value: Any) -> str | Egress:
     if isinstance(value, Egress):
         return value
-    if isinstance(value, list) and value:
+    if isinstance(value, list | Mapping) and value:
+        # Any: Egress checks the types of its fields.
+        given: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"allow": value}
+        if unknown := [each for each in given if each not in _PLAIN_EGRESS]:
+            remedy = f"the fields {', '.join(_PLAIN_EGRESS)}"
+            _arguments.refuse(f"{name}[{unknown[0]!r}]", given[unknown[0]], remedy)
         try:
-            return Egress(allow=value)
+            return Egress(**given)
         except ConfigurationError as error:
             raise ConfigurationError(f"{name}={value!r}: {error}") from None
     if not isinstance(value, str):
@@ -99,7 +105,16 @@ _MOUNTS = Option(
     _mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"}, {"/cache": Volume("pip")})
 )
 _SNAPSHOT = Option(_snapshot, "--snapshot ID", (f"snapshot-{'0' * 16}",))
-_NETWORK = Option(_network, "--network", ("internet", Egress(allow=["pypi.org"]), ["pypi.org"]))
+_NATIVE = {"allow": ["pypi.org"], "native": True}
+_NETWORK = Option(
+    _network, "--network", ("internet", Egress(allow=["pypi.org"]), ["pypi.org"], _NATIVE)
+)
+_PLAIN_EGRESS = tuple(
+    each.name for each in fields(Egress) if each.name not in ("credentials", "tls")
+)
+"""The fields of an Egress that a configuration can hold."""
+EgressValues = dict[str, bool | int | float | str | list[str] | dict[str, str]]
+"""An Egress in a configuration: its fields by name."""
 
 
 class _PlainOptions(TypedDict, total=False):
@@ -143,7 +158,8 @@ class ConfigOptions(_PlainOptions, total=False):
     They are the fields of `SandboxkitConfig` (Inspect) and `SandboxkitClientOptions` (OpenAI Agents).
     """
 
-    network: Annotated[Network | list[str], _NETWORK]  # an Egress can hold secrets
+    # An Egress can hold secrets, its plain fields cannot.
+    network: Annotated[Network | list[str] | EgressValues, _NETWORK]
     mounts: Annotated[Mapping[str, str], _MOUNTS]  # 'sha256:...' or 'volume:name'
     snapshot: Annotated[str | None, _SNAPSHOT]  # the id
 
@@ -151,10 +167,10 @@ class ConfigOptions(_PlainOptions, total=False):
 class SpecOptions(_PlainOptions, total=False):
     """The fields of `SandboxSpec` as keywords, in the looser types that callers may use."""
 
-    network: Annotated[Network | Egress | list[str], _NETWORK]
+    network: Annotated[Network | Egress | list[str] | EgressValues, _NETWORK]
     """'internet' lets it connect to anywhere, 'none' to nothing but itself. Egress(allow=['pypi.org'])
-    lets it reach these names alone, through this process; so does a list of rules, ['pypi.org'].
-    Default: 'none'."""
+    lets it reach these names alone, through this process; so does a list of rules, ['pypi.org'], or a
+    mapping of Egress's fields, {'allow': ['pypi.org']}. Default: 'none'."""
     command: Annotated[Sequence[str] | None, Option(_argv, "", (["sleep", "60"],))]
     """A main command to start with the sandbox: `logs()` shows it, `wait()` waits for it. Default: None."""
     tags: Annotated[_tags.Tags, Option(_tag_option, "--tag TAG", ("run:1",))]

@@ -203,3 +203,7 @@ def test_allow_is_refused_where_it_cannot_work(cli: Cli) -> None:
     detached = cli("run", "-d", "--allow", "pypi.org")
     assert detached.returncode == 2
     assert "--allow does not go with --detach" in detached.stderr
+    native = cli("run", "--allow", "pypi.org", "--native", "-p", "local", "true")
+    assert native.returncode == 2
+    assert "'local' cannot honour Egress(native=True)" in native.stderr
+    assert "--native needs --allow NAME" in cli("run", "--native", "true").stderr
