@@ -19,7 +19,8 @@ CREATED = "sandboxkit.created"
 UNSUPPORTED = {
     "disk_mb": "Modal does not limit the disk of a sandbox; leave the option out",
     "pids": "Modal does not limit the processes of a sandbox; leave the option out",
-    "mounts": "Modal's volumes are not used yet; build the data into an image, or upload it",
+    "mounts": "Modal mounts a volume at one place of a sandbox, and uploads to it have no links and no empty "
+    "folders; build the data into an image, or upload it",
 }
 _MEMORY_MB = (128, 1024)
 """The default memory reservation and limit in MB."""
