@@ -4,6 +4,11 @@ The cases alternate in each round. In a case the transfers start first, then com
 another, then the transfers run alone for a second, which gives their rate. A transfer is a file read,
 a file written, a command's output, or a connection whose bytes another process reads.
 
+On a busy machine commands are slow because transfers and other programs use the processors. Therefore the same
+transfers also run in another sandbox: `times_other` is the latency beside transfers of the command's own sandbox
+divided by that beside transfers of the other one, which use the same processors and another link. `waited_ms` is
+how long this process's threads were ready to run during a command and had no processor.
+
     python -m benchmarks.fairness [--provider local docker] [--streams 1 8] [--rounds 5] [--json]
 
 With `--through-daemon` the docker provider connects through the daemon, as it does for users other than root.
@@ -19,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest import mock
 
 from sandboxkit import Sandbox, Session
@@ -132,60 +138,81 @@ async def running(kind: Kind, count: int, sandbox: Sandbox) -> AsyncIterator[Tra
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def timed(sandbox: Sandbox) -> list[float]:
-    """Return the seconds of each of several commands, one after another."""
-    times = []
+def waited() -> float:
+    """Return the seconds for which the threads of this process have waited for a processor."""
+    threads = Path("/proc/self/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[1]) for each in threads) / 1e9
+
+
+@dataclass
+class Case:
+    """The measurements of one kind and number of transfers."""
+
+    times: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+async def timed(sandbox: Sandbox) -> Case:
+    """Run several commands one after another, and measure their seconds."""
+    case = Case()
     for _ in range(COMMANDS):
-        began = time.perf_counter()
+        before, began = waited(), time.perf_counter()
         done = await sandbox.exec(["true"])
-        times.append(time.perf_counter() - began)
+        case.times.append(time.perf_counter() - began)
+        case.waits.append(waited() - before)
         assert done.returncode == 0, done.stderr
-    return times
+    return case
 
 
 async def measured(
     provider: str, kinds: list[str], streams: list[int], rounds: int
 ) -> list[dict[str, object]]:
     """Return a row for commands without transfers, and one for each kind and number of transfers."""
-    cases = [("alone", 0), *((kind, count) for kind in kinds for count in streams)]
-    times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
-    rates: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    own = [("alone", 0), *((kind, count) for kind in kinds for count in streams)]
+    cases = [(*case, other) for case in own for other in (False, True)[: 1 + bool(case[1])]]
+    results = {case: Case() for case in cases}
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(Session(provider))
-        sandbox = await stack.enter_async_context(session.sandbox())
-        await sandbox.write_file("/tmp/bulk", bytes(FILE_BYTES))
-        server = sandbox.exec(["python3", "-c", SENDER])
-        await anext(aiter(server.stdout.lines()))
+        sandboxes = [await stack.enter_async_context(session.sandbox()) for _ in range(2)]
+        for each in sandboxes:
+            await each.write_file("/tmp/bulk", bytes(FILE_BYTES))
+            server = each.exec(["python3", "-c", SENDER])
+            await anext(aiter(server.stdout.lines()))
         for number in range(rounds + 1):
             for case in cases:
-                name, count = case
-                rate = 0.0
+                name, count, other = case
                 if not count:
-                    found = await timed(sandbox)
+                    found = await timed(sandboxes[0])
                 else:
-                    async with running(KINDS[name], count, sandbox) as transfers:
-                        found = await timed(sandbox)
+                    async with running(KINDS[name], count, sandboxes[other]) as transfers:
+                        found = await timed(sandboxes[0])
                         before, began = transfers.arrived, time.perf_counter()
                         await asyncio.sleep(RATE_SECONDS)
                         took = time.perf_counter() - began
-                        rate = (transfers.arrived - before) / took / 1e6
+                        found.rates.append((transfers.arrived - before) / took / 1e6)
                 if number:
-                    times[case] += found
-                    if count:
-                        rates[case].append(rate)
-    alone = statistics.median(times[cases[0]])
-    return [
-        {
-            "provider": provider,
-            "beside": name,
-            "streams": count,
-            "median_ms": round(statistics.median(times[name, count]) * 1e3, 2),
-            "p90_ms": round(statistics.quantiles(times[name, count], n=10)[-1] * 1e3, 2),
-            "times_alone": round(statistics.median(times[name, count]) / alone, 2),
-            "mb_per_s": round(statistics.median(rates[name, count])) if count else 0,
-        }
-        for name, count in cases
-    ]
+                    for field_name, values in vars(found).items():
+                        getattr(results[case], field_name).extend(values)
+    medians = {case: statistics.median(result.times) for case, result in results.items()}
+    rows: list[dict[str, object]] = []
+    for name, count in own:
+        case, result = (name, count, False), results[name, count, False]
+        beside_other = medians.get((name, count, True), medians[case])
+        rows.append(
+            {
+                "provider": provider,
+                "beside": name,
+                "streams": count,
+                "median_ms": round(medians[case] * 1e3, 2),
+                "p90_ms": round(statistics.quantiles(result.times, n=10)[-1] * 1e3, 2),
+                "times_alone": round(medians[case] / medians[cases[0]], 2),
+                "times_other": round(medians[case] / beside_other, 2),
+                "waited_ms": round(statistics.median(result.waits) * 1e3, 2),
+                "mb_per_s": round(statistics.median(result.rates)) if count else 0,
+            }
+        )
+    return rows
 
 
 def main() -> None:
@@ -203,8 +230,11 @@ def main() -> None:
         mock.patch.object(DirectConnections, "_possible", return_value=False).start()
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", IMAGE)
     for provider in args.provider:
-        for row in asyncio.run(measured(provider, args.kind, args.streams, args.rounds)):
-            print(json.dumps(row) if args.json else "  ".join(f"{v!s:>9}" for v in row.values()))
+        rows = asyncio.run(measured(provider, args.kind, args.streams, args.rounds))
+        if not args.json:
+            print("  ".join(f"{name:>11}" for name in rows[0]))
+        for row in rows:
+            print(json.dumps(row) if args.json else "  ".join(f"{v!s:>11}" for v in row.values()))
 
 
 if __name__ == "__main__":
