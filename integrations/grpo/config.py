@@ -31,6 +31,8 @@ class Run:
     """Steps between exports of the model in Hugging Face's format; 0: only after the last step."""
     evaluate_every: Annotated[int, "0 or more", MAY_CHANGE] = 0
     """Steps between passes over the held-out rows; 0: only before the first and after the last step."""
+    evaluate_samples: Annotated[int, "0 or more", MAY_CHANGE] = 1
+    """Completions of each held-out row at `rollout.temperature`; 0: one, of the likeliest tokens (greedy)."""
     timeout: Annotated[float, "a number above 0", MAY_CHANGE] = 1800.0
     """Time limit in seconds for a step's rollouts, and for waiting for other ranks."""
     device: Annotated[Literal["cpu", "cuda"], MAY_CHANGE] = "cpu"
@@ -68,6 +70,10 @@ class Data:
     tasks: str = ""
     """SWE tasks: a source for `swe.load_tasks`, or `bundled`. A row names its task as `task_id` and
     needs no prompt; without `train` each task is a row. The task's tests grade it."""
+    curriculum: str = ""
+    """Folder of an earlier run with these rows. Those whose last 8 rewards in its records are equal are
+    left out. Each pass takes the others from the easiest to the hardest; rows without records come last.
+    Empty: all rows, shuffled in each pass."""
 
 
 @dataclass(frozen=True, slots=True)

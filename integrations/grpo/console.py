@@ -123,10 +123,11 @@ class Console:
         """Show a warning about a failure that does not end the run."""
         self._print(f"warning: {text}")
 
-    def held_out(self, step: int, rate: float) -> None:
-        """Record and show the pass rate on the held-out rows."""
-        self._record({"step": step, "held_out": rate})
-        self._print(f"step {step}  held-out pass rate {rate:.3f}")
+    def held_out(self, step: int, rates: Mapping[str, float]) -> None:
+        """Record and show the pass rates on the held-out rows, as `Sampling.evaluate` returns them."""
+        self._record({"step": step, **rates})
+        more = "".join(f"  {name} {rate:.3f}" for name, rate in list(rates.items())[1:])
+        self._print(f"step {step}  held-out pass rate {rates['held_out']:.3f}{more}")
 
     def has_held_out(self, step: int) -> bool:
         """Whether a pass over the held-out rows is recorded for a step."""

@@ -12,10 +12,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._tools import SCHEMAS
+from sandboxkit.integrations._training.difficulty import curriculum, kept_rewards, task_key
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.swe import Task, bundled_tasks, load_tasks
 
-__all__ = ["Row", "load_swe_tasks", "load_tokenizer", "read_rows", "row_of", "stop_ids"]
+__all__ = [
+    "Row",
+    "chosen_rows",
+    "load_swe_tasks",
+    "load_tokenizer",
+    "read_rows",
+    "row_of",
+    "stop_ids",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +102,31 @@ def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
             yield f"data {path!r}, line {number}", line
 
 
-def row_of(rows: Sequence[Row], position: int, seed: int) -> Row:
-    """Return the row at a position of the endless stream, which reshuffles on every pass."""
+def chosen_rows(rows: list[Row], config: Config) -> list[Row]:
+    """Return the rows that `data.curriculum` chooses, in its order; all rows without one.
+
+    Raises ConfigurationError if it has no records, or leaves no row.
+    """
+    if not config.data.curriculum:
+        return rows
+    rewards = kept_rewards(config.data.curriculum)
+    keys = [task_key(row.task.get("task_id"), row.text) for row in rows]
+    chosen = [rows[index] for index in curriculum(keys, rewards)]
+    if not chosen:
+        raise ConfigurationError(
+            f"data.curriculum={config.data.curriculum!r} leaves none of {len(rows)} rows: all always "
+            "pass or always fail; give other data"
+        )
+    return chosen
+
+
+def row_of(rows: Sequence[Row], position: int, seed: int | None) -> Row:
+    """Return the row at a position of the endless stream, which reshuffles on every pass.
+
+    Without a seed, every pass has the rows' own order.
+    """
     epoch, offset = divmod(position, len(rows))
-    return rows[_order(len(rows), seed, epoch)[offset]]
+    return rows[offset if seed is None else _order(len(rows), seed, epoch)[offset]]
 
 
 @functools.lru_cache(maxsize=2)  # with rollouts ahead of training two passes overlap

@@ -59,6 +59,8 @@ class Rollout:
     """Whether its verdict was copied from an equal rollout, for which it may have waited."""
     server: str = ""
     """The engine's server that generated the last turn."""
+    greedy: bool = False
+    """Whether each token is the likeliest one instead of a sample at `rollout.temperature`."""
 
     @property
     def needed_sandbox(self) -> bool:
@@ -144,9 +146,9 @@ class RolloutRunner:
             ]
         return Group(number, tuple(task.result() for task in tasks))
 
-    async def one(self, row: Row, seed: str) -> Rollout:
+    async def one(self, row: Row, seed: str, *, greedy: bool = False) -> Rollout:
         """Make one rollout. Sampling depends only on `seed` and the weights."""
-        rollout = Rollout(row)
+        rollout = Rollout(row, greedy=greedy)
         numbers = random.Random(seed)
         with Timer(self.clock, rollout.seconds) as timer:
             if self._answers is None:
@@ -180,7 +182,7 @@ class RolloutRunner:
             SampleRequest(
                 rollout.row.prompt + tuple(rollout.completion),
                 self._config.max_completion_tokens - len(rollout.completion),
-                self._config.temperature,
+                0.0 if rollout.greedy else self._config.temperature,
                 numbers.getrandbits(63),
                 rollout.server,
             )

@@ -17,9 +17,10 @@ from transformers import PreTrainedTokenizerBase
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations._training.clock import Part
+from sandboxkit.integrations._training.curves import pass_at_k
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
 from sandboxkit.integrations.grpo.config import Config
-from sandboxkit.integrations.grpo.data import Row, load_swe_tasks, read_rows, row_of
+from sandboxkit.integrations.grpo.data import chosen_rows, load_swe_tasks, read_rows, row_of
 from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest, Weights
 from sandboxkit.integrations.grpo.errors import Stopped
 from sandboxkit.integrations.grpo.hand_over import fixed_tokens
@@ -112,7 +113,7 @@ class Sampling:
         self._config, self._stop, self._engine = config, stop, engine
         self._session = session
         tasks, held_out = load_swe_tasks(config.data.tasks), config.data.held_out
-        self._train = read_rows(config.data.train, tokenizer, config, tasks)
+        self._train = chosen_rows(read_rows(config.data.train, tokenizer, config, tasks), config)
         content = "".join(json.dumps([row.prompt, row.task]) for row in self._train)
         self.digest = hashlib.sha256(content.encode()).hexdigest()
         """Digest of the training rows, which a checkpoint keeps."""
@@ -175,29 +176,41 @@ class Sampling:
             self._engine.sleep()
         return batch
 
-    def evaluate(self) -> float:
-        """Return the share of held-out rows whose single sample gets the full reward; NaN without rows.
+    def evaluate(self) -> dict[str, float]:
+        """Return pass@k over the held-out rows: `held_out` for k = 1, and `held_out/pass@2` and so on.
 
-        Raises ProviderUnavailableError as `take` does.
+        A sample passes with the full reward. `run.evaluate_samples` says how many a row has. Samples
+        without a reward do not count; `held_out` is NaN if all are. Raises ProviderUnavailableError as
+        `take` does.
         """
+        count = self._config.run.evaluate_samples
+        wanted = [(row, n) for row in self._held_out for n in range(max(count, 1))]
 
-        async def run() -> list[Rollout]:
-            made = dict[int, Rollout]()
+        async def run() -> dict[tuple[int, int], Rollout]:
+            made = dict[tuple[int, int], Rollout]()
             while True:
-                rows = [row for row in self._held_out if row.number not in made]
                 async with asyncio.TaskGroup() as running:
-                    tasks = [
-                        running.create_task(self._rollouts.one(row, f"held out {row.number}"))
-                        for row in rows
-                    ]
-                made |= {row.number: task.result() for row, task in zip(rows, tasks, strict=True)}
+                    tasks = {
+                        (row.number, n): running.create_task(
+                            self._rollouts.one(
+                                row, f"held out {row.number}" + " again" * n, greedy=not count
+                            )
+                        )
+                        for row, n in wanted
+                        if (row.number, n) not in made
+                    }
+                made |= {key: task.result() for key, task in tasks.items()}
                 if not await self._outage.waited(made.values(), "held-out rows"):
-                    return list(made.values())
-                made = {n: each for n, each in made.items() if each.verdict.reward is not None}
+                    return made
+                made = {key: r for key, r in made.items() if r.verdict.reward is not None}
 
-        rollouts = self._wait(run(), "the held-out rows")
-        known = [r.verdict.reward for r in rollouts if r.verdict.reward is not None]
-        return sum(reward == 1 for reward in known) / len(known) if known else math.nan
+        passed: dict[int, list[bool]] = {row.number: [] for row in self._held_out}
+        for (number, _), rollout in self._wait(run(), "the held-out rows").items():
+            if rollout.verdict.reward is not None:
+                passed[number].append(rollout.verdict.reward == 1)
+        rates = pass_at_k(list(passed.values()))
+        first = rates.pop("pass@1", math.nan)
+        return {"held_out": first, **{f"held_out/{name}": rate for name, rate in rates.items()}}
 
     def update(self, weights: Weights, version: int) -> None:
         """Update the engine's weights between two tokens of the requests in flight."""
@@ -259,7 +272,8 @@ class Sampling:
         self._engine.close()
 
     async def _make(self, number: int) -> Group:
-        row: Row = row_of(self._train, number, self._config.run.seed)
+        config = self._config
+        row = row_of(self._train, number, None if config.data.curriculum else config.run.seed)
         return await self._rollouts.group(row, number)
 
     # Any: the send and yield types of a coroutine, not used here.

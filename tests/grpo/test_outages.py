@@ -75,6 +75,29 @@ def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> 
             subject.close()
 
 
+def test_held_out_rows_are_sampled_several_times_or_written_greedily(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "ask", **TASK}) + "\n")
+    words = chat_tokenizer()
+
+    def evaluated(count: int) -> tuple[dict[str, float], list[float]]:
+        given = ["model.name=m", f"data.train={path}", f"data.held_out={path}"]
+        config = read(None, [*given, f"run.evaluate_samples={count}", "rollout.temperature=0.7"])
+        engine = Script(words, ["I cannot.", BLOCK])
+        with Session("local") as session:
+            subject = Sampling(config, words, {END}, engine, session, Stop(), 0)
+            try:
+                return subject.evaluate(), [request.temperature for request in engine.seen]
+            finally:
+                subject.close()
+
+    assert evaluated(0) == ({"held_out": 0.0}, [0.0])
+    rates, temperatures = evaluated(4)
+    assert temperatures == [0.7] * 4
+    wanted = {"held_out": 0.5, "held_out/pass@2": 5 / 6, "held_out/pass@4": 1.0}
+    assert rates == pytest.approx(wanted)
+
+
 def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
     with Session("local", max_concurrency=4) as session:
         made = run(rollouts(session, texts, *more)[0], row(), count)

@@ -345,6 +345,28 @@ def test_a_run_ahead_of_training_stays_within_its_lag(folder: Path, tmp_path: Pa
     assert [row["step"] for row in found] == [0, 3, 6]
 
 
+def test_a_second_run_takes_the_rows_that_teach_from_the_easiest_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    small = ["rollout.prompts_per_step=4", "rollout.group_size=8"]
+    assert train(config(folder, first, *small, "run.steps=3")) == 0  # each of 12 rows, 8 times
+    rewards: dict[int, list[float]] = {}
+    for step in records.steps(first):
+        for each in records.read(first, step):
+            rewards.setdefault(each["row"], []).append(each["reward"])
+    assert set(map(len, rewards.values())) == {8}
+    teaching = [row for row in sorted(rewards) if len(set(rewards[row])) > 1]
+    assert 4 <= len(teaching) < 12
+    teaching.sort(key=lambda row: -sum(rewards[row]))
+    more = [*small, "run.steps=1", f"data.curriculum={first}"]
+    assert train(config(folder, second, *more)) == 0
+    taken = {each["group"]: each["row"] for each in records.read(second, 1)}
+    assert [taken[group] for group in range(4)] == teaching[:4]
+    with pytest.raises(ConfigurationError, match=r"begun otherwise: .*curriculum=''"):
+        train(config(folder, second, *small, "run.steps=2"))
+
+
 def test_what_is_wrong_is_said_before_anything_starts(folder: Path, tmp_path: Path) -> None:
     def refused(match: str, *more: str) -> None:
         with pytest.raises(ConfigurationError, match=match):
