@@ -6,21 +6,15 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
-
-from rich.console import Console as Terminal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._training import metrics_file, plot, records
 from sandboxkit.integrations._training.atomic_write import atomic_write
-from sandboxkit.integrations._training.show import safe
 from sandboxkit.integrations.grpo.config import Config
-from sandboxkit.integrations.grpo.output import Heard
+from sandboxkit.integrations.grpo.output import say
 
 __all__ = ["Console"]
 
@@ -40,11 +34,10 @@ _SHOWN = (
     ("sandbox_p50", "sandbox p50 {:.2f}s"),
     ("sandbox_p99", "p99 {:.2f}s"),
 )
-_WIDEST = 60
 
 
 class Console:
-    """Writes metrics.jsonl and rollouts/ step by step, and shows a progress bar on a terminal.
+    """Writes metrics.jsonl and rollouts/ step by step, and prints a line for each step.
 
     When a run resumes at step `first`, rows of later steps are deleted. Raises ConfigurationError if
     the files cannot be written at the start. A later failure is only noted: metrics are kept in
@@ -53,18 +46,6 @@ class Console:
 
     def __init__(self, config: Config, first: int) -> None:
         self._run = Path(config.run.folder)
-        self._terminal = Terminal(highlight=False, file=Heard.of(sys.stdout))
-        self._progress = Progress(
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(),
-            console=self._terminal,
-            disable=not self._terminal.is_terminal,
-        )
-        self._bar = self._progress.add_task("", total=config.run.steps, completed=first, shown="")
-        self._last: list[dict[str, Any]] = []  # Any: JSON
         self._begun = time.monotonic()
         self._config, self._wandb = config, None
         self._metrics = self._run / "metrics.jsonl"
@@ -84,11 +65,9 @@ class Console:
 
     def __enter__(self) -> Self:
         self._wandb = _wandb(self._config)
-        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
         if self._wandb is not None:
             self._wandb.finish()
 
@@ -100,22 +79,12 @@ class Console:
             for name, form in _SHOWN
             if name in metrics and not math.isnan(metrics[name])
         )
-        self._progress.update(self._bar, completed=metrics["step"], shown=shown)
-        if not self._terminal.is_terminal:
-            self._print(f"step {metrics['step']:.0f}  {shown}")
+        self._print(f"step {metrics['step']:.0f} of {self._config.run.steps}  {shown}")
 
     def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
-        """Write the rollouts of a step, as record.py makes them. A failed write is only noted."""
-        self._last = []
-
-        def numbered() -> Iterator[dict[str, Any]]:
-            for row in rows:
-                if not self._last or row["group"] == self._last[0]["group"]:
-                    self._last.append(row)
-                yield {"step": step, **row}
-
+        """Write the rollouts of a step, as `rollout.record` makes them. A failed write is only noted."""
         try:
-            records.write(self._run, step, numbered())
+            records.write(self._run, step, ({"step": step, **row} for row in rows))
         except OSError as error:
             self.note(f"the rollouts of step {step} cannot be written: {error}")
 
@@ -135,22 +104,10 @@ class Console:
         return any("held_out" in row and row["step"] == step for row in rows)
 
     def end(self, signalled: int) -> None:
-        """Show the last rollouts as a table, and the plot."""
-        self._progress.stop()
-        table = Table(title="samples of the last step")
-        for name in ("prompt", "completion", "reward", "outcome"):
-            table.add_column(name, overflow="fold")
-        distinct = {}
-        for row in self._last:
-            completion = "".join(turn["text"] for turn in row["turns"])
-            distinct[completion] = (row["prompt"], completion, row["reward"], row["outcome"])
-        for shown in list(distinct.values())[:6]:
-            table.add_row(*(_safe(each) for each in shown))
-        if self._last:
-            self._terminal.print(table)
+        """Write what is still unwritten, and show the plot."""
         self._write()
         try:
-            self._terminal.print(Text(plot.draw(self._run)))
+            self._print(plot.draw(self._run))
         except ConfigurationError as error:
             self.note(str(error))
         how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
@@ -172,7 +129,7 @@ class Console:
             self._unwritten.clear()
 
     def _print(self, text: str) -> None:
-        self._terminal.print(Text(text), soft_wrap=True)
+        say(sys.stdout, text)
 
 
 def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
@@ -200,10 +157,3 @@ def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed
         raise ConfigurationError(
             f"run.wandb={config.run.wandb!r}: {error} (or set WANDB_MODE=offline)"
         ) from error
-
-
-def _safe(value: object) -> Text:
-    """Return a model's text for the terminal: shortened, with control characters escaped."""
-    shown = f"{value:.2f}" if isinstance(value, float) else str(value)
-    shown = shown if len(shown) <= _WIDEST * 4 else shown[: _WIDEST * 4] + "..."
-    return Text(safe(shown))

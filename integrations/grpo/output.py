@@ -4,38 +4,16 @@ import atexit
 import contextlib
 import os
 import sys
-from typing import IO, NoReturn, TextIO, cast
+from typing import NoReturn, TextIO
 
-__all__ = ["Heard", "leave"]
+__all__ = ["leave", "say"]
 
 
-class Heard:
-    """Wraps a stream so that writes never fail, for example on a full disk or a closed pipe.
-
-    A failed write is dropped or delayed. Every other attribute is that of the stream.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write the text; ignore an OSError."""
+def say(stream: TextIO | None, text: str) -> None:
+    """Write a line to a stream, which may be None (closed before the process started); ignore an OSError."""
+    if stream is not None:
         with contextlib.suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the buffer; ignore an OSError."""
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-    @classmethod
-    def of(cls, stream: TextIO | None) -> IO[str] | None:
-        """Wrap a stream, typed as a file; None if the stream was closed before the process started."""
-        return stream and cast(IO[str], cls(stream))
+            print(text, file=stream, flush=True)
 
 
 def leave(status: int) -> NoReturn:

@@ -11,7 +11,7 @@ from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.engines import EngineError
 from sandboxkit.integrations.grpo.errors import TrainingError
-from sandboxkit.integrations.grpo.output import Heard
+from sandboxkit.integrations.grpo.output import say
 
 __all__ = ["main"]
 
@@ -42,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors = list(_flat(error))
         # One failure may end many rollouts with the same error: print it once.
         lines = dict.fromkeys(f"error: {type(each).__name__}: {each}" for each in errors)
-        if stream := Heard.of(sys.stderr):
-            for line in (*lines, *getattr(error, "__notes__", ())):
-                stream.write(f"{line}\n")
+        for line in (*lines, *getattr(error, "__notes__", ())):
+            say(sys.stderr, line)
         return USAGE if all(isinstance(each, ValueError) for each in errors) else FAILED
     return 128 + signalled if signalled else 0
 
