@@ -16,8 +16,6 @@ from typing import Literal
 
 import torch
 
-from sandboxkit.errors import ConfigurationError
-
 __all__ = ["Scale", "group_advantages"]
 
 Scale = Literal["none", "group", "batch"]
@@ -30,18 +28,8 @@ def group_advantages(
 ) -> torch.Tensor:
     """Return the advantages, of the same shape as `rewards`: [groups, completions], float.
 
-    `center=False` does not subtract the group's mean. Raises ConfigurationError for an infinite
-    reward, and for groups of one with `center` or scale "group", whose advantage would always be 0.
+    `center=False` does not subtract the group's mean.
     """
-    if rewards.ndim != 2:
-        raise ConfigurationError(f"rewards of shape {tuple(rewards.shape)}: give [groups, size]")
-    if rewards.shape[1] < 2 and (center or scale == "group"):
-        raise ConfigurationError(
-            "a group of 1 completion has no others to compare with: "
-            "use a group size of 2 or more, or center=False with scale='none' or 'batch'"
-        )
-    if rewards.isinf().any():
-        raise ConfigurationError("a reward is infinite: graders give scores in [0, 1]")
     known = ~rewards.isnan()
     values = torch.where(known, rewards, 0.0)
     counts = known.sum(1, keepdim=True)

@@ -213,8 +213,7 @@ def loss(objective: Objective, tokens: Tokens, totals: Totals) -> tuple[torch.Te
     per_token = -surrogate * weight
     kl = torch.zeros_like(tokens.mask)
     if objective.beta:
-        if tokens.reference is None:
-            raise ConfigurationError(f"beta={objective.beta!r} needs a reference model's logp")
+        assert tokens.reference is not None
         gap = tokens.reference - tokens.logp
         kl = gap.exp() - gap - 1
         per_token = per_token + objective.beta * kl

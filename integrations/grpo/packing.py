@@ -8,8 +8,6 @@ computes each sequence's attention separately.
 import heapq
 from collections.abc import Sequence
 
-from sandboxkit.errors import ConfigurationError
-
 __all__ = ["alike", "pack", "spread"]
 
 
@@ -54,18 +52,13 @@ def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 def pack(lengths: Sequence[int], budget: int, indices: Sequence[int]) -> list[list[int]]:
     """Put the sequences named by `indices` into rows of at most `budget` tokens.
 
-    Uses first fit, longest first, which needs at most 11/9 of the minimum number of rows plus one.
-    Raises ConfigurationError for a sequence longer than the budget.
+    Uses first fit, longest first, which needs at most 11/9 of the minimum number of rows plus one. No
+    sequence may be longer than the budget, which `Config` ensures.
     """
     rows: list[list[int]] = []
     room: list[int] = []
     for index in sorted(indices, key=lambda i: (-lengths[i], i)):
         length = lengths[index]
-        if length > budget:
-            raise ConfigurationError(
-                f"a sequence of {length} tokens does not fit in max_tokens_per_row={budget}: "
-                "raise it, or shorten prompts or completions"
-            )
         for row, left in enumerate(room):
             if length <= left:
                 rows[row].append(index)

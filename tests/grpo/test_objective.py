@@ -162,9 +162,3 @@ def test_shares_of_micro_batches_add_up_to_the_batchs_loss(kind: str) -> None:
 def test_constants_that_make_no_sense_are_refused(options: dict[str, object], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Objective(**options)  # type: ignore[arg-type] # wrong on purpose
-
-
-def test_a_kl_term_without_a_reference_is_refused() -> None:
-    batch = tokens([-1.0])
-    with pytest.raises(ConfigurationError, match="needs a reference"):
-        loss(Objective(beta=0.1), batch, Totals(1, 1))
