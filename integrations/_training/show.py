@@ -17,7 +17,7 @@ from sandboxkit.integrations._training import plot, records
 
 __all__ = ["rollouts", "safe", "steps"]
 
-Row = Mapping[str, Any]  # Any: JSON, as record.py makes it
+Row = Mapping[str, Any]  # Any: JSON, see rollout_record.py
 
 _WIDTH = 80
 _LISTED = 100

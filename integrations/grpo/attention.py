@@ -42,22 +42,24 @@ _Span = tuple[range, range]
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
-    """A batch of N stems, or of branches with their stems, as indices into the row.
+class _PaddedSpans:
+    """N stems, or N branches with their stems, that are computed in one call; indices of the row's tokens.
 
-    Shorter ones are padded at the end, with any index: attention is causal, and `seen` leaves out
-    the padding of stems.
+    Shorter ones are padded at the end with arbitrary indices. Causal attention ignores the padding of
+    `own_NL`, and the mask `seen_N1LK` that of `before_NS`.
     """
 
     own_NL: torch.Tensor
+    """The tokens whose attention is computed."""
     before_NS: torch.Tensor
+    """The stem of each branch; S is 0 for stems."""
     seen_N1LK: torch.Tensor | None
     """Mask of the tokens that each token of a branch attends to; None for stems."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    parts: list[_Together]
+    parts: list[_PaddedSpans]
     places_T: torch.Tensor
     """Index of each token of the row in the concatenated, flattened parts."""
     longest: int
@@ -74,13 +76,14 @@ def keep_apart(model: PreTrainedModel) -> None:
     if takes_more and model._supports_attention_backend:
         before = model.config._attn_implementation
         model.set_attn_implementation(_ASKED)
-        model.set_attn_implementation(_NAME if _hands_on(model) else before)
+        model.set_attn_implementation(_NAME if _passes_keywords_on(model) else before)
 
 
-def _hands_on(model: PreTrainedModel) -> bool:
-    """Whether the first layer's attention receives the model's extra keywords and no mask.
+def _passes_keywords_on(model: PreTrainedModel) -> bool:
+    """Whether the model passes extra keywords on to its attention, and makes no mask of its own.
 
-    Computation stops at that layer. This also works for a model on the meta device.
+    Runs the model on two tokens up to the attention of its first layer, which raises `_Asked`. This also
+    works for a model on the meta device.
     """
     two = torch.ones(1, 2, dtype=torch.long, device=model.device)
     try:
@@ -113,7 +116,7 @@ def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # A
         stems.append((stem, range(0)))
         for size in filter(None, tree.branches):
             branches.append((range(end, end := end + size), stem))
-    parts, order = list[_Together](), list[int]()
+    parts, order = list[_PaddedSpans](), list[int]()
     for bucket in [*_buckets(stems), *_buckets(branches)]:
         own, before = ([span[side] for span in bucket] for side in (0, 1))
         own_NL, before_NS = (_padded(spans, end).to(model.device) for spans in (own, before))
@@ -123,7 +126,7 @@ def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # A
         stem_NLS = (before_NS < end)[:, None].expand(-1, size, -1)
         seen_NLK = torch.cat([stem_NLS, causal.expand(len(bucket), -1, -1)], 2)
         own_NL, before_NS = own_NL.clamp(max=end - 1), before_NS.clamp(max=end - 1)
-        parts.append(_Together(own_NL, before_NS, seen_NLK[:, None] if before[0] else None))
+        parts.append(_PaddedSpans(own_NL, before_NS, seen_NLK[:, None] if before[0] else None))
     places = torch.empty(end + 1, dtype=torch.long)
     places[torch.tensor(order)] = torch.arange(len(order))
     longest = max(tree.longest for tree in trees)

@@ -56,9 +56,11 @@ class Buffer:
         self.finished: list[Group] = []
 
     async def take(self, version: int, last: int) -> Batch:
-        """Return the batch for the step of this version; `last` is the version of the last step.
+        """Wait for the groups of a step, start those of the next ones, and return the step's batch.
 
-        Raises ProviderUnavailableError if an outage of the backend or the grader lasts too long.
+        `version` is that of the trainer's weights at the beginning of the step, `last` that of the run's
+        last step. Raises ProviderUnavailableError if an outage of the backend lasts too long, and
+        GraderError if the grader raised too often.
         """
         batch, refills = Batch(), self._refills
         self.finished = batch.finished

@@ -1,11 +1,13 @@
-"""Rollouts: completions of one prompt, single-turn or with a sandbox's tools, and their rewards."""
+"""Rollouts: completions of one prompt, single-turn or with a sandbox's tools, their rewards and records."""
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,7 +16,7 @@ from sandboxkit.integrations._service import DeadlineError, service_time, within
 from sandboxkit.integrations._tools import ToolResult
 from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
 from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings
-from sandboxkit.integrations._training.rollout_record import Call
+from sandboxkit.integrations._training.rollout_record import Call, RolloutRecord, Turn
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, SampleRequest
@@ -30,7 +32,7 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.swe import Task
 
-__all__ = ["Group", "Rollout", "RolloutRunner"]
+__all__ = ["Group", "Rollout", "RolloutRunner", "record"]
 
 _UNGRADED = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "not graded")
 
@@ -308,3 +310,43 @@ class RolloutRunner:
             own = not (isinstance(error, SandboxError) and error.retryable)
         verdict = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
         return GradedSample(verdict, grader_raised=own)
+
+
+def record(
+    group: int, member: int, rollout: Rollout, decode: Callable[[Sequence[int]], str]
+) -> dict[str, Any]:  # Any: JSON
+    """Return the rollout as JSON, see `RolloutRecord`.
+
+    `turns` are those of the policy and of the tools in order, including special tokens. Each of the
+    `calls` has the index of its turn. The policy may never have seen the answer to the last call.
+    """
+    task_id = rollout.row.task.get("task_id")
+    return RolloutRecord(
+        group=group,
+        member=member,
+        row=rollout.row.number,
+        task_id=task_id if isinstance(task_id, str | int) else None,
+        verdict=rollout.verdict,
+        reward=rollout.verdict.reward,
+        grader_raised=rollout.grader_raised,
+        remembered=rollout.remembered,
+        truncated=rollout.truncated,
+        version=rollout.version,
+        tokens={
+            "prompt": len(rollout.row.prompt),
+            "policy": sum(rollout.mask),
+            "tools": len(rollout.mask) - sum(rollout.mask),
+        },
+        seconds=rollout.seconds,
+        prompt=rollout.row.text,
+        prefix=rollout.row.prefix,
+        turns=_turns(rollout, decode),
+        calls=rollout.calls,
+    ).json()
+
+
+def _turns(rollout: Rollout, decode: Callable[[Sequence[int]], str]) -> Iterator[Turn]:
+    tokens = zip(rollout.mask, rollout.completion, strict=True)
+    for own, each in itertools.groupby(tokens, lambda token: token[0]):
+        ids = [token for _, token in each]
+        yield Turn("assistant" if own else "tool", decode(ids), len(ids))

@@ -25,8 +25,7 @@ from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleReque
 from sandboxkit.integrations.grpo.errors import Stopped
 from sandboxkit.integrations.grpo.hand_over import fixed_tokens
 from sandboxkit.integrations.grpo.outage import Outage
-from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner, record
 from sandboxkit.integrations.grpo.training import TrainingSample
 from sandboxkit.integrations.rewards.doctor import check_beforehand, line_about
 
@@ -164,10 +163,11 @@ class Sampling:
         return "" if fine else line_about(reports)
 
     def take(self, version: int) -> Batch:
-        """Return the next step's batch; the engine then sleeps if nothing is sampled until `update`.
+        """Wait for the rollouts of the step that begins with the weights of `version`; return its batch.
 
-        Blocks. Raises TimeoutError after run.timeout seconds, ProviderUnavailableError after an outage of
-        grading.patience seconds.
+        With `buffer.lag = 0` the engine sleeps afterwards, because nothing is sampled until `update`. Raises
+        TimeoutError after run.timeout seconds, ProviderUnavailableError after an outage of grading.patience
+        seconds, and GraderError if the grader raised too often.
         """
         last = self._config.run.steps - 1
         work = self._buffer.take(version, last)
@@ -251,7 +251,7 @@ class Sampling:
             (1.0, [sample(self._fixed[:1], self._fixed[1:], logp) for logp in scored]),
         ]
 
-    def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, as record.py says
+    def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, see `record`
         """Yield records of the rollouts that finished for the last `take`, even if it raised."""
         for group in tuple(self._buffer.finished):
             for member, rollout in enumerate(group.rollouts):

@@ -26,10 +26,9 @@ from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.errors import Stopped
 from sandboxkit.integrations.grpo.loop import First, Learner, Loop
-from sandboxkit.integrations.grpo.model import load
+from sandboxkit.integrations.grpo.model import load, sharded
 from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
-from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.rewards import grading_session
 from sandboxkit.provider import Provider
 

@@ -20,7 +20,7 @@ from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
 __all__ = ["StepReport", "TrainingSample", "score", "train_step"]
 
 _SUMS = ("loss", "tokens", "clip_fraction", "entropy", "kl", "off_policy", "weight", "masked")
-"""What is summed over a step's passes and ranks: fields of StepReport."""
+"""The fields of StepReport that each pass adds to; one all-reduce sums them over the ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.console import Console
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
-from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Group, Rollout
+from sandboxkit.integrations.grpo.rollout import Group, Rollout, record
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from tests.grpo.test_rollout import BLOCK, rollouts, row, tool_call
 from tests.grpo.tiny import chat_tokenizer

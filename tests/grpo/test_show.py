@@ -11,8 +11,7 @@ import pytest
 from sandboxkit.integrations._training import records
 from sandboxkit.integrations._training.rollout_record import Call
 from sandboxkit.integrations.grpo.data import Row
-from sandboxkit.integrations.grpo.record import record
-from sandboxkit.integrations.grpo.rollout import Rollout
+from sandboxkit.integrations.grpo.rollout import Rollout, record
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from tests.grpo.test_rollout import tool_call
 from tests.grpo.tiny import chat_tokenizer

@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 
 from sandboxkit.integrations.grpo import checkpoint
-from sandboxkit.integrations.grpo.model import load
+from sandboxkit.integrations.grpo.model import load, sharded
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.output import leave
 from sandboxkit.integrations.grpo.ranks import shared
-from sandboxkit.integrations.grpo.sharding import sharded
 from sandboxkit.integrations.grpo.training import train_step
 from tests.grpo.tiny import samples
 
