@@ -29,6 +29,9 @@ const (
 	opConnect    op = 14
 	opListen     op = 15
 	opAccept     op = 16
+
+	// canSetUp is no operation. Its presence in WELCOME says that EXEC may have a setup.
+	canSetUp = 17
 )
 
 // knownCalls lists every operation, for WELCOME.
@@ -36,7 +39,7 @@ func knownCalls() (known []byte) {
 	for o := opRead; o <= opAccept; o++ {
 		known = append(known, byte(o))
 	}
-	return known
+	return append(known, canSetUp)
 }
 
 func errnoOf(err error) syscall.Errno {

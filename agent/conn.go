@@ -73,7 +73,11 @@ func (s *stream) end(k kind, payload []byte) {
 }
 
 func (s *stream) fail(err error) {
-	s.end(kFail, putString(binary.BigEndian.AppendUint32(nil, uint32(errnoOf(err))), err.Error()))
+	payload := putString(binary.BigEndian.AppendUint32(nil, uint32(errnoOf(err))), err.Error())
+	if ofFile := (setupError{}); errors.As(err, &ofFile) {
+		payload = putString(payload, ofFile.path)
+	}
+	s.end(kFail, payload)
 }
 
 // The roles that a client declares in its HELLO; 0 is an ordinary client. roleOwner brings the sandbox's

@@ -16,6 +16,7 @@ const (
 	flagStdin  = 1
 	flagPty    = 2
 	flagPython = 4
+	flagSetup  = 8
 )
 
 type execRequest struct {
@@ -25,6 +26,7 @@ type execRequest struct {
 	rows, cols uint16
 	python     bool
 	code       string // Python source, for a job that runs in a fork of the interpreter
+	setup
 }
 
 func parseExec(in *fields) execRequest {
@@ -34,6 +36,11 @@ func parseExec(in *fields) execRequest {
 	r.rows, r.cols = in.u16(), in.u16()
 	if r.python = flags&flagPython != 0; r.python {
 		r.code = in.str()
+	}
+	if flags&flagSetup != 0 {
+		if r.setup = parseSetup(in); in.err == nil && r.python {
+			in.err = protocolError("a job has no setup")
+		}
 	}
 	if in.err == nil && len(r.argv) == 0 {
 		in.err = protocolError("empty argv")
@@ -177,10 +184,11 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 	cwd := e.request.cwd
 	l := launch{argv: e.request.argv, env: env, cwd: cwd, id: id, tty: e.request.pty}
 	if !e.request.python {
-		if l.path, err = findProgram(id, e.request.argv[0], cwd, env); err != nil {
+		if l.path, err = findProgram(id, e.request.argv[0], cwd, env, e.request.files); err != nil {
 			return p, err
 		}
 	}
+	l.limits = e.request.limits
 	var theirs []int
 	defer func() {
 		for _, fd := range theirs {

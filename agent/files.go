@@ -144,7 +144,7 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 			_ = os.Remove(temporary)
 		}
 	}()
-	if _, err = f.Write(head); err == nil {
+	if _, err = f.Write(head); err == nil && rest != nil {
 		// Plain io.Copy would try splice, and allocate its own buffer.
 		_, err = io.CopyBuffer(struct{ io.Writer }{f}, rest, make([]byte, chunkSize))
 	}

@@ -245,13 +245,14 @@ func (r *reaper) finish(e ending) {
 }
 
 type launch struct {
-	path string
-	argv []string
-	env  []string
-	cwd  string
-	id   identity
-	fds  [3]uintptr
-	tty  bool
+	path   string
+	argv   []string
+	env    []string
+	cwd    string
+	id     identity
+	fds    [3]uintptr
+	tty    bool
+	limits []resourceLimit
 }
 
 // spawn starts a command's reaper, which starts the command. It does not wait for the command's start.
@@ -343,6 +344,7 @@ func (r *reaper) prepare(s *reaperState, l launch) error {
 	s.uid, s.gid, s.switchUser = uintptr(l.id.uid), uintptr(l.id.gid), !l.id.isAgent()
 	s.fds, s.terminal, s.openFiles = l.fds, l.tty, early.OpenFiles
 	s.queuedSignals = queuedSignals
+	s.limitCount = setLimits(&s.limits, l.limits)
 	s.commandMask = startMask
 	s.capHeader.version = capVersion3
 	s.lastFD = lastDescriptor()

@@ -38,21 +38,28 @@ func explain(step int32, errno syscall.Errno, program, cwd string) *startError {
 		return cannotExecute(program, errno)
 	case stepUser:
 		return &startError{fmt.Sprintf("cannot become the user: %v", errno), errno}
+	case stepLimits:
+		return &startError{fmt.Sprintf("cannot lower its resource limits: %v", errno), errno}
 	case stepTerminal, stepSession, stepFiles:
 		return &startError{fmt.Sprintf("cannot connect its input and output: %v", errno), errno}
 	}
 	return &startError{fmt.Sprintf("cannot start another process: %v", errno), errno}
 }
 
-// findProgram looks up argv[0] as execvp does, with the rights of the command's user and in the
-// command's PATH.
-func findProgram(id identity, name, cwd string, env []string) (path string, err error) {
+// findProgram writes the files and then looks up argv[0] as execvp does, with the rights of the command's user
+// and in the command's PATH.
+func findProgram(id identity, name, cwd string, env []string, files []setupFile) (path string, err error) {
 	as := filesAs.run
-	if id.isAgent() {
+	if id.isAgent() && len(files) == 0 {
 		// A lookup as the agent's own user needs no separate thread, which saves two context switches.
 		as = func(_ identity, job func()) error { job(); return nil }
 	}
-	if failed := as(id, func() { path, err = lookUp(name, cwd, env) }); failed != nil {
+	failed := as(id, func() {
+		if err = writeFiles(files); err == nil {
+			path, err = lookUp(name, cwd, env)
+		}
+	})
+	if failed != nil {
 		return "", failed
 	}
 	return path, err

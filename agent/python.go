@@ -74,7 +74,7 @@ func (b *sandbox) startInterpreter(program string, preload []string, source, set
 	if err != nil {
 		return err
 	}
-	file, err := findProgram(id, program, b.workdir, env)
+	file, err := findProgram(id, program, b.workdir, env, nil)
 	if err != nil {
 		forks.starting.Store(false)
 		return err

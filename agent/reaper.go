@@ -31,6 +31,7 @@ const (
 	stepUser
 	stepCwd
 	stepTerminal
+	stepLimits
 	stepExec
 )
 
@@ -59,6 +60,8 @@ type reaperState struct {
 	switchUser, terminal  bool
 	openFiles             [2]uint64
 	queuedSignals         [2]uint64
+	limits                [mostLimits]resourceLimit
+	limitCount            int
 	commandMask           uint64 // of signals
 
 	// Read by the agent.
@@ -263,6 +266,15 @@ func becomeCommand(s *reaperState) {
 	if s.openFiles[1] != 0 {
 		syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE,
 			uintptr(unsafe.Pointer(&s.openFiles)), 0, 0, 0)
+	}
+	s.step = stepLimits
+	for i := 0; i < s.limitCount; i++ {
+		limit := &s.limits[i%mostLimits]
+		if _, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, limit.resource,
+			uintptr(unsafe.Pointer(&limit.value)), 0, 0, 0); e != 0 {
+			s.errno = e
+			return
+		}
 	}
 	s.step = stepExec
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask,

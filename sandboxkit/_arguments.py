@@ -3,10 +3,10 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeGuard
+from typing import Any, Literal, NoReturn, TypeGuard, get_args
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.types import PtySize
+from sandboxkit.types import CommandFile, CommandSetup, PtySize, ResourceName
 
 MAX_ARGUMENT = 131_071  # Linux MAX_ARG_STRLEN, less its NUL
 MAX_ARGV = 1_048_576
@@ -208,6 +208,26 @@ def local_path(name: str, value: str | os.PathLike[str]) -> str:
         refuse(name, value, "a path on this machine, as a non-empty str or a pathlib.Path")
     _encode(name, result)
     return result
+
+
+def setup(value: CommandSetup | None) -> CommandSetup | None:
+    """Check the setup of a command, or None for none."""
+    if value is None:
+        return None
+    if not isinstance(value, CommandSetup):
+        refuse("setup", value, "CommandSetup(files=(...), rlimits={...})")
+    for file in value.files:
+        if not isinstance(file, CommandFile) or not isinstance(file.content, bytes):
+            refuse("setup.files", value.files, "a tuple of CommandFile(path, content)")
+        path(file.path)
+        mode(file.mode)
+    for name, pair in value.rlimits.items():
+        one_of("setup.rlimits", name, get_args(ResourceName))
+        if len(pair) != 2 or not all(
+            each is None or (_is_whole(each) and 0 <= each < 1 << 63) for each in pair
+        ):
+            refuse(f"setup.rlimits[{name!r}]", pair, "a soft and a hard limit, numbers or None")
+    return value
 
 
 def env(value: Mapping[str, str] | None, name: str = "env") -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Default file operations for providers, built on `exec` of common command-line tools."""
 
 import posixpath
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from typing import ClassVar, Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import anyio
 
@@ -13,7 +14,19 @@ from sandboxkit.errors import (
     SandboxFileError,
     SandboxFileNotFoundError,
 )
-from sandboxkit.types import Command, Exit, FileInfo, FileType, Output, StdinItem, StreamName
+from sandboxkit.types import (
+    Command,
+    Exit,
+    FileInfo,
+    FileType,
+    Output,
+    ResourceName,
+    StdinItem,
+    StreamName,
+)
+
+if TYPE_CHECKING:
+    from sandboxkit.provider import Provider
 
 MAX_ENTRIES = 50_000
 MAX_LISTING = 8 << 20
@@ -55,6 +68,13 @@ _REMOVE = (
     'if [ "$2" = 1 ]; then exec rm -rf -- "$1"; fi; '
     'if [ -d "$1" ] && [ ! -L "$1" ]; then exec rmdir -- "$1"; fi; exec rm -f -- "$1"'
 )
+_ULIMITS: dict[ResourceName, tuple[str, int]] = {
+    "core": ("c", 512),
+    "cpu": ("t", 1),
+    "fsize": ("f", 512),
+    "stack": ("s", 1024),
+}
+"""The options of the shell's ulimit, and their units."""
 _FORMAT = r"%y %s %m %T@ %p\0"
 _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
@@ -94,6 +114,31 @@ async def write_file(
 
     text = "" if mode is None else f"{mode:o}"
     await _sh(provider, sandbox_id, _WRITE, path, text, stdin=content())
+
+
+async def set_up(provider: "Provider", sandbox_id: str, command: Command) -> Command:
+    """See `Provider.set_up`."""
+    if command.setup is None:
+        return command
+    for file in command.setup.files:
+        await provider.write_file(sandbox_id, file.path, file.content, mode=file.mode)
+    script = "".join(
+        part for name, pair in command.setup.rlimits.items() for part in _ulimits(name, *pair)
+    )
+    argv = ("/bin/sh", "-c", f'{script}exec "$@"', "sh", *command.argv)
+    return replace(command, argv=argv, setup=None)
+
+
+def _ulimits(name: ResourceName, soft: int | None, hard: int | None) -> Iterator[str]:
+    """Yield the shell commands that set one limit, the soft one first: it may not exceed the hard one."""
+    option, unit = _ULIMITS[name]
+    if soft is not None:
+        yield f"ulimit -S -{option} {soft // unit} 2>/dev/null || "
+    if soft is not None or hard is None:
+        yield f'ulimit -S -{option} "$(ulimit -H -{option})" || exit; '
+    if hard is not None:
+        which = "-H" if soft is not None else ""
+        yield f"ulimit {which} -{option} {hard // unit} || exit; "
 
 
 async def put_archive(

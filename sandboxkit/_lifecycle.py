@@ -227,7 +227,7 @@ class Lifecycle:
                 return self.id
             if self._start is None:
                 self.context.begins(self)
-                if command is not None and self._is_ready_when_created():
+                if command is not None and not command.setup and self._is_ready_when_created():
                     first = FirstCommand(command)
                 self._first = first
                 # Now, because the time limit may pass before the task's first step.

@@ -25,6 +25,7 @@ from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
     Command,
+    CommandSetup,
     Exit,
     FileInfo,
     Network,
@@ -164,25 +165,25 @@ class Sandbox(Displayable):
         stdin: _arguments.Content | bool | None = None,
         pty: PtySize | bool = False,
         output_limit: int | None = OUTPUT_LIMIT,
+        setup: CommandSetup | None = None,
     ) -> Process:
         """Run a command and return at once. A non-zero exit is a result, not an error.
 
-        `stdin` is the whole input, or True for a `Process.stdin` to write to. `pty` runs it on
-        a terminal, with stdin open. `output_limit` is in bytes per stream, None for no limit.
-        `timeout` (s) counts from the command's start; when it expires, the whole process tree is
-        killed and the result raises CommandTimeoutError. With `check`, a non-zero exit raises
-        CommandFailedError. Every other error is an infrastructure error.
+        `stdin` is the whole input, or True for a `Process.stdin` to write to. `pty` runs it on a
+        terminal, with stdin open. `output_limit` is in bytes per stream, None for no limit. `timeout` (s)
+        counts from the command's start; when it expires, the whole process tree is killed and the result
+        raises CommandTimeoutError. With `check`, a non-zero exit raises CommandFailedError. Every other
+        error is an infrastructure error. `setup` has files and resource limits of the command.
 
         `deadline` (s) counts from this call and covers the wait for room, the sandbox's start and the
         command. When it expires, the result raises NoRoomError if the sandbox still waits for room,
-        otherwise ProviderUnavailableError; the command is killed. These are infrastructure errors, so
-        give a `timeout` as well to limit the command itself.
+        otherwise ProviderUnavailableError; the command is killed. Give a `timeout` to limit the command.
         """
         self._life.refuse_ended()  # before a stdin exists that nobody would close
-        size = _arguments.pty(pty)
+        size, place, who = _arguments.pty(pty), _arguments.cwd(cwd), _arguments.user(user)
         words, variables = _arguments.argv(argv), _arguments.env(env)
         live, items = command_input(stdin, open_=size is not None)
-        command = Command(words, _arguments.cwd(cwd), variables, _arguments.user(user), items, size)
+        command = Command(words, place, variables, who, items, size, _arguments.setup(setup))
         limits = checked_limits(timeout, deadline, check, output_limit)
         return self._process(words, command, self._provider.exec, limits, live)
 
@@ -318,11 +319,9 @@ class Sandbox(Displayable):
 
         With `mode` None an existing file keeps its mode and a new file gets 0o644.
         """
-        path, content = _arguments.path(path), _arguments.content("data", data)
-        mode = _arguments.mode(mode)
-        return self._call(
-            lambda sandbox_id: self._provider.write_file(sandbox_id, path, content, mode=mode)
-        )
+        path, bits = _arguments.path(path), _arguments.mode(mode)
+        content = _arguments.content("data", data)
+        return self._call(lambda box: self._provider.write_file(box, path, content, mode=bits))
 
     def upload(self, local: str | os.PathLike[str], remote: str) -> Operation[None]:
         """Copy a file to the path `remote`, or a folder's contents into the folder `remote`.
@@ -465,8 +464,7 @@ class Sandbox(Displayable):
 
     @contextlib.contextmanager
     def _stopped_if_interrupted(self) -> Iterator[None]:
-        # After a cancellation or Ctrl-C on entry, __exit__ does not run to stop the sandbox.
-        # Do not wait here, because a time limit may have expired; closing the session waits.
+        # After a cancellation or Ctrl-C on entry, __exit__ does not run. Closing the session waits.
         try:
             yield
         except Exception:
@@ -493,8 +491,10 @@ class Sandbox(Displayable):
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
             network = self._network  # read once: a command sent with the start gets no proxy
-            sandbox_id = await self._life.started(command if network is None else None)
+            box = await self._life.started(command if network is None else None)
             sent = command if network is None else network.with_proxy(command)
-            return lambda output: self._life.during(sandbox_id, lambda box: run(box, sent, output))
+            if sent.setup is not None:
+                sent = await self._life.during(box, lambda _: self._provider.set_up(box, sent))
+            return lambda output: self._life.during(box, lambda _: run(box, sent, output))
 
         return Process(argv, ready, limits, live, self._life)

@@ -155,6 +155,14 @@ class Provider(ABC):
         are untouched. If this cannot be confirmed, `OutcomeUnknownError` is raised instead.
         """
 
+    async def set_up(self, sandbox_id: str, command: Command) -> Command:
+        """Return the command that `exec` gets for one that has a setup.
+
+        The default writes the files, and lets a shell set the limits: the command that it returns has no
+        setup. A provider whose `exec` carries out setups, which saves round trips, returns `command`.
+        """
+        return await _exec_files.set_up(self, sandbox_id, command)
+
     @abstractmethod
     def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """Iterate over the sandboxes that carry all of `tags`, whichever process made them."""

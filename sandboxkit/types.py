@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Command",
+    "CommandFile",
+    "CommandSetup",
     "CommandUsage",
     "Diagnosis",
     "Ending",
@@ -28,6 +30,7 @@ __all__ = [
     "Profile",
     "PtySize",
     "PublicUrl",
+    "ResourceName",
     "Reuse",
     "SandboxInfo",
     "SandboxSpec",
@@ -43,6 +46,8 @@ __all__ = [
 Network = Literal["none", "internet"]
 Profile = Literal["standard", "strict"]
 Reuse = Literal["never", "reset"]
+ResourceName = Literal["core", "cpu", "fsize", "stack"]
+"""A resource of setrlimit(2): `cpu` in seconds, the others in bytes."""
 SnapshotKind = Literal["files", "memory"]
 """The content of a snapshot: files alone, or files and running processes."""
 
@@ -185,6 +190,26 @@ class WholeInput:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandFile:
+    """A file that is written before a command starts, as `Sandbox.write_file` writes it."""
+
+    path: str
+    content: bytes = field(repr=False)
+    mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSetup:
+    """What is done before a command starts, in the same round trip as its start."""
+
+    files: tuple[CommandFile, ...] = ()
+    """The files to write, in this order."""
+    rlimits: Mapping[ResourceName, tuple[int | None, int | None]] = field(default_factory=dict)
+    """The soft and the hard limit of resources. A hard limit of None stays as it is, and a soft limit of
+    None becomes the hard limit. No limit is raised above the sandbox's hard limit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command as a provider receives it; the core applies timeouts."""
 
@@ -201,6 +226,8 @@ class Command:
     pty: PtySize | None = None
     """The initial size of a terminal to run on, or None for pipes. On a terminal all output is
     `stdout`."""
+    setup: CommandSetup | None = None
+    """Files and resource limits. `exec` gets one only if `Provider.set_up` left it."""
 
 
 StreamName = Literal["stdout", "stderr"]

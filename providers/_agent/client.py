@@ -70,11 +70,11 @@ class SilentError(Exception):
 
 
 class CallError(Exception):
-    """The agent refused a call; `errno` is Linux's number."""
+    """The agent refused a request; `errno` is Linux's number, and `path` the file of a setup at fault."""
 
-    def __init__(self, errno: int, message: str) -> None:
+    def __init__(self, errno: int, message: str, path: str | None = None) -> None:
         super().__init__(message)
-        self.errno = errno
+        self.errno, self.path = errno, path
 
 
 class AgentStream:
@@ -133,7 +133,7 @@ class AgentStream:
         frame = self._frames.popleft()
         if frame.kind == Kind.FAIL:
             fields = Fields(frame.payload)
-            raise CallError(fields.u32(), fields.text())
+            raise CallError(fields.u32(), fields.text(), fields.text() if fields else None)
         return frame
 
     async def consumed(self, size: int) -> None:

@@ -377,6 +377,10 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         return await self._execute(sandbox_id, command, output)
 
+    async def set_up(self, sandbox_id: str, command: Command) -> Command:
+        knows = requests.SETS_UP in (await self._client(sandbox_id)).calls
+        return command if knows else await super().set_up(sandbox_id, command)
+
     async def run_python(
         self, sandbox_id: str, code: str, command: Command, output: Output
     ) -> Exit:
@@ -462,15 +466,11 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         async with self._call(sandbox_id) as client:
             usage = await requests.stats(client)
         total = self._so_far(sandbox_id, usage.used)
-        before = self._known(sandbox_id).before
-        starved = total.starved
+        known, starved = self._known(sandbox_id), total.starved
         if starved is not None:
-            starved = max(starved - (before.starved or 0.0), 0.0)
-        processor, moved = (
-            max(total.processor - before.processor, 0.0),
-            self._known(sandbox_id).moved(),
-        )
-        return Usage(processor, starved, usage.processes, usage.resident, *moved)
+            starved = max(starved - (known.before.starved or 0.0), 0.0)
+        processor = max(total.processor - known.before.processor, 0.0)
+        return Usage(processor, starved, usage.processes, usage.resident, *known.moved())
 
     async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
         instance, counted = self._known(sandbox_id), self._whole_processor_seconds(sandbox_id)

@@ -3,13 +3,18 @@
 import errno
 import struct
 from collections.abc import AsyncGenerator, AsyncIterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 import anyio
 
-from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
+from sandboxkit.errors import (
+    CommandStartError,
+    ConfigurationError,
+    SandboxFileError,
+    SandboxTerminatedError,
+)
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.client import (
@@ -22,6 +27,7 @@ from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
     Command,
+    CommandSetup,
     CommandUsage,
     Ending,
     Exit,
@@ -29,11 +35,13 @@ from sandboxkit.types import (
     FileType,
     Interpreter,
     PtySize,
+    ResourceName,
     StdinItem,
     WholeInput,
 )
 
 __all__ = [
+    "SETS_UP",
     "ProcessorUsage",
     "Stats",
     "exec_payload",
@@ -56,7 +64,12 @@ __all__ = [
 ]
 
 _BESIDE_OWNER = 2
-_FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON = 1, 2, 4
+_FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON, _FLAG_SETUP = 1, 2, 4, 8
+SETS_UP = 17
+"""What an agent lists among its calls if an EXEC may have a setup."""
+_RLIMITS: dict[ResourceName, int] = {"cpu": 0, "fsize": 1, "stack": 3, "core": 4}
+"""Linux's numbers of the resources."""
+_NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 (
     _READ,
     _WRITE,
@@ -74,7 +87,7 @@ _FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON = 1, 2, 4
 ) = range(1, 14)
 _KEEP_MODE = 0xFFFFFFFF
 _RUNNING, _USED = struct.Struct(">IQ"), struct.Struct(">QQ?Q")
-_EXIT = struct.Struct(">IBQQQI")
+_EXIT, _RLIMIT = struct.Struct(">IBQQQI"), struct.Struct(">BQQ")
 _ENDINGS = {0: Ending.EXITED, 1: Ending.SIGNAL, 2: Ending.OUT_OF_MEMORY}
 _KILLED = 128 + 9
 _UNKNOWN, _UNKNOWN_32 = 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF
@@ -88,6 +101,8 @@ _REMEDIES = {
     "interpreter",
 }
 _SMALL_FILE = 256 << 10
+_SETUP_BYTES = 1 << 20
+"""The largest files of a setup, in bytes together, that are sent along with the command."""
 _MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
 _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 
@@ -119,6 +134,8 @@ def exec_payload(command: Command, code: str | None = None) -> bytes:
     flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
     if code is not None:
         flags |= _FLAG_PYTHON
+    if command.setup is not None:
+        flags |= _FLAG_SETUP
     return b"".join(
         (
             frames.strings(command.argv),
@@ -127,8 +144,21 @@ def exec_payload(command: Command, code: str | None = None) -> bytes:
             frames.string(command.user or ""),
             struct.pack(">BHH", flags, pty.rows, pty.cols),
             b"" if code is None else frames.string(code),
+            b"" if command.setup is None else _setup(command.setup),
         )
     )
+
+
+def _setup(setup: CommandSetup) -> bytes:
+    parts = [bytes([len(setup.rlimits)])]
+    for name, values in setup.rlimits.items():
+        soft, hard = (_NO_LIMIT if value is None else value for value in values)
+        parts.append(_RLIMIT.pack(_RLIMITS[name], soft, hard))
+    parts.append(len(setup.files).to_bytes(4, "big"))
+    for file in setup.files:
+        mode = _KEEP_MODE if file.mode is None else file.mode
+        parts += (frames.string(file.path), mode.to_bytes(4, "big"), frames.string(file.content))
+    return b"".join(parts)
 
 
 async def execute(
@@ -142,13 +172,26 @@ async def execute(
     control group. An owner that can read the group from outside sets them, and decides the ending of a
     command that died of SIGKILL.
     """
-    stdin = command.stdin
+    command, stdin = await _without_large_files(client, command), command.stdin
     along = stdin.data if isinstance(stdin, WholeInput) and len(stdin.data) <= MOST_ALONG else None
     try:
         stream = client.open(Kind.EXEC, exec_payload(command, code), along)
     except ValueError as error:
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
     return await follow(stream, command, output, fed=along is not None)
+
+
+async def _without_large_files(client: AgentClient, command: Command) -> Command:
+    """Write the files of a setup if they are too large for the frame that starts the command."""
+    setup = command.setup
+    if setup is None or sum(len(file.content) for file in setup.files) <= _SETUP_BYTES:
+        return command
+    for file in setup.files:
+        try:
+            await write_file(client, file.path, file.content, file.mode)
+        except CallError as error:
+            raise _not_started(CallError(error.errno, str(error), file.path)) from error
+    return replace(command, setup=replace(setup, files=()))
 
 
 async def follow(
@@ -179,7 +222,9 @@ async def follow(
 
 def _not_started(
     error: CallError,
-) -> CommandStartError | ConfigurationError | SandboxTerminatedError:
+) -> CommandStartError | ConfigurationError | SandboxFileError | SandboxTerminatedError:
+    if error.path is not None:
+        return SandboxFileError(str(error), path=error.path)
     if error.errno == 0:
         return ConfigurationError(str(error))
     if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):

@@ -7,7 +7,7 @@ import pytest
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
-from sandboxkit.types import PtySize, StdinItem, WholeInput
+from sandboxkit.types import Command, CommandFile, CommandSetup, PtySize, StdinItem, WholeInput
 from tests.agent.conftest import Box, Run
 
 pytestmark = pytest.mark.anyio
@@ -21,6 +21,25 @@ async def items(*values: StdinItem) -> AsyncIterator[StdinItem]:
 async def test_stdout_stderr_and_status_are_separate(box: Box) -> None:
     run = await box.sh("echo out; echo err >&2; exit 7")
     assert (run.stdout, run.stderr, run.status) == (b"out\n", b"err\n", 7)
+
+
+@pytest.mark.parametrize("lists", [range(1, 18), range(1, 17)])
+async def test_an_agent_that_cannot_set_up_gets_the_same_command_through_a_shell(
+    box: Box, lists: range
+) -> None:
+    client = box.provider._known(box.id).client
+    assert client is not None
+    assert client.calls == bytes(range(1, 18))
+    client.calls = bytes(lists)
+    files = (CommandFile(f"{box.workdir}/program", b"#!/bin/sh\nulimit -f; ulimit -t\n", 0o555),)
+    command = Command(
+        ("./program",), setup=CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
+    )
+    sent = await box.provider.set_up(box.id, command)
+    assert (sent is command) == (17 in lists)
+    run = Run()
+    await box.provider.exec(box.id, sent, run.output)
+    assert run.stdout == b"2\n2\n"
 
 
 async def test_a_signal_is_reported_as_128_plus_its_number(box: Box) -> None:

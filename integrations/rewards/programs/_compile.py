@@ -6,14 +6,22 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sandboxkit import Operation, ProcessResult, Sandbox, SandboxFileError, Session
+from sandboxkit import (
+    CommandStartError,
+    Operation,
+    ProcessResult,
+    Sandbox,
+    SandboxFileError,
+    Session,
+)
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._languages import Language
-from sandboxkit.integrations.rewards.programs._shell import limited
+from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
+from sandboxkit.types import CommandFile
 
 FOLDER = "/workspace"
 _WORDS = 64 << 10
@@ -46,6 +54,8 @@ class Build:
     """The compiler's result; None if no compiler ran or it exceeded a limit."""
     exceeded: Outcome | None = None
     """The outcome if the compiler exceeded a limit, such as TIMEOUT."""
+    started: bool = True
+    """False if there is no compiler that can be run."""
 
 
 async def compiled(
@@ -79,8 +89,7 @@ async def build(
 
     async def attempt(sandbox: Sandbox, _: bool) -> Build | Verdict:
         await sandbox.start()
-        await sandbox.write_file(f"{FOLDER}/{language.source}", source)
-        return await _compile(sandbox, language, limits)
+        return await _compile(sandbox, language, source, limits)
 
     ended = await Operation(retried(session, limits, attempt, given, forks_python=False))
     if isinstance(ended, Verdict):
@@ -88,7 +97,7 @@ async def build(
             return Build(ended)
         words = f"the compiler {_ENDS.get(ended.outcome, 'failed')}: {ended.detail}"
         return Build(_error(words), exceeded=ended.outcome)
-    if ended.result is not None and ended.result.returncode in NOT_FOUND:
+    if not ended.started or (ended.result and ended.result.returncode in NOT_FOUND):
         lost = await require(session, language, limits)
         return Build(lost) if lost else ended
     return ended
@@ -101,15 +110,21 @@ _ENDS = {
 }
 
 
-async def _compile(sandbox: Sandbox, language: Language, limits: Limits) -> Build | Verdict:
+async def _compile(
+    sandbox: Sandbox, language: Language, source: bytes, limits: Limits
+) -> Build | Verdict:
     # If a process of the compiler reaches its CPU limit, the compiler's driver exits with an ordinary
     # error status. So each process gets 1 s more, and the meter compares the sum with `limits`.
     late = limits.timeout + 1
     later = dataclasses.replace(
         limits, timeout=late, wall=None, deadline=max(limits.deadline, late + 1)
     )
+    files = (CommandFile(f"{FOLDER}/{language.source}", source),)
     process = sandbox.exec(
-        limited(language.compile, later, stack=False), output_limit=_WORDS, env=language.env
+        language.compile,
+        output_limit=_WORDS,
+        env=language.env,
+        setup=limited(later, files=files, stack=False),
     )
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
@@ -117,6 +132,10 @@ async def _compile(sandbox: Sandbox, language: Language, limits: Limits) -> Buil
         result = await meter.within(answer)
         if isinstance(result, ProcessResult):
             result = await meter.judge(dataclasses.replace(result, truncated=False))
+    except CommandStartError as error:
+        if not cannot_run(error):
+            raise
+        return Build(_error(str(error)), started=False)
     finally:
         process.cancel()
         abandon(answer)

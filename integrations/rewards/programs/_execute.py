@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxkit import (
+    CommandStartError,
     Ending,
     Operation,
     Process,
@@ -21,8 +22,9 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import FOLDER, Compiled
-from sandboxkit.integrations.rewards.programs._shell import limited
+from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
+from sandboxkit.types import CommandFile, CommandSetup
 
 _LOOK = 0.05
 """Interval in seconds between checks of whether a program's output exceeds the limit."""
@@ -52,6 +54,8 @@ class ProgramRun:
     result: ProcessResult | None
     verdict: Verdict | None = None
     outputs: Mapping[str, bytes] = field(default_factory=dict)
+    started: bool = True
+    """False if the sandbox cannot run such a program."""
 
 
 async def execute(
@@ -63,14 +67,20 @@ async def execute(
     """
 
     async def attempt(sandbox: Sandbox, _: bool) -> ProgramRun | Verdict:
-        await place(sandbox, program, given.files)
+        await sandbox.start()  # the limits of elapsed time begin afterwards
         process = sandbox.exec(
-            command(program, given.args, limits),
+            (*program.language.run, *given.args),
             stdin=given.stdin,
             output_limit=limits.output_limit,
             env=program.language.env,
+            setup=setup(program, limits, given.files),
         )
-        ran = await _watched(sandbox, process, limits)
+        try:
+            ran = await _watched(sandbox, process, limits)
+        except CommandStartError as error:
+            if not cannot_run(error):
+                raise
+            return ProgramRun(None, runtime_error(shown(error)), started=False)
         if ran.verdict is not None and ran.verdict.outcome is Outcome.KILLED:
             return ran.verdict  # `retried` then runs the program again, alone in a fresh sandbox
         return ran if ran.verdict else await _with_outputs(sandbox, ran, given, limits)
@@ -78,7 +88,7 @@ async def execute(
     # This runs on the background loop; on another loop each step would switch threads twice.
     answer = await Operation(retried(session, limits, attempt, forks_python=False))
     if isinstance(answer, ProgramRun):
-        if answer.result is not None and answer.result.returncode in NOT_FOUND:
+        if not answer.started or (answer.result and answer.result.returncode in NOT_FOUND):
             lost = await require(session, program.language, limits)
             return ProgramRun(None, lost) if lost else answer
         return answer
@@ -87,16 +97,18 @@ async def execute(
     return ProgramRun(None, answer)
 
 
-async def place(sandbox: Sandbox, program: Compiled, files: Mapping[str, bytes]) -> None:
-    """Write the program and the case's files into a pristine sandbox."""
-    for name, content in {**program.files, **files}.items():
-        await sandbox.write_file(posixpath.join(FOLDER, name), content)
-    await sandbox.write_file(program.path, program.content, mode=0o555)
+def setup(
+    program: Compiled, limits: Limits, files: Mapping[str, bytes] | None = None
+) -> CommandSetup:
+    """Return what a pristine sandbox needs for a run: the case's files, the program, and its limits.
 
-
-def command(program: Compiled, args: tuple[str, ...], limits: Limits) -> list[str]:
-    """Return the command that runs a program under its limits."""
-    return limited((*program.language.run, *args), limits)
+    They are sent along with the command: a call of its own would cost more than to write the file.
+    """
+    given = tuple(
+        CommandFile(posixpath.join(FOLDER, name), content)
+        for name, content in {**program.files, **(files or {})}.items()
+    )
+    return limited(limits, files=(*given, CommandFile(program.path, program.content, 0o555)))
 
 
 async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> ProgramRun:

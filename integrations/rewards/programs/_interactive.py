@@ -14,15 +14,14 @@ from sandboxkit.integrations.rewards.programs._checkers import Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
     ProgramRun,
-    command,
     judged,
-    place,
     runtime_error,
+    setup,
 )
 from sandboxkit.integrations.rewards.programs._judge_program import (
+    JUDGE_SETUP,
     JudgeBroken,
     decided,
-    judge_command,
     judge_program,
     placed,
 )
@@ -63,13 +62,13 @@ async def converse(
 
     async def attempt(sandbox: Sandbox, alone: bool) -> Dialogue | Verdict:
         await sandbox.start()
-        await place(sandbox, program, {})
         async with (
             judges(session).borrow(alone=alone) as judge,
             placed(judge, interactor, files) as folder,
         ):
             asking = judge.exec(
-                judge_command(interactor, "input.txt", "output.txt", "answer.txt"),
+                (*interactor.language.run, "input.txt", "output.txt", "answer.txt"),
+                setup=JUDGE_SETUP,
                 cwd=folder,
                 env=interactor.language.env,
                 stdin=True,
@@ -107,10 +106,11 @@ async def _joined(
     sandbox: Sandbox, program: Compiled, asking: Process, testlib: JudgeProgram, limits: Limits
 ) -> Dialogue:
     subject = sandbox.exec(
-        command(program, (), limits),
+        program.language.run,
         stdin=True,
         output_limit=1 << 16,
         env=program.language.env,
+        setup=setup(program, limits),
     )
     to_judge = Pipe(subject, asking, limits.output_limit)
     to_subject = Pipe(asking, subject, _FROM_INTERACTOR)

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 
 from sandboxkit import (
+    CommandStartError,
     CommandTimeoutError,
     ConfigurationError,
     Ending,
@@ -26,11 +27,12 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 from sandboxkit.integrations.rewards.programs._checkers import Answer, Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled, compiled
 from sandboxkit.integrations.rewards.programs._languages import language_of
-from sandboxkit.integrations.rewards.programs._shell import limited
+from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._testlib import FAIL, JudgeProgram, mark_of
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
+JUDGE_SETUP = limited(Limits(timeout=SECONDS))
 _WALL = 120.0
 _MESSAGE = 64 << 10
 _COMPILE_SECONDS = 120.0
@@ -98,11 +100,6 @@ async def placed(
             await judge.remove(folder, recursive=True)
 
 
-def judge_command(program: Compiled, *names: str) -> list[str]:
-    """Return the command that runs a judge program with the file names `names` as arguments."""
-    return limited((*program.language.run, *names), Limits(timeout=SECONDS))
-
-
 async def check(
     session: Session, testlib: JudgeProgram, answer: Answer, limits: Limits
 ) -> Mark | Verdict:
@@ -162,7 +159,8 @@ async def _run(
                 placed(judge, program, files) as folder,
             ):
                 return await judge.exec(
-                    judge_command(program, *files),
+                    (*program.language.run, *files),
+                    setup=JUDGE_SETUP,
                     cwd=folder,
                     env=program.language.env,
                     timeout=_WALL,
@@ -171,7 +169,8 @@ async def _run(
         except CommandTimeoutError as error:
             raise JudgeBroken(str(error)) from error
         except SandboxError as error:
-            if caused_by_command(error):
+            missing = isinstance(error, CommandStartError) and cannot_run(error)
+            if missing or caused_by_command(error):
                 raise JudgeBroken(str(error)) from error
             raise
 

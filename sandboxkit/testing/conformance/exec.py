@@ -11,10 +11,12 @@ from sandboxkit import (
     Ending,
     PtySize,
     Sandbox,
+    SandboxFileError,
     SandboxTerminatedError,
     Session,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+from sandboxkit.types import CommandFile, CommandSetup
 
 
 class ExecConformance(Conformance):
@@ -56,6 +58,30 @@ class ExecConformance(Conformance):
         result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
         assert result.returncode == status
         assert result.ending in (Ending.EXITED, None)
+
+    def test_a_setup_writes_files_and_lowers_limits(self, shared: Sandbox, folder: str) -> None:
+        script = 'cat a; [ -w b ] || [ "$(id -u)" = 0 ]; ls -l b; ulimit -f; ulimit -c; ulimit -t; '
+        script += '[ "$(ulimit -S -s)" = "$(ulimit -H -s)" ] && ulimit -S -t 9 || exit 3'
+        large = bytes(3 << 20)  # more than what a provider sends along with a command
+        setup = CommandSetup(
+            (CommandFile(f"{folder}/a", b"written\n"), CommandFile(f"{folder}/b", large, 0o555)),
+            {"core": (0, 0), "fsize": (4 << 20, 4 << 20), "cpu": (7, 8), "stack": (None, None)},
+        )
+        result = shared.exec(["sh", "-c", script], cwd=folder, setup=setup).result(DEADLINE)
+        first, listed, *rest = result.stdout.splitlines()
+        assert (first, listed[:10], listed.split()[4]) == ("written", "-r-xr-xr-x", str(3 << 20))
+        assert rest == ["8192", "0", "7"], result
+        assert result.returncode != 0  # the hard limit of CPU time is below 9 s
+        plain = shared.exec(["sh", "-c", "ulimit -t"]).result(DEADLINE)
+        assert plain.stdout != "7\n"  # the limits are those of one command
+
+    def test_a_file_of_a_setup_that_cannot_be_written_is_named(
+        self, shared: Sandbox, folder: str
+    ) -> None:
+        setup = CommandSetup((CommandFile(folder, b""),))
+        with pytest.raises(SandboxFileError, match="directory") as caught:
+            shared.exec(["true"], setup=setup).result(DEADLINE)
+        assert caught.value.path == folder
 
     def test_commands_start_in_the_workdir(self, session: Session) -> None:
         sandbox = session.sandbox(workdir="/workspace/deep/er")
