@@ -161,7 +161,7 @@ def test_a_hostile_pickle_is_refused() -> None:
             "HostCompare",
         ),
         (load_code_contests, {}, "no cases"),
-        (load_code_contests, {"public_tests": {"input": ["1"], "output": []}}, "as many"),
+        (load_code_contests, {"public_tests": {"input": ["1"], "output": []}}, "of equal length"),
         (load_taco, {"input_output": "{"}, "cannot be read"),
         (load_taco, {"input_output": "[]"}, "no object"),
         (load_taco, {"input_output": '{"fn_name": "f"}'}, "HostCompare"),
