@@ -4,12 +4,14 @@ A trivial C++ program is compiled and run on 50 cases, alternately by `Program` 
 bare processes without isolation. Then a compiled program runs on many cases, 8 of them concurrently.
 
     python -m benchmarks.programs [--provider local docker ...] [--rounds 5] [--image NAME] [--json]
+    python -m benchmarks.programs --cpu  # CPU time of a case, which depends less on other programs
 """
 
 import argparse
 import asyncio
 import json
 import os
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -92,6 +94,41 @@ async def graded(provider: str, rounds: int, options: dict[str, Any]) -> dict[st
     }
 
 
+async def cpu(rounds: int) -> dict[str, Any]:
+    """Return the CPU milliseconds of a case on local: of this process, and of everything in the sandboxes.
+
+    The latter includes the start of the sandboxes and one compilation.
+    """
+    grader = Program(LANGUAGE, limits=Limits(timeout=2, memory_mb=1024))
+    count = rounds * IN_FLIGHT * CASES
+    inside = used(resource.RUSAGE_CHILDREN)
+    async with grading_session(grader, "local", pool=IN_FLIGHT) as session:
+        program = await compiled(
+            session, language_of(LANGUAGE), SAMPLES[LANGUAGE], Limits(timeout=30, memory_mb=1024)
+        )
+        assert isinstance(program, Compiled)
+        problem = problem_of({"cases": cases(count // IN_FLIGHT)}, LANGUAGE)
+        begun = used(resource.RUSAGE_SELF)
+        judged = (
+            evaluate(session, program, problem, grader.limits, partial=False)
+            for _ in range(IN_FLIGHT)
+        )
+        for verdict in await asyncio.gather(*judged):
+            passed(verdict)
+        client = used(resource.RUSAGE_SELF) - begun
+    inside = used(resource.RUSAGE_CHILDREN) - inside
+    return {
+        "provider": "local",
+        "client_ms": round(client / count * 1e3, 2),
+        "sandbox_ms": round(inside / count * 1e3, 2),
+    }
+
+
+def used(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
 def passed(verdict: Verdict) -> None:
     assert verdict.outcome is Outcome.PASSED, verdict
 
@@ -102,7 +139,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--image", default=IMAGE, help="the image for docker")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--cpu", action="store_true", help="measure the CPU time of a case")
     args = parser.parse_args()
+    if args.cpu:
+        print(json.dumps(asyncio.run(cpu(args.rounds))))
+        return
     os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", args.image)
     for provider in args.provider:
         options = {} if provider == "local" else {"image": args.image}
