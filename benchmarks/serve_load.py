@@ -3,8 +3,9 @@
     python -m benchmarks.serve_load mbpp.jsonl [--rounds 5] [--flood 2000] [--requests 10000]
 
 Each side has its own pool of the same size on the same machine; the client's CPU load slows down the
-service's side. `--flood` sends that many requests concurrently and counts the responses by status.
-`--requests` sends that many, 64 at a time, and prints the server's resident memory after each tenth.
+service's side. `--flood` sends that many requests concurrently. `--requests` sends that many, 64 at a time, and prints the
+server's resident memory after each tenth. Both count the responses by status, and separately the requests
+without a response and those whose right submission did not get the reward 1.
 """
 
 import argparse
@@ -105,22 +106,32 @@ async def run(problems: list[Problem], args: argparse.Namespace) -> dict[str, An
             await rates(problems[: 2 * pool], sides, 1, 2 * pool)  # warm-up, which fills the pools
             figures["per_second"] = found = await rates(problems, sides, args.rounds, 2 * pool)
             figures["ratio"] = round(found["service"] / found["in process"], 3)
-            statuses: Counter[int] = Counter()
+            statuses: Counter[str] = Counter()
 
             async def count(problem: Problem) -> None:
-                statuses[(await post(problem)).status_code] += 1
+                try:
+                    answer = await post(problem)
+                except httpx.HTTPError as error:
+                    statuses[type(error).__name__] += 1
+                    return
+                right = not answer.is_success or json.loads(answer.text)["reward"] == 1.0
+                statuses[str(answer.status_code) if right else "wrong reward"] += 1
 
             if args.flood:
                 await each(
                     (problems[n % len(problems)] for n in range(args.flood)), args.flood, count
                 )
                 figures["flood"] = dict(statuses)
+                statuses.clear()
             if args.requests:
+                begun = time.monotonic()
                 figures["resident_mb"] = [resident_mb(pid)]
                 for _ in range(10):
                     part = (problems[n % len(problems)] for n in range(args.requests // 10))
                     await each(part, AT_A_TIME, count)
                     figures["resident_mb"].append(resident_mb(pid))
+                    print(f"{figures['resident_mb'][-1]} MB, {dict(statuses)}", file=sys.stderr)
+                figures["seconds"] = round(time.monotonic() - begun)
                 figures["statuses"] = dict(statuses)
     return figures
 
