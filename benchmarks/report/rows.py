@@ -29,6 +29,7 @@ def rows() -> Iterator[Row]:
     yield fresh_local()
     yield written()
     yield ports()
+    yield bulk()
     yield printed()
     yield from scaling()
 
@@ -266,6 +267,32 @@ def ports() -> Row:
             for name in ("local", "docker")
         ),
         notes="The sandboxes have no network. Client and server are the same programs on each side.",
+    )
+
+
+def bulk() -> Row:
+    """Megabytes from a server in a sandbox."""
+    megabytes = 200
+    return Row(
+        "ports-bulk",
+        "Megabytes from a server in a sandbox on one connection, through `expose`",
+        "per second",
+        tuple(
+            Entry(
+                provider,
+                "ours",
+                "exposed_bulk",
+                {"provider": provider, "megabytes": megabytes},
+                2,
+                each=megabytes,
+            )
+            for provider in ("local", "docker")
+        ),
+        rounds=5,
+        targets=tuple(
+            Target(f"MB/s through `expose`, {name}", name, None, "at least", least)
+            for name, least in (("local", 400), ("docker", 150))
+        ),
     )
 
 

@@ -28,6 +28,18 @@ asyncio.run(main())
 """
 """Prints its port, then answers every request with `hello`."""
 
+SENDER = """
+import socket, sys
+size, block = int(sys.argv[1]), bytes(1 << 18)
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    with server.accept()[0] as to:
+        for at in range(0, size, len(block)):
+            to.sendall(block[:size - at])
+"""
+"""Prints its port, then sends so many bytes on each connection."""
+
 
 @contextmanager
 def gets(port: int) -> Iterator[Callable[[int], None]]:

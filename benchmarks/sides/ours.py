@@ -5,12 +5,13 @@ import hashlib
 import json
 import os
 import resource
+import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.sides.http_gets import SERVER, gets
+from benchmarks.sides.http_gets import SENDER, SERVER, gets
 from benchmarks.sides.memory import held, shims
 from benchmarks.sides.serve import LABEL, Work, expect, mbpp_rows, serve
 from sandboxkit import Interpreter, ProcessResult, Sandbox, Session
@@ -88,6 +89,28 @@ async def exposed(provider: str) -> AsyncIterator[Work]:
         async with await sandbox.expose(port) as way:
             with gets(way.port) as get:
                 yield Work(get)
+
+
+@asynccontextmanager
+async def exposed_bulk(provider: str, megabytes: int) -> AsyncIterator[Work]:
+    """Bytes that a server in a sandbox without a network sends, through `sandbox.expose`."""
+    size = megabytes * 10**6
+    async with (
+        Session(provider, network="none", tags=TAGS) as session,
+        session.sandbox() as sandbox,
+    ):
+        server = sandbox.exec(["python3", "-c", SENDER, str(size)])
+        port = int(await anext(aiter(server.stdout.lines())))
+        async with await sandbox.expose(port) as way:
+
+            def one(_: int) -> None:
+                total, into = 0, bytearray(1 << 20)
+                with socket.create_connection(("127.0.0.1", way.port)) as source:
+                    while count := source.recv_into(into):
+                        total += count
+                expect("bytes", total, size)
+
+            yield Work(one)
 
 
 @asynccontextmanager
@@ -199,6 +222,7 @@ if __name__ == "__main__":
         floor_in_container,
         write,
         exposed,
+        exposed_bulk,
         many,
         output,
         warm,
