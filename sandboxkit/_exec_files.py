@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import anyio
 
@@ -24,9 +24,6 @@ from sandboxkit.types import (
     StdinItem,
     StreamName,
 )
-
-if TYPE_CHECKING:
-    from sandboxkit.provider import Provider
 
 MAX_ENTRIES = 50_000
 MAX_LISTING = 8 << 20
@@ -116,12 +113,10 @@ async def write_file(
     await _sh(provider, sandbox_id, _WRITE, path, text, stdin=content())
 
 
-async def set_up(provider: "Provider", sandbox_id: str, command: Command) -> Command:
-    """See `Provider.set_up`."""
+def limited_by_shell(command: Command) -> Command:
+    """Return a command without a setup, whose shell sets the setup's limits and runs `command`."""
     if command.setup is None:
         return command
-    for file in command.setup.files:
-        await provider.write_file(sandbox_id, file.path, file.content, mode=file.mode)
     script = "".join(
         part for name, pair in command.setup.rlimits.items() for part in _ulimits(name, *pair)
     )

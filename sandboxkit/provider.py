@@ -161,7 +161,9 @@ class Provider(ABC):
         The default writes the files, and lets a shell set the limits: the command that it returns has no
         setup. A provider whose `exec` carries out setups, which saves round trips, returns `command`.
         """
-        return await _exec_files.set_up(self, sandbox_id, command)
+        for file in command.setup.files if command.setup else ():
+            await self.write_file(sandbox_id, file.path, file.content, mode=file.mode)
+        return _exec_files.limited_by_shell(command)
 
     @abstractmethod
     def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
