@@ -200,7 +200,7 @@ class CommandFile:
 
 @dataclass(frozen=True, slots=True)
 class CommandSetup:
-    """What is done before a command starts, in the same round trip as its start."""
+    """The files and resource limits of a command. They are in place before the command starts."""
 
     files: tuple[CommandFile, ...] = ()
     """The files to write, in this order."""

@@ -66,7 +66,7 @@ __all__ = [
 _BESIDE_OWNER = 2
 _FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON, _FLAG_SETUP = 1, 2, 4, 8
 SETS_UP = 17
-"""What an agent lists among its calls if an EXEC may have a setup."""
+"""The number that an agent lists among its calls if an EXEC may have a setup."""
 _RLIMITS: dict[ResourceName, int] = {"cpu": 0, "fsize": 1, "stack": 3, "core": 4}
 """Linux's numbers of the resources."""
 _NO_LIMIT = 0xFFFFFFFFFFFFFFFF

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = Path(__file__).parent / "expected"
 UNORDERED = {"reward_function"}  # prints results in the order in which they complete
-NEEDS_PIP = {"install_then_test"}  # which the image of the tests lacks
+LOCAL_ONLY = {
+    "install_then_test"
+}  # it needs pip, which Debian's Python in the image of the tests lacks
 PROVIDERS = ("local", "docker")
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,11 +46,16 @@ def run_example(path: Path, provider: str, *arguments: str, warnings: str = "err
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in EXAMPLES if path.stem != "swap_provider"], ids=lambda path: path.stem
+    ("path", "provider"),
+    [
+        pytest.param(path, provider, id=f"{provider}-{path.stem}")
+        for path in EXAMPLES
+        for provider in PROVIDERS
+        if path.stem != "swap_provider" and (provider == "local" or path.stem not in LOCAL_ONLY)
+    ],
+    indirect=["provider"],
 )
 def test_an_example_prints_exactly_what_is_expected(path: Path, provider: str) -> None:
-    if path.stem in NEEDS_PIP and provider == "docker":
-        pytest.skip("the image has no pip")
     printed = run_example(path, provider).splitlines()
     expected = (EXPECTED / f"{path.stem}.txt").read_text().splitlines()
     if path.stem in UNORDERED:
