@@ -4,8 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandboxkit import Operation, Process, ProcessResult, Sandbox, SandboxError, Session
-from sandboxkit.integrations.rewards._boundary import caused_by_command
+from sandboxkit import (
+    CommandStartError,
+    Operation,
+    Process,
+    ProcessResult,
+    Sandbox,
+    SandboxError,
+    Session,
+)
+from sandboxkit.integrations.rewards._boundary import caused_by_command, shown
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
@@ -25,7 +33,9 @@ from sandboxkit.integrations.rewards.programs._judge_program import (
     judge_program,
     placed,
 )
+from sandboxkit.integrations.rewards.programs._rlimits import cannot_run
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+from sandboxkit.integrations.rewards.programs._toolchain import require
 
 _LAST_WORDS = 60.0
 """Time limit in seconds for an interactor to end after the submission has ended."""
@@ -54,7 +64,7 @@ async def converse(
     `files` are the interactor's input.txt and answer.txt, by name. A submission that waits for input
     for ever gets TIMEOUT. A rejection by the interactor takes precedence over a later failure of the
     submission, and a crash of the submission over a later rejection. Raises ConfigurationError if the
-    interactor does not compile.
+    interactor does not compile, or if sandboxes lack the submission's interpreter.
     """
     interactor = await judge_program(session, testlib, limits)
     if isinstance(interactor, Verdict):
@@ -88,7 +98,8 @@ async def converse(
 
     answer = await Operation(retried(session, limits, attempt, forks_python=False))
     if isinstance(answer, Dialogue):
-        return answer
+        lost = None if answer.ran.started else await require(session, program.language, limits)
+        return Dialogue(ProgramRun(None, lost)) if lost else answer
     if answer.outcome is Outcome.KILLED:
         answer = runtime_error("ended by SIGKILL")
     return Dialogue(ProgramRun(None, answer))
@@ -123,6 +134,9 @@ async def _joined(
     either = asyncio.ensure_future(_either(submission, interactor))
     try:
         first = await meter.within(either)
+        error = submission.exception() if submission.done() else None
+        if isinstance(error, CommandStartError) and cannot_run(error):
+            return Dialogue(ProgramRun(None, runtime_error(shown(error)), started=False))
         if isinstance(first, Verdict):
             return Dialogue(ProgramRun(None, first))
         submission_first = ended[:1] == [submission]

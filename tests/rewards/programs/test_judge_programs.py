@@ -6,7 +6,7 @@ import pytest
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Limits, Outcome
-from sandboxkit.integrations.rewards.programs import JudgeProgram, Program
+from sandboxkit.integrations.rewards.programs import JudgeProgram, Language, Program
 from tests.rewards.programs.conftest import grade, grade_all, options_for
 from tests.rewards.programs.testlib_like import (
     BROKEN_CHECKER,
@@ -111,3 +111,14 @@ def test_an_interactor_decides(provider: str) -> None:
     verdicts = grade_all(provider, grader, todo, **options)
     found = {name: (verdict.outcome, verdict.reward) for name, verdict in verdicts.items()}
     assert found == {name: tuple(rest) for name, (_, *rest) in PLAYED.items()}, verdicts
+
+
+def test_a_missing_interpreter_is_not_the_submissions_fault_in_a_dialogue() -> None:
+    absent = Language(
+        "absent", source="main.x", run=("no-such-interpreter", "main.x"), packages=("absent-dev",)
+    )
+    options = options_for("local", "python")
+    task = {"cases": [{"stdin": "1\n"}], "interactor": INTERACTOR}
+    with pytest.raises(BaseExceptionGroup) as raised:
+        grade("local", Program(absent), SEARCH, task, **options)
+    assert raised.group_contains(ConfigurationError, match=r"no no-such-interpreter.*absent-dev")
