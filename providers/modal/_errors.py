@@ -80,6 +80,8 @@ _RULES = (
 def translate(error: Exception, what: str, sandbox_id: str | None = None) -> SandboxError:
     """Return sandboxkit's error for a failed call; `what` completes "Modal cannot ..."."""
     reason = str(error).strip() or type(error).__name__
+    if isinstance(error, modal.ClientClosed):  # its text is a number
+        reason = "another call closed the connection"
     wait = _retry_after(error)
     codes = {*type(error).__mro__, _status(error), what.partition(" ")[0]}
     if wait is None:

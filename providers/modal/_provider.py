@@ -123,8 +123,8 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
 
     async def _bare(self, spec: SandboxSpec) -> str:
         reference = self._reference(spec)
+        image = await self._account.image(reference)  # a build may outlive the connection
         app, client = await self._account.app(), await self._account.client()
-        image = await self._account.image(reference)
         options = _spec.create_options(spec)
         # Unique in the app and chosen here, so that the sandbox can be found after any failure.
         name = f"sandboxkit-{secrets.token_hex(12)}"
@@ -147,6 +147,8 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
             return handle.object_id
 
         async def find() -> builtins.list[str]:
+            # Another client than `create`'s, if its connection fell silent: that one may be closed.
+            client = await self._account.client()
             try:
                 handle = await self._account.call(
                     lambda: modal.Sandbox.from_name.aio(self._app_name, name, client=client),

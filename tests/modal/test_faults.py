@@ -190,6 +190,24 @@ def test_a_start_without_an_answer_is_found_by_its_name(
     assert emulator.running() == [sandbox.id]
 
 
+def test_a_lost_start_is_removed_over_another_connection_than_it_was_made_over(
+    emulator: ModalEmulator,
+    provider: ModalProvider,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sandboxkit.providers.modal._account._MOST_SILENT", 0)
+    emulator.fault("SandboxCreateV2", "drop")
+    emulator.fault("SandboxGetFromNameV2", "status", status="UNAVAILABLE")
+    raised(session.sandbox().start())
+    assert len(emulator.running()) == 1
+    emulator.fault("SandboxListV2", "silent", times=1)
+    raised(session.list())  # another connection replaces this one, which is closed
+    emulator.ask("calm")
+    Operation(provider.aclose()).result(30)
+    assert emulator.running() == []
+
+
 @pytest.mark.parametrize("call", ["AppGetOrCreate", "SandboxCreateV2", "AuthTokenGet"])
 def test_credentials_that_are_refused(emulator: ModalEmulator, session: Session, call: str) -> None:
     emulator.fault(call, "status", status="UNAUTHENTICATED", message="Token is disabled")
