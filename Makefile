@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
-.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone test-trainer test-vllm test-frameworks docs chaos lint bench clean
+# Tests that CI leaves out while their files are those with which they last passed: see tests/changed.py.
+PARTS := test-vendors test-cluster test-mutants test-trainer test-vllm test-frameworks
+
+.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) docs chaos lint bench clean
 
 .NOTPARALLEL:
 
@@ -57,7 +60,7 @@ check: lint
 # Only tests that tests/again.txt lists are run again after a failure: pytest exits with status 7 if
 # every failed test has a run left.
 JOBS ?= 3
-together = run=1; $(1) -n $(2) --dist loadfile; status=$$?; \
+together = run=1; $(1) -n $(2) --dist $(or $(3),loadfile); status=$$?; \
 	while test $$status = 7; do run=$$((run + 1)); \
 		SANDBOXKIT_TEST_TURN=$$run $(1) --last-failed --last-failed-no-failures none; status=$$?; \
 	done; test $$status = 0
@@ -67,8 +70,13 @@ test: test-together test-alone
 # Tests marked `nightly` take long and add little to the others; only `make nightly` runs them.
 CHOSEN ?= and not nightly
 
+VENDORS := tests/daytona tests/e2b tests/hosted tests/modal
+CLUSTER := tests/kubernetes
+MUTANTS := tests/conformance/test_mutants.py tests/reset/test_mutants.py
+
 test-together: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer $(CHOSEN)' --durations 15,$(JOBS) --no-loadscope-reorder)
+	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer $(CHOSEN)' --durations 15 \
+		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
@@ -76,7 +84,22 @@ test-alone: $(VENV)/.training
 		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort)
 
 nightly:
-	$(MAKE) --keep-going CHOSEN= test test-trainer test-vllm test-frameworks
+	$(MAKE) --keep-going CHOSEN= test $(PARTS)
+
+# The hosted vendors against their emulators, beyond the contract, which `make test` checks.
+test-vendors: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(VENDORS),$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-vendors
+
+# The cluster, beyond the contract.
+test-cluster: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CLUSTER),$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-cluster
+
+# That the checks of the contract and of resets fail on a provider or an agent that is weakened on purpose.
+test-mutants: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(MUTANTS),$(JOBS),load)
+	@$(BIN)/python -m tests.changed --record test-mutants
 
 # The tests that train with the whole GRPO program: a third of the time of all tests.
 test-trainer: $(VENV)/.training
