@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
 # Tests that CI leaves out while their files are those with which they last passed: see tests/changed.py.
-PARTS := test-vendors test-cluster test-mutants test-trainer test-vllm test-frameworks
+PARTS := test-vendors test-cluster test-corpora test-reset test-mutants test-trainer test-vllm test-frameworks
 
 .PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) docs chaos lint bench clean
 
@@ -72,16 +72,20 @@ CHOSEN ?= and not nightly
 
 VENDORS := tests/daytona tests/e2b tests/hosted tests/modal
 CLUSTER := tests/kubernetes
-MUTANTS := tests/conformance/test_mutants.py tests/reset/test_mutants.py
+CORPORA := $(addprefix tests/rewards/,programs/test_adversaries.py test_cheats.py test_honest.py \
+	test_honest_corpus.py test_hostile_workspaces.py test_humaneval_shaped.py test_idioms.py \
+	test_strangers.py test_table.py)
+RESET := tests/reset
+MUTANTS := tests/conformance/test_mutants.py
 
 test-together: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer $(CHOSEN)' --durations 15 \
-		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
+		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 \
-		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort)
+		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | grep -v '^$(RESET)/' | sort)
 
 nightly:
 	$(MAKE) --keep-going CHOSEN= test $(PARTS)
@@ -96,7 +100,18 @@ test-cluster: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CLUSTER),$(JOBS))
 	@$(BIN)/python -m tests.changed --record test-cluster
 
-# That the checks of the contract and of resets fail on a provider or an agent that is weakened on purpose.
+# The corpora of cheats, of which none may be accepted, and of honest programs, of which none may be refused.
+test-corpora: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CORPORA),$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-corpora
+
+# Attacks on the next job of a sandbox, and agents whose reset lacks a step.
+test-reset: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(RESET),$(JOBS),load)
+	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(RESET)
+	@$(BIN)/python -m tests.changed --record test-reset
+
+# The checks of the contract fail on providers that are weakened on purpose.
 test-mutants: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(MUTANTS),$(JOBS),load)
 	@$(BIN)/python -m tests.changed --record test-mutants

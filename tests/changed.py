@@ -33,11 +33,20 @@ PARTS = {
         "scripts/kube.sh",
         "tests/kubernetes",
     ),
-    "test-mutants": (
+    "test-corpora": (
         "agent",
+        "integrations/rewards",
+        "tests/rewards",
+    ),
+    "test-reset": (
+        "agent",
+        "providers/docker",
+        "providers/local",
+        "tests/reset",
+    ),
+    "test-mutants": (
         "sandboxkit/testing",
         "tests/conformance",
-        "tests/reset",
     ),
     "test-trainer": (
         "examples/grpo",

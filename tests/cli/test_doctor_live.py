@@ -117,8 +117,20 @@ def test_its_options_are_refused_without_it(option: list[str], cli: Cli) -> None
     assert "--live" in done.stderr
 
 
-def test_interrupted_it_deletes_its_sandbox(provider: str, cli: Cli, tag: str) -> None:
-    number = signal.SIGINT if provider in ("local", "e2b") else signal.SIGTERM
+# What ends it is the same for each provider; each provider's deletion is checked by the contract.
+@pytest.mark.parametrize(
+    ("provider", "number"),
+    [
+        ("local", signal.SIGINT),
+        ("e2b", signal.SIGTERM),
+        *(
+            pytest.param(name, signal.SIGTERM, marks=pytest.mark.nightly)
+            for name in ("docker", "daytona", "modal")
+        ),
+    ],
+    indirect=["provider"],
+)
+def test_interrupted_it_deletes_its_sandbox(provider: str, number: int, cli: Cli, tag: str) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "sandboxkit", "doctor", "-p", provider),
