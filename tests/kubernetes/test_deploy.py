@@ -2,7 +2,7 @@
 
 import json
 import re
-import subprocess
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider, _rights
 from sandboxkit.providers.kubernetes._pod import MARKER
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, kubectl
-from tests.kubernetes.here import sandboxes
+from tests.kubernetes.here import IMAGE, sandboxes
 from tests.kubernetes.rooms import Box, room
 from tests.kubernetes.test_manifests import documents
 
@@ -65,9 +65,7 @@ def test_the_api_server_takes_the_base(cluster: Cluster, overlay: Path, room: st
 
 
 def test_every_object_is_in_the_namespace_of_the_base() -> None:
-    built = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY)], capture_output=True, text=True, check=True
-    ).stdout
+    built = kubectl("kustomize", str(DEPLOY))
     assert built.count("namespace: sandboxes") == 7
     assert built.count("kind: ") == len(KINDS) + 2
 
@@ -85,3 +83,22 @@ async def test_sandboxes_work_in_a_namespace_with_the_base(
     await provider.delete(sandbox_id)
     await provider.aclose()
     assert sandboxes(cluster, room) == []
+
+
+def test_the_nodes_pull_the_image_of_an_overlay_and_keep_it(room: str, tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "prefetch", tmp_path / "base")
+    name, _, tag = IMAGE.partition(":")
+    (tmp_path / "kustomization.yaml").write_text(
+        f"namespace: {room}\nresources: [base/daemonset.yaml]\n"
+        f"images:\n- {{name: python, newName: {name}, newTag: '{tag}'}}\n"
+    )
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", room, restricted, "--overwrite")
+    kubectl("apply", "-k", str(tmp_path))
+    try:
+        kubectl("rollout", "status", "daemonset/sandbox-image", "-n", room, "--timeout=60s")
+        (pod,) = json.loads(kubectl("get", "pods", "-n", room, "--output", "json"))["items"]
+        assert pod["spec"]["containers"][0]["image"] == IMAGE
+        assert pod["status"]["containerStatuses"][0]["ready"]
+    finally:
+        kubectl("delete", "-k", str(tmp_path))
