@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
+import anyio
+
 from sandboxkit import Session
 
 T = TypeVar("T")
@@ -37,7 +39,8 @@ class PrefetchQueue:
         finally:
             for task in begun:
                 task.cancel()
-            await asyncio.gather(*begun, return_exceptions=True)
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(*begun, return_exceptions=True)
 
     def _enter(self, *, ahead: bool) -> bool:
         with self._lock:

@@ -5,13 +5,14 @@ import functools
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from sandboxkit import Session
+from sandboxkit import Operation, Session
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict
 from sandboxkit.integrations.rewards.programs._checkers import (
     Answer,
+    FunctionChecker,
     HostChecker,
     LinesChecker,
     Mark,
@@ -34,10 +35,17 @@ async def evaluate(
     verdict reports the first failure in the order of the cases. Raises ConfigurationError if the task's
     checker is broken, or if sandboxes lack the language's commands.
     """
+    work = _evaluated(session, program, problem, limits, partial=partial)
+    # On the background loop no case switches threads. A user's function stays on its own loop.
+    return await (work if isinstance(problem.checker, FunctionChecker) else Operation(work))
+
+
+async def _evaluated(
+    session: Session, program: Compiled, problem: Problem, limits: Limits, *, partial: bool
+) -> Verdict:
     parts: list[Part] = []
     runs = [
-        functools.partial(_evaluate, session, program, problem, case, limits)
-        for case in problem.cases
+        functools.partial(_case, session, program, problem, case, limits) for case in problem.cases
     ]
     async with aclosing(prefetch_queue(session).in_order(runs)) as ended:
         async for part in ended:
@@ -62,7 +70,7 @@ def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool)
     return Verdict(first.outcome, score, "policy", detail, "isolated", tuple(parts))
 
 
-async def _evaluate(
+async def _case(
     session: Session, program: Compiled, problem: Problem, case: JudgedCase, limits: Limits
 ) -> Part:
     if problem.interactor is not None:

@@ -1,10 +1,13 @@
 """`Program` tells apart how programs end, and nothing of one case reaches the next."""
 
+import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
-from sandboxkit.integrations.rewards import Limits, Outcome
+from sandboxkit.integrations.rewards import Limits, Outcome, grading_session
 from sandboxkit.integrations.rewards.programs import Program
 from tests.rewards.programs.conftest import grade, grade_all, options_for
 
@@ -157,3 +160,30 @@ def test_appended_tests_are_shared(provider: str) -> None:
     assert (verdict.reward, verdict.trust) == (1, "shared")
     verdict = grade(provider, grader, "def double(n): return n", task, **options)
     assert (verdict.reward, verdict.trust) == (0, "shared")
+
+
+def test_a_cancelled_grading_ends_its_cases_and_a_function_checks_on_the_callers_thread() -> None:
+    options = options_for("local", "python")
+    waits = {"cases": [{"stdin": f"{n}\n", "stdout": ""} for n in range(4)]}
+    threads: list[int] = []
+
+    def checker(stdin: str, output: str, expected: str) -> bool:
+        threads.append(threading.get_ident())
+        return output == expected
+
+    async def main() -> None:
+        grader = Program("python", limits=Limits(timeout=60))
+        async with grading_session(grader, "local", pool=2, **options) as session:
+            code = "import time; time.sleep(60)"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3):
+                    await grader.grade(session, code, waits)
+            begun = time.monotonic()
+            verdict = await grader.grade(
+                session, "print(2 * int(input()))", {**DOUBLE, "checker": checker}
+            )
+            assert verdict.outcome is Outcome.PASSED
+            assert time.monotonic() - begun < 30
+
+    asyncio.run(main())
+    assert threads == [threading.get_ident()] * 3
