@@ -56,7 +56,7 @@ func (s *stream) send(k kind, data []byte) error {
 		if n > shortFrame && s.begun != nil {
 			s.begun() // otherwise the frame would wait for its own command
 		}
-		if err := s.conn.write(seal(append(newFrame(n), data[:n]...), k, s.id)); err != nil {
+		if err := s.conn.write(seal(append(s.conn.link.frame(n), data[:n]...), k, s.id)); err != nil {
 			return err
 		}
 		data = data[n:]

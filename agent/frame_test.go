@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 )
 
 func encoded(k kind, stream uint32, payload []byte) []byte {
@@ -86,4 +87,31 @@ func FuzzReadFrame(f *testing.F) {
 			_, _ = parseCall(&in, &sandbox{})
 		}
 	})
+}
+
+// memory is a connection that keeps what is written.
+type memory struct {
+	transport
+	written []byte
+}
+
+func (m *memory) Write(p []byte) (int, error) {
+	m.written = append(m.written[:0], p...)
+	return len(p), nil
+}
+
+func TestBuffersOfLongFramesAreReusedUnlessTheSessionKeepsThem(t *testing.T) {
+	payload := bytes.Repeat([]byte{1}, chunkSize)
+	for _, grace := range []time.Duration{0, time.Minute} {
+		m := &memory{written: make([]byte, 0, 2*chunkSize)}
+		s := newSession(m, opening{}, grace)
+		send := func() { _ = s.send(seal(append(s.frame(chunkSize), payload...), kStdout, 1)) }
+		if allocated := testing.AllocsPerRun(20, send); (allocated < 1) != (grace == 0) {
+			t.Errorf("with a grace of %v a frame allocates %v buffers", grace, allocated)
+		}
+		if !bytes.Equal(m.written, append(record(nil, recordData, s.sent-uint64(len(payload)+headerSize),
+			len(payload)+headerSize), encoded(kStdout, 1, payload)...)) {
+			t.Error("the frame was not written as it is")
+		}
+	}
 }

@@ -330,6 +330,18 @@ func record(buf []byte, kind byte, offset uint64, size int) []byte {
 	return binary.BigEndian.AppendUint32(buf, uint32(size))
 }
 
+// longFrames holds buffers for frames of at most chunkSize bytes, because zeroing and collecting a new
+// buffer for each takes as long as its copy.
+var longFrames = sync.Pool{New: func() any { return new([frameRoom + chunkSize]byte) }}
+
+// frame returns a buffer as newFrame does; send reuses it if the session keeps no data.
+func (s *session) frame(capacity int) []byte {
+	if s.grace > 0 || capacity <= shortFrame || capacity > chunkSize {
+		return newFrame(capacity)
+	}
+	return longFrames.Get().(*[frameRoom + chunkSize]byte)[:frameRoom]
+}
+
 // send writes a buffer that begins with room for a record's head, and takes ownership of the buffer.
 // Without a connection it only keeps the bytes. It blocks while more than keepBytes are unacknowledged. A
 // frame of at most shortFrame bytes overtakes longer ones that wait.
@@ -367,6 +379,9 @@ func (s *session) send(buf []byte) error {
 	}
 	if _, err := c.Write(buf); err != nil {
 		s.drop(c)
+	}
+	if s.grace == 0 && cap(buf) == frameRoom+chunkSize {
+		longFrames.Put((*[frameRoom + chunkSize]byte)(buf[:cap(buf)]))
 	}
 	return nil
 }

@@ -246,14 +246,26 @@ func carry(s *stream, c *net.TCPConn, port uint16) error {
 	return err
 }
 
+const bulkBytes = 4 * pumpBytes
+
+// bulkBuffers are for connections whose data fill a buffer of pumpBytes: larger reads cost less per byte.
+var bulkBuffers = sync.Pool{New: func() any { return new([bulkBytes]byte) }}
+
 // carryOut sends the data that arrive on a connection to the client, and EOF at their end.
 func carryOut(s *stream, c *net.TCPConn) error {
-	buffer := buffers.Get().(*[pumpBytes]byte)
-	defer buffers.Put(buffer)
-	for {
-		n, err := c.Read(buffer[:])
-		if e := s.send(kStdout, buffer[:n]); e != nil {
+	small := buffers.Get().(*[pumpBytes]byte)
+	defer buffers.Put(small)
+	for buf := small[:]; ; {
+		n, err := c.Read(buf)
+		if e := s.send(kStdout, buf[:n]); e != nil {
 			return e
+		}
+		switch isBulk := len(buf) > pumpBytes; {
+		case isBulk && n < pumpBytes:
+			bulkBuffers.Put((*[bulkBytes]byte)(buf))
+			buf = small[:]
+		case !isBulk && n == pumpBytes:
+			buf = bulkBuffers.Get().(*[bulkBytes]byte)[:]
 		}
 		if errors.Is(err, io.EOF) {
 			return s.conn.write(seal(newFrame(0), kEOF, s.id))
