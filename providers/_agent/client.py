@@ -136,6 +136,15 @@ class AgentStream:
             raise CallError(fields.u32(), fields.text(), fields.text() if fields else None)
         return frame
 
+    def queued(self, most: int) -> list[bytes]:
+        """Remove the next STDOUT frames from the queue, and return their payloads, at most `most` bytes."""
+        payloads: list[bytes] = []
+        queue = self._frames
+        while queue and queue[0].kind == Kind.STDOUT and len(queue[0].payload) <= most:
+            payloads.append(queue.popleft().payload)
+            most -= len(payloads[-1])
+        return payloads
+
     async def consumed(self, size: int) -> None:
         """Grant the agent credit for `size` bytes that the receiver has processed."""
         self._consumed += size
@@ -226,13 +235,13 @@ class AgentClient:
         """The request that was sent with HELLO, if there was one."""
         self._refused = False
         self._link = link
-        self._pulse = Heartbeat(link, self._waits, self._wake, self._fall_silent, starved)
+        self._pending = asyncio.Event()
+        self._pulse = Heartbeat(link, self._waits, self._pending.set, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
         self._next_number = frames.FIRST_STREAM
         self._outgoing = SendQueue()
         self._idle = False
         """Whether the writing task waits with an empty queue."""
-        self._pending = asyncio.Event()
         self._welcomed = anyio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -312,7 +321,7 @@ class AgentClient:
     def ping_soon(self) -> None:
         """Make the writing task send a ping."""
         self._pulse.due = True
-        self._wake()
+        self._pending.set()
 
     async def leave(self) -> bool:
         """Send CLOSE: this client disconnects for good. Return False if the link is broken."""
@@ -415,9 +424,6 @@ class AgentClient:
     def _waits(self) -> bool:
         """Return whether a request that has not failed waits for the agent."""
         return any(not stream.silent for stream in self._streams.values())
-
-    def _wake(self) -> None:
-        self._pending.set()
 
     def _fall_silent(self) -> None:
         for stream in self._streams.values():

@@ -296,7 +296,8 @@ class Link:
             self._received += len(chunk)
             return chunk
         data, at = (self._buffer + chunk if self._buffer else chunk), 0
-        parts: list[bytes] = []
+        view = memoryview(data)
+        parts: list[memoryview] = []
         if not self._confirmed:
             self._buffer = data
             if len(data) < OPENING_REPLY.size:
@@ -310,7 +311,7 @@ class Link:
                 self._old -= skipped
                 self._left -= skipped
             if self._left:
-                part = data[at : at + self._left]
+                part = view[at : at + self._left]
                 parts.append(part)
                 at += len(part)
                 self._left -= len(part)

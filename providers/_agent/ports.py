@@ -94,7 +94,7 @@ class PortStream(ByteStream):
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if not self._rest:
-            self._rest = await self._next()
+            self._rest = await self._next(max_bytes)
         data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         try:
             await self._stream.consumed(len(data))
@@ -102,7 +102,7 @@ class PortStream(ByteStream):
             pass  # this data arrived before the end, which the next call reports
         return data
 
-    async def _next(self) -> bytes:
+    async def _next(self, max_bytes: int) -> bytes:
         if self._closed:
             raise anyio.ClosedResourceError
         if self._ended:
@@ -119,6 +119,8 @@ class PortStream(ByteStream):
         if frame.kind != Kind.STDOUT:
             self._ended = True
             raise anyio.EndOfStream
+        if more := self._stream.queued(max_bytes - len(frame.payload)):
+            return b"".join((frame.payload, *more))  # fewer, larger sends cost less than the copy
         return frame.payload
 
     async def send(self, item: bytes) -> None:

@@ -11,7 +11,7 @@ from anyio.abc import ByteStream, SocketAttribute
 __all__ = ["UnixStream"]
 
 _USUAL = 64 << 10
-"""Size (bytes) of a read, until a read fills it: larger buffers cost the allocator a memory mapping."""
+"""Size (bytes) of a read after one that got less: larger buffers cost the allocator a memory mapping."""
 
 
 class UnixStream(ByteStream):
@@ -83,7 +83,7 @@ class UnixStream(ByteStream):
         try:
             size = min(self._size, self._most)
             data = self._socket.recv(size)
-            self._size = self._most if len(data) == size else _USUAL
+            self._size = self._most if len(data) >= _USUAL else _USUAL
             waiting.set_result(data)
         except (BlockingIOError, InterruptedError):
             pass

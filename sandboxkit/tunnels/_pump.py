@@ -10,6 +10,7 @@ from anyio.abc import ByteStream
 from sandboxkit.provider import close_in_forks
 from sandboxkit.tunnels._connection import CHUNK_BYTES
 
+_INWARD_BYTES = 4 * CHUNK_BYTES
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -60,7 +61,7 @@ async def _outward(stream: ByteStream, reader: asyncio.StreamReader) -> None:
 async def _inward(stream: ByteStream, writer: asyncio.StreamWriter) -> None:
     try:
         while True:
-            writer.write(await stream.receive(CHUNK_BYTES))
+            writer.write(await stream.receive(_INWARD_BYTES))
             await writer.drain()
     except anyio.EndOfStream:
         writer.write_eof()

@@ -109,6 +109,19 @@ async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program:
             b"bc",
             b"def",
         ]
+        data = os.urandom(300_000)
+        await theirs.send(data)
+        assert isinstance(ours, PortStream)
+        frames = ours._stream._frames
+        with anyio.fail_after(5):
+            while sum(len(frame.payload) for frame in frames) < len(data):
+                await anyio.sleep(0.01)
+        queued, parts = len(frames), []
+        while frames or ours._rest:
+            parts.append(await ours.receive(150_000))
+        assert b"".join(parts) == data
+        assert len(parts) < queued, "frames that have arrived are received together"
+        assert max(map(len, parts)) <= 150_000
 
 
 async def test_a_port_that_nothing_listens_on_refuses(box: Box, program: Program) -> None:
