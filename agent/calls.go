@@ -29,6 +29,7 @@ const (
 	opConnect    op = 14
 	opListen     op = 15
 	opAccept     op = 16
+	opPause      op = 18
 
 	// canSetUp is no operation. Its presence in WELCOME says that EXEC may have a setup.
 	canSetUp = 17
@@ -39,7 +40,7 @@ func knownCalls() (known []byte) {
 	for o := opRead; o <= opAccept; o++ {
 		known = append(known, byte(o))
 	}
-	return append(known, canSetUp)
+	return append(known, canSetUp, byte(opPause))
 }
 
 func errnoOf(err error) syscall.Errno {
@@ -57,7 +58,7 @@ func errnoOf(err error) syscall.Errno {
 // also sends the stream's last frame.
 func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	var work func(s *stream) ([]byte, error)
-	asUser := true
+	asUser, whilePaused := true, false
 	switch o := op(in.u8()); o {
 	case opRead:
 		path, limit := in.str(), in.u64()
@@ -87,7 +88,7 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		work = func(s *stream) ([]byte, error) { return nil, getArchive(s, path) }
 	case opRenew:
 		seconds := math.Float64frombits(in.u64())
-		asUser = false
+		asUser, whilePaused = false, true
 		work = func(*stream) ([]byte, error) {
 			if !(seconds > 0 && seconds < 1e9) {
 				return nil, fmt.Errorf("lifetime of %v seconds: %w", seconds, syscall.EINVAL)
@@ -96,13 +97,13 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 			return nil, nil
 		}
 	case opLogs:
-		asUser = false
+		asUser, whilePaused = false, true
 		work = func(s *stream) ([]byte, error) { return nil, s.send(kStdout, b.main.logs()) }
 	case opWait:
-		asUser = false
+		asUser, whilePaused = false, true
 		work = func(s *stream) ([]byte, error) { return waitMain(s, b) }
 	case opStats:
-		asUser = false
+		asUser, whilePaused = false, true
 		work = func(*stream) ([]byte, error) { return stats(), nil }
 	case opReset:
 		asUser = false
@@ -123,8 +124,18 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		work = func(s *stream) ([]byte, error) { return nil, b.listenPort(s, port) }
 	case opAccept:
 		port := in.u16()
-		asUser = false
+		asUser, whilePaused = false, true
 		work = func(s *stream) ([]byte, error) { return nil, acceptPort(s, port) }
+	case opPause:
+		on := in.u8() == 1
+		asUser, whilePaused = false, true
+		work = func(*stream) ([]byte, error) {
+			if !on {
+				procs.continueAll()
+				return nil, nil
+			}
+			return nil, procs.stopAll()
+		}
 	default:
 		if in.err == nil {
 			in.rest = nil // the arguments have an unknown form
@@ -140,7 +151,9 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	return func(s *stream) {
 		var answer []byte
 		var err error
-		if asUser {
+		if !whilePaused && procs.isPaused() {
+			err = errPaused
+		} else if asUser {
 			if err = b.jobs.refuse(""); err == nil {
 				if e := filesAs.run(b.as(), func() { answer, err = work(s) }); e != nil {
 					err = e

@@ -174,6 +174,9 @@ type pipes struct{ stdin, stdout, stderr *os.File }
 
 func (e *execution) start(box *sandbox) (p pipes, err error) {
 	e.dead = make(chan struct{})
+	if procs.isPaused() {
+		return p, errPaused
+	}
 	id, env, err := box.environment(e.request.user, e.request.env)
 	if err != nil {
 		return p, &startError{err.Error(), 0}

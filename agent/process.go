@@ -27,6 +27,7 @@ type children struct {
 	idle     []*reaperState
 	wake     int
 	caps     uint64 // capabilities of commands of the agent's own user: usually none
+	pause    pause
 }
 
 var procs = children{
@@ -90,7 +91,7 @@ func (c *children) reap() {
 		r := c.byPid[pid]
 		switch {
 		case status.Stopped():
-			if r != nil || forks.is(pid) {
+			if r != nil || forks.is(pid) && !c.pause.on {
 				// A command of the same user stopped the reaper. Continue it, so that its exit is not missed.
 				_ = syscall.Kill(pid, syscall.SIGCONT)
 			}
@@ -272,6 +273,11 @@ func (c *children) spawn(l launch) (*reaper, error) {
 		s.caps = capSets(1<<capSetuid | 1<<capSetgid)
 	}
 	c.mu.Lock()
+	if c.pause.on {
+		c.idle = append(c.idle, s)
+		c.mu.Unlock()
+		return nil, errPaused
+	}
 	c.last++
 	s.id, s.wake = c.last, uintptr(c.wake)
 	if errno := forkReaper(s); errno != 0 {

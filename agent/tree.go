@@ -17,6 +17,7 @@ type processStat struct {
 	ticks              uint64 // CPU time of the process and of children that it waited for
 	pages              uint64 // resident
 	threads            int
+	state              byte   // R, S, D, T and so on
 	ordinary           bool // wants a full share of a CPU, see isOrdinary
 	dead               bool
 }
@@ -33,6 +34,7 @@ func parseStat(data []byte) (processStat, bool) {
 	}
 	var s processStat
 	s.pid, _ = strconv.Atoi(strings.TrimSpace(string(data[:open])))
+	s.state = f[0][0]
 	s.ppid, _ = strconv.Atoi(f[1])
 	s.session, _ = strconv.Atoi(f[3])
 	s.start, _ = strconv.ParseUint(f[19], 10, 64)

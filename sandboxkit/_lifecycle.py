@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from sandboxkit import _forks
 from sandboxkit._limiter import Release
+from sandboxkit._pausing import PauseClock
 from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit._work import UndoneError, Work
@@ -45,15 +46,12 @@ class PoolInterface(Protocol):
 
     async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
         """Take a ready sandbox out of the pool, or wait for room to create one."""
-        ...
 
     async def give_back(self, life: "Lifecycle") -> bool:
         """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
-        ...
 
     def left(self, life: "Lifecycle") -> None:
         """Record that a sandbox has ended and no longer counts towards the caps."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +122,7 @@ class Lifecycle:
         """Releases the sandbox's room under the session's caps; None if it has none."""
         self.meter: SandboxMeter | None = None
         """Measures, from the creation to the deletion, what the sandbox uses."""
+        self.clock = PauseClock()
         self._exists = sandbox_id
         """The id of the sandbox at the backend, as far as known; None when nothing exists."""
         self._start: Work | None = None
@@ -467,7 +466,7 @@ class Lifecycle:
         try:
             if self._start is not None:
                 await self._start.undo()
-            pool = self.context.pool
+            pool = None if self.clock.paused else self.context.pool
             if self.id is None or pool is None or not await pool.give_back(self):
                 await self._delete()
             for attached in tuple(self._attached):

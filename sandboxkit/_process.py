@@ -141,6 +141,9 @@ class Process(Operation[ProcessResult]):
         finally:
             timer.cancel()
 
+    def _stops(self, timer: anyio.CancelScope) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._life is None else self._life.clock.stops(timer)
+
     def _pass_deadline(self, called: float) -> None:
         limit = f"deadline={self._limits.deadline:g} s"
         if self._began is None and self._life is not None:
@@ -165,7 +168,7 @@ class Process(Operation[ProcessResult]):
                     self._kill_scope.cancel()
                 run = await ready()
                 self._began = time.monotonic()
-                with anyio.move_on_after(self._limits.timeout) as timer:
+                with anyio.move_on_after(self._limits.timeout) as timer, self._stops(timer):
                     end = await run(output)
                 timed_out = timer.cancelled_caught
         except OutcomeUnknownError as error:

@@ -6,12 +6,10 @@ import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from sandboxkit import _ambient, _arguments, _forking, _tags
+from sandboxkit import _ambient, _arguments, _forking, _pausing, _tags
 from sandboxkit._foreign_names import foreign_names
-from sandboxkit._forking import TTL
 from sandboxkit._lifecycle import Lifecycle, SessionContext
 from sandboxkit._misuse import call_site, explained
 from sandboxkit._operation import Operation
@@ -336,12 +334,7 @@ class Sandbox(Displayable):
         folder, name = (remote, None) if os.path.isdir(source) else posixpath.split(remote)
         if name == "":
             raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
-
-        async def send(sandbox_id: str) -> None:
-            async with aclosing(_transfer.pack(source, name)) as tar:
-                await self._provider.put_archive(sandbox_id, folder, tar)
-
-        return self._call(send)
+        return self._call(lambda box: _transfer.upload(self._provider, box, source, folder, name))
 
     def download(
         self,
@@ -354,9 +347,8 @@ class Sandbox(Displayable):
         """Copy a file to the path `local`, or a folder's contents into the folder `local`.
 
         The data is untrusted: links and special files are skipped and named in the result, and
-        nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64
-        folders or 2 KiB, and for files that change meanwhile; OSError if this machine cannot store
-        the data.
+        nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64 folders
+        or 2 KiB, and for files that change meanwhile; OSError if this machine cannot store it.
         """
         from sandboxkit import _transfer
 
@@ -364,11 +356,7 @@ class Sandbox(Displayable):
         limits = _transfer.DownloadLimits(
             _arguments.size("max_bytes", max_bytes), _arguments.size("max_files", max_files)
         )
-
-        async def fetch(sandbox_id: str) -> "Transfer":
-            return await _transfer.receive(self._provider, sandbox_id, remote, target, limits)
-
-        return self._call(fetch)
+        return self._call(lambda i: _transfer.receive(self._provider, i, remote, target, limits))
 
     def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
         """List a folder, sorted by path. Raises SandboxFileError for a very large folder."""
@@ -419,7 +407,7 @@ class Sandbox(Displayable):
         self,
         name: str | None = None,
         *,
-        ttl: float = TTL,
+        ttl: float = _forking.TTL,
         tags: _tags.Tags | None = None,
         kind: SnapshotKind = "files",
     ) -> Operation[Snapshot]:
@@ -438,6 +426,18 @@ class Sandbox(Displayable):
         raises. The temporary snapshot is deleted when the last of the sandboxes has stopped.
         """
         return _forking.fork(self._life, n, self._sibling, by_id=self._reached_by_id)
+
+    def pause(self) -> Operation[None]:
+        """Stop all programs until `resume()`; files, memory and processes are kept. Idempotent.
+
+        Commands in flight and their `timeout` stand still; a `deadline` and the lifetime do not. Other calls
+        raise SandboxPausedError. Raises ConfigurationError if the backend cannot pause sandboxes.
+        """
+        return _pausing.pause(self._life)
+
+    def resume(self) -> Operation[None]:
+        """Let the programs of a paused sandbox go on, whichever process paused it. Idempotent."""
+        return _pausing.resume(self._life)
 
     def stop(self) -> Operation[None]:
         """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.

@@ -57,6 +57,14 @@ class DownloadLimits:
     max_files: int
 
 
+async def upload(
+    provider: Provider, sandbox_id: str, local: str, folder: str, name: str | None
+) -> None:
+    """Send a file, as `name`, or with None a folder's contents, into the sandbox's `folder`."""
+    async with aclosing(pack(local, name)) as tar:
+        await provider.put_archive(sandbox_id, folder, tar)
+
+
 async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
     """Stream a tar of the local file as member `name`, or, with `name` None, of a folder's contents.
 

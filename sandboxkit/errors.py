@@ -14,6 +14,7 @@
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SnapshotNotFoundError            no such snapshot, or it is gone
     ├── SnapshotInUseError               sandboxes run from the snapshot that is to be deleted
+    ├── SandboxPausedError               the sandbox is paused: resume() it
     ├── SandboxTerminatedError           the sandbox died under a command (lifetime, oom, killed)
     ├── VolumeError                      a volume that does not exist, or that something uses
     ├── SandboxNotCleanError             a reset found something that it could not remove
@@ -64,6 +65,7 @@ __all__ = [
     "SandboxFileNotFoundError",
     "SandboxNotCleanError",
     "SandboxNotFoundError",
+    "SandboxPausedError",
     "SandboxStartError",
     "SandboxTerminatedError",
     "SnapshotInUseError",
@@ -169,6 +171,10 @@ class SnapshotInUseError(SandboxError):
     """The snapshot cannot be deleted while sandboxes run from it; the message says which or how many."""
 
     retryable = True
+
+
+class SandboxPausedError(SandboxError):
+    """The sandbox is paused, so the call was not carried out. Call `resume()` first."""
 
 
 class SandboxTerminatedError(SandboxError):

@@ -397,6 +397,32 @@ class Provider(ABC):
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove a snapshot. Idempotent. Raises SnapshotInUseError while a sandbox runs from it."""
 
+    def check_pause(self) -> None:
+        """Raise ConfigurationError, before any I/O, if this backend cannot pause sandboxes.
+
+        A provider that can overrides this method and the two below.
+        """
+        raise ConfigurationError(
+            f"provider {self.name!r} cannot pause a sandbox: use provider='local', 'docker' or 'e2b', or "
+            "stop the sandbox and set it up anew",
+            provider=self.name,
+        )
+
+    async def pause(self, sandbox_id: str) -> None:
+        """Stop all programs of the sandbox until `resume`, and keep them, their memory and all files.
+
+        Returned: no program runs. Commands in flight end after `resume` as if nothing had happened, and
+        can still be killed where the backend's agent runs on. `exec` and file calls raise
+        `SandboxPausedError`, whichever process makes them. The sandbox still ends with its owner and,
+        unless the backend stops that clock, its lifetime. Idempotent.
+        Failed: the programs run.
+        """
+        raise NotImplementedError
+
+    async def resume(self, sandbox_id: str) -> None:
+        """Let the programs of a paused sandbox go on. Idempotent."""
+        raise NotImplementedError
+
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
         """Remove the stored copies of datasets that no sandbox or process uses; return their digests.
 

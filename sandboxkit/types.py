@@ -57,6 +57,8 @@ class SandboxState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
+    """All programs stand still until `Sandbox.resume()`."""
     STOPPED = "stopped"
 
 

@@ -35,6 +35,8 @@ class Instance:
     boot: bytes | None = None
     """Identifies this run of the sandbox's agent: a restarted agent has another value."""
     connecting: "asyncio.Task[AgentClient] | None" = None
+    paused: bool = False
+    """Whether this provider paused the sandbox, and has not resumed it since."""
     progress: BusyDetector = field(default_factory=BusyDetector)
     replaced: tuple[int, int] = 0, 0
     """How many bytes went to and came from its agent over clients that others have replaced."""

@@ -315,7 +315,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        if path is None:
+        if path is None or error.errno == requests.PAUSED:
             return refused(error, self.name, sandbox_id)
         kind = SandboxFileNotFoundError if error.errno == errno.ENOENT else SandboxFileError
         return kind(str(error), path=path, provider=self.name, sandbox_id=sandbox_id)

@@ -7,8 +7,10 @@ from sandboxkit.errors import (
     ConfigurationError,
     ProviderUnavailableError,
     SandboxError,
+    SandboxPausedError,
 )
 from sandboxkit.providers._agent.client import CallError
+from sandboxkit.providers._agent.requests import PAUSED
 
 __all__ = ["refused"]
 
@@ -22,6 +24,10 @@ def refused(error: CallError, provider: str, sandbox_id: str) -> SandboxError:
             "that first with `sandboxkit bake`",
             provider=provider,
             sandbox_id=sandbox_id,
+        )
+    if error.errno == PAUSED:
+        return SandboxPausedError(
+            f"{error}: call resume() first", provider=provider, sandbox_id=sandbox_id
         )
     if error.errno == errno.ETIMEDOUT:
         # The machine is overloaded; the caller's options are not at fault.

@@ -13,6 +13,7 @@ from sandboxkit.errors import (
     CommandStartError,
     ConfigurationError,
     SandboxFileError,
+    SandboxPausedError,
     SandboxTerminatedError,
 )
 from sandboxkit.provider import Output
@@ -41,6 +42,7 @@ from sandboxkit.types import (
 )
 
 __all__ = [
+    "PAUSED",
     "SETS_UP",
     "ProcessorUsage",
     "Stats",
@@ -51,6 +53,7 @@ __all__ = [
     "hello",
     "list_dir",
     "logs",
+    "pause",
     "put_archive",
     "read_file",
     "remove",
@@ -65,6 +68,8 @@ __all__ = [
 
 _BESIDE_OWNER = 2
 _FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON, _FLAG_SETUP = 1, 2, 4, 8
+PAUSED = errno.EHOSTDOWN
+"""The errno of requests that the agent refuses because the sandbox is paused."""
 SETS_UP = 17
 """The number that an agent lists among its calls if an EXEC may have a setup."""
 _RLIMITS: dict[ResourceName, int] = {"cpu": 0, "fsize": 1, "stack": 3, "core": 4}
@@ -85,6 +90,7 @@ _NO_LIMIT = 0xFFFFFFFFFFFFFFFF
     _RESET,
     _INTERPRETER,
 ) = range(1, 14)
+_PAUSE = 18
 _KEEP_MODE = 0xFFFFFFFF
 _RUNNING, _USED = struct.Struct(">IQ"), struct.Struct(">QQ?Q")
 _EXIT, _RLIMIT = struct.Struct(">IBQQQI"), struct.Struct(">BQQ")
@@ -222,7 +228,15 @@ async def follow(
 
 def _not_started(
     error: CallError,
-) -> CommandStartError | ConfigurationError | SandboxFileError | SandboxTerminatedError:
+) -> (
+    CommandStartError
+    | ConfigurationError
+    | SandboxFileError
+    | SandboxPausedError
+    | SandboxTerminatedError
+):
+    if error.errno == PAUSED:
+        return SandboxPausedError(f"{error}: call resume() first")
     if error.path is not None:
         return SandboxFileError(str(error), path=error.path)
     if error.errno == 0:
@@ -381,6 +395,11 @@ async def remove(client: AgentClient, path: str, recursive: bool) -> None:
 async def renew(client: AgentClient, lifetime: float) -> None:
     """Move the deadline to `lifetime` seconds from now."""
     await _result(_call(client, _RENEW, struct.pack(">d", lifetime)))
+
+
+async def pause(client: AgentClient, paused: bool) -> None:
+    """Stop all programs of the sandbox, or let them go on."""
+    await _result(_call(client, _PAUSE, bytes([paused])))
 
 
 async def logs(client: AgentClient) -> bytes:

@@ -21,6 +21,7 @@ from daytona_api_client_async import SandboxState as DaytonaState
 from sandboxkit.errors import (
     AuthenticationError,
     CapacityError,
+    ConfigurationError,
     ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
@@ -409,6 +410,13 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
         if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
             raise no_sandbox(NAME, sandbox_id)
         return found
+
+    def check_pause(self) -> None:
+        raise ConfigurationError(
+            "provider 'daytona' cannot pause a sandbox: Daytona pauses virtual machines only, not containers, "
+            "and its stop ends all processes",
+            provider=NAME,
+        )
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
         found = await self._detail(sandbox_id)

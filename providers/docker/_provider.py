@@ -26,7 +26,7 @@ from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
-from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
@@ -66,7 +66,7 @@ class DockerInstance(Instance):
     way: DirectRoute = field(default_factory=DirectRoute)
 
 
-class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
+class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
     """Runs sandboxes as containers on the daemon that DOCKER_HOST or the docker context names.
 
     The image defaults to SANDBOXKIT_DOCKER_IMAGE, then python:3.11-slim.
@@ -274,7 +274,7 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         for info in found:
             # The daemon's filter also matches labels of the image.
             if info is not None and all(info.tags.get(key) == tags[key] for key in tags):
-                yield info
+                yield self._stated(info)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         if not ID_PATTERN.fullmatch(sandbox_id):
@@ -286,7 +286,7 @@ class DockerProvider(DockerSnapshots, AgentProvider[DockerInstance]):
         )
         if info is None:
             raise no_sandbox(self.name, sandbox_id)
-        return info
+        return self._stated(info)
 
     async def delete(self, sandbox_id: str) -> None:
         if not ID_PATTERN.fullmatch(sandbox_id):

@@ -26,7 +26,7 @@ from sandboxkit.errors import (
 from sandboxkit.provider import DatasetStore, Output, close_in_forks, split_mounts
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
-from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers.local import (
@@ -66,7 +66,7 @@ class LocalInstance(Instance):
     out_of_memory: bool = False
 
 
-class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
+class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     """Runs the agent under bubblewrap, with namespaces, seccomp and control groups.
 
     `image` is a folder with a root file system, or an archive of an image (OCI layout or
@@ -355,14 +355,37 @@ class LocalProvider(LocalSnapshots, AgentProvider[LocalInstance]):
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         await super().renew(sandbox_id, lifetime)
+        self._note(
+            sandbox_id, "renewed", lambda meta: replace(meta, expires=time.time() + lifetime)
+        )
+
+    async def pause(self, sandbox_id: str) -> None:
+        await super().pause(sandbox_id)
+        try:
+            self._note(sandbox_id, "paused", lambda meta: replace(meta, paused=True))
+        except ProviderUnavailableError:
+            await super().resume(sandbox_id)
+            raise
+
+    async def resume(self, sandbox_id: str) -> None:
+        await super().resume(sandbox_id)
+        self._note(sandbox_id, "resumed", lambda meta: replace(meta, paused=False))
+
+    def _note(
+        self,
+        sandbox_id: str,
+        done: str,
+        change: Callable[[_state.SandboxRecord], _state.SandboxRecord],
+    ) -> None:
+        """Change a sandbox's record. Raises ProviderUnavailableError if it cannot be written."""
         meta = self._state.load(sandbox_id)
         if meta is not None:
             try:
-                self._state.update(replace(meta, expires=time.time() + lifetime))
+                self._state.update(change(meta))
             except OSError as error:
                 raise ProviderUnavailableError(
-                    f"sandbox {sandbox_id!r} was renewed, but its new lifetime cannot be recorded in "
-                    f"{self._state.path}: {error.strerror}; free space there and renew it again",
+                    f"sandbox {sandbox_id!r} was {done}, but this cannot be recorded in "
+                    f"{self._state.path}: {error.strerror}; free space there and try again",
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 ) from error

@@ -88,6 +88,7 @@ class SandboxRecord:
     """The id of the snapshot from which it started."""
     folders: list[str] = field(default_factory=list)
     """The folders that a snapshot of it keeps."""
+    paused: bool = False
 
     @property
     def is_here(self) -> bool:
@@ -111,7 +112,7 @@ class SandboxRecord:
         return SandboxInfo(
             id=self.id,
             provider=provider,
-            state=SandboxState.RUNNING,
+            state=SandboxState.PAUSED if self.paused else SandboxState.RUNNING,
             tags=self.tags,
             image=self.image,
             created_at=datetime.fromtimestamp(self.created, UTC),

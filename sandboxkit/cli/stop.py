@@ -1,38 +1,59 @@
-"""`sandboxkit stop`: end sandboxes by id."""
+"""`sandboxkit stop`, `pause` and `resume`: change sandboxes by id."""
 
 import argparse
 import sys
 
-from sandboxkit import Operation, Session
+from sandboxkit import Operation, Sandbox, Session
 from sandboxkit.cli import _find, _options
 from sandboxkit.cli._text import safe_line
 from sandboxkit.errors import SandboxError
 
+_FAILED = "Exits with 1 if any of them does not exist or failed; the others are {}."
+_VERBS = {
+    "stop": (
+        "end sandboxes and remove everything of them",
+        "End sandboxes and remove everything of them. Prints the id of each.",
+        "stopped",
+    ),
+    "pause": (
+        "stop the programs of sandboxes until they are resumed",
+        "Stop the programs of sandboxes until `sandboxkit resume`. Files and memory are kept. Prints the id "
+        "of each.",
+        "paused",
+    ),
+    "resume": (
+        "let the programs of paused sandboxes go on",
+        "Let the programs of paused sandboxes go on. Prints the id of each.",
+        "resumed",
+    ),
+}
+
 
 def add(verbs: _options.Verbs) -> None:
-    """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "stop",
-        help="end sandboxes and remove everything of them",
-        description="End sandboxes and remove everything of them. Prints the id of each.",
-        epilog="Exits with 1 if any of them does not exist or could not be stopped; the others are stopped.",
-    )
-    _options.provider(parser, found=True)
-    parser.add_argument("ids", metavar="ID", nargs="+")
-    parser.set_defaults(verb=main)
+    """Add the verbs to the command line."""
+    for verb, (brief, description, done) in _VERBS.items():
+        parser = verbs.add_parser(
+            verb, help=brief, description=description, epilog=_FAILED.format(done)
+        )
+        _options.provider(parser, found=True)
+        parser.add_argument("ids", metavar="ID", nargs="+")
+        parser.set_defaults(verb=main, change=verb)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the verb."""
     failed = False
 
-    async def stop(given: str) -> str:
+    async def change(given: str) -> str:
         info = await _find.located(args.provider, given)
         async with Session(info.provider) as session:
-            await (await session.from_id(info.id)).stop()
+            operation: Operation[None] = getattr(Sandbox, args.change)(
+                await session.from_id(info.id)
+            )
+            await operation
         return info.id
 
-    for operation in [Operation(stop(given)) for given in dict.fromkeys(args.ids)]:
+    for operation in [Operation(change(given)) for given in dict.fromkeys(args.ids)]:
         try:
             print(safe_line(operation.result()))
         except SandboxError as error:

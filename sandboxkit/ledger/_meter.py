@@ -39,6 +39,8 @@ class SandboxMeter:
         self._began = self._charged = time.monotonic()
         self._until: float | None = None
         """When the sandbox ended by itself (monotonic seconds)."""
+        self._paused: float | None = None
+        """Since when the sandbox is paused (monotonic seconds); None if it is not."""
         self._processor: tuple[float, float] = (self._began, 0.0)
         self._bytes: tuple[float, int, int] = (self._began, 0, 0)
         self._memory: float | None = None
@@ -50,11 +52,24 @@ class SandboxMeter:
         """When the next reading is due (monotonic seconds)."""
         charge(Amounts(starts=1))
 
+    def hold(self, paused: bool) -> None:
+        """Charge nothing from now on, because the sandbox is paused, or charge again. Idempotent."""
+        now = time.monotonic()
+        if self._until is None and paused and self._paused is None:
+            self._count(now, None)
+            self._paused, self.due = now, float("inf")
+        elif self._until is None and not paused and self._paused is not None:
+            gap, self._paused, self.due = now - self._paused, None, now
+            self._began, self._charged = self._began + gap, self._charged + gap
+            self._processor = self._processor[0] + gap, self._processor[1]
+            self._bytes = self._bytes[0] + gap, *self._bytes[1:]
+
     async def read(self) -> None:
         """Read the counters and charge what was used. A sandbox that is gone is charged no further."""
         usage = await self._reading(last=False)
         now = self._now()
-        self.due = now + min(max(now - self._began, self._first), _LONGEST_SECONDS)
+        if self._paused is None:
+            self.due = now + min(max(now - self._began, self._first), _LONGEST_SECONDS)
         if self._until is None:
             self._count(now, usage)
 
@@ -95,7 +110,8 @@ class SandboxMeter:
         return None
 
     def _now(self) -> float:
-        return time.monotonic() if self._until is None else self._until
+        at = self._paused if self._until is None else self._until
+        return time.monotonic() if at is None else at
 
     def _count(self, now: float, usage: Usage | None) -> None:
         amounts = Amounts(sandbox_seconds=max(now - self._charged, 0.0))

@@ -24,6 +24,7 @@ from sandboxkit.errors import (
     OutcomeUnknownError,
     ProviderUnavailableError,
     SandboxNotFoundError,
+    SandboxPausedError,
     SandboxTerminatedError,
     SnapshotInUseError,
     SnapshotNotFoundError,
@@ -61,6 +62,7 @@ class _Box:
     """The scopes of the calls in flight; `cut` and `delete` cancel them."""
     thawed: anyio.Event | None = None
     """Set when the sandbox is thawed; None unless it is frozen."""
+    paused: bool = False
     patience: "asyncio.Task[None] | None" = None
 
 
@@ -130,7 +132,7 @@ class FakeProvider(Provider):
                 yield SandboxInfo(
                     sandbox_id,
                     self.name,
-                    SandboxState.RUNNING,
+                    SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
                     box.spec.tags,
                     box.spec.image,
                     box.created,
@@ -232,7 +234,7 @@ class FakeProvider(Provider):
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         """See `Provider.exec`."""
-        box = self._box(sandbox_id)
+        box = self._running(sandbox_id)
         if command.user is not None:
             raise ConfigurationError(f"user={command.user!r}: FakeProvider cannot change users")
         await self._wait_while_frozen(box)
@@ -291,13 +293,39 @@ class FakeProvider(Provider):
 
     async def connect(self, sandbox_id: str, port: int) -> ByteStream:
         """See `Provider.connect`."""
-        await self._wait_while_frozen(self._box(sandbox_id))
+        await self._wait_while_frozen(self._running(sandbox_id))
         return await _ports.connect(port)
 
     async def listen(self, sandbox_id: str, port: int) -> PortListener:
         """See `Provider.listen`."""
-        await self._wait_while_frozen(self._box(sandbox_id))
+        await self._wait_while_frozen(self._running(sandbox_id))
         return await _ports.listen(port)
+
+    def check_pause(self) -> None:
+        """See `Provider.check_pause`."""
+
+    async def pause(self, sandbox_id: str) -> None:
+        """See `Provider.pause`."""
+        box = self._box(sandbox_id)
+        box.paused = True
+        await self._stop(box)
+
+    async def resume(self, sandbox_id: str) -> None:
+        """See `Provider.resume`."""
+        box = self._box(sandbox_id)
+        if box.paused:
+            continue_tree(f"box:{box.folder}")
+            box.paused = False
+
+    def _running(self, sandbox_id: str) -> _Box:
+        box = self._box(sandbox_id)
+        if box.paused:
+            raise SandboxPausedError(
+                f"sandbox {sandbox_id!r} is paused: call resume() first",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+            )
+        return box
 
     async def freeze(self, sandbox_id: str) -> None:
         """Make the sandbox unresponsive; calls in flight and new ones fail after 2 s of silence."""

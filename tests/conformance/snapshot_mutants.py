@@ -1,4 +1,4 @@
-"""Providers whose snapshots are wrong in one way each."""
+"""Providers whose snapshots and pauses are wrong in one way each."""
 
 import dataclasses
 import subprocess
@@ -113,3 +113,11 @@ class IgnoresTheSnapshot(FakeProvider):
 
     async def create(self, spec: SandboxSpec) -> str:
         return await super().create(dataclasses.replace(spec, snapshot=None))
+
+
+class KillsAtResume(FakeProvider):
+    """The programs of a paused sandbox are gone after it is resumed."""
+
+    async def resume(self, sandbox_id: str) -> None:
+        await self._kill(f"box:{self._box(sandbox_id).folder}", None)
+        await super().resume(sandbox_id)

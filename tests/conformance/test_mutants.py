@@ -160,6 +160,13 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
     (snapshot_mutants.LosesDeletions, "test_deletions_are_kept_through_a_chain_of_snapshots", None),
     (snapshot_mutants.LosesLinksAndModes, "test_files_are_kept_as_they_were", None),
     (snapshot_mutants.KeepsOnRunning, "test_commands_stand_still_while_it_is_taken", None),
+    (snapshot_mutants.KeepsOnRunning, "test_a_paused_sandbox_stands_still_and_goes_on", None),
+    (snapshot_mutants.KillsAtResume, "test_a_paused_sandbox_stands_still_and_goes_on", None),
+    (
+        mutants.ForgetsToDelete,
+        "test_a_paused_command_is_killed_and_a_paused_sandbox_is_stopped",
+        None,
+    ),
     (snapshot_mutants.TakesAnyKind, "test_a_kind_is_never_replaced_by_another", None),
     (snapshot_mutants.DeletesWhatIsUsed, "test_a_snapshot_in_use_is_not_deleted", None),
     (
@@ -332,6 +339,7 @@ def test_the_check_fails_on_its_mutant(
             "volume": Volume("test"),
             "taking": session,
             "each": session,
+            "pausing": session,
             "tree": _TREES.get(tree or ""),
             "large": _large(tmp_path),
             "kind": bytearray,

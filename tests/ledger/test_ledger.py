@@ -309,6 +309,24 @@ def test_a_sandbox_that_ended_by_itself_is_charged_no_further(used: Totals) -> N
     assert 1.0 <= used().sandbox_seconds < 4.5
 
 
+def test_paused_time_is_not_charged(used: Totals) -> None:
+    with Session("local") as session:
+        sandbox = session.sandbox().start().result(_SECONDS)
+        sandbox.exec(["sh", "-c", "while :; do :; done"])
+        time.sleep(1)
+        sandbox.pause().result(_SECONDS)
+        time.sleep(4)
+        sandbox.resume().result(_SECONDS)
+        time.sleep(1)
+        sandbox.pause().result(_SECONDS)
+        time.sleep(2)
+        sandbox.stop().result(_SECONDS)
+    found = used()
+    assert 2.0 <= found.sandbox_seconds < 4.0
+    assert 0.5 < found.processor_seconds < 3.5
+    assert found.processor_known == pytest.approx(found.sandbox_seconds, abs=0.5)
+
+
 def test_a_file_system_that_hangs_stops_no_fork() -> None:
     code = """
         from sandboxkit.ledger import _ledger

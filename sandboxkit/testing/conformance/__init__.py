@@ -14,6 +14,7 @@ from sandboxkit.testing.conformance.neighbours import (
     NeighboursConformance,
     TerminalNeighboursConformance,
 )
+from sandboxkit.testing.conformance.pauses import PausesConformance
 from sandboxkit.testing.conformance.ports import PortsConformance, SandboxPortsConformance
 from sandboxkit.testing.conformance.silence import LostConnectionConformance, SilenceConformance
 from sandboxkit.testing.conformance.snapshots import SnapshotsConformance
@@ -45,6 +46,7 @@ class CoreConformance(
     MountsConformance,
     VolumesConformance,
     SnapshotsConformance,
+    PausesConformance,
     ForksConformance,
     SilenceConformance,
     LostConnectionConformance,

@@ -1,0 +1,111 @@
+"""A paused sandbox: it dies with its owner and its lifetime, nothing of it runs, and no pool takes it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sandboxkit import Sandbox, SandboxPausedError, SandboxState, SandboxTerminatedError, Session
+from sandboxkit.testing.conformance._base import token, until
+from tests.docker_here import TEST_IMAGE, require_docker
+
+_SECONDS = 60.0
+_OWNER = """
+import sys, time
+from sandboxkit import Session
+session = Session(sys.argv[1], tags={"pause": sys.argv[2]})
+for lifetime in (3600.0, float(sys.argv[3])):
+    sandbox = session.sandbox(lifetime=lifetime).start().result()
+    sandbox.exec(["sh", "-c", "(setsid sleep 600 &) ; sleep 600"])
+    time.sleep(0.5)
+    sandbox.pause().result()
+print("paused", flush=True)
+time.sleep(600)
+"""
+_FORKS = """
+import os, signal, threading
+threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+if not os.fork():
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os._exit(0)
+while True:
+    if not os.fork():
+        if not os.fork():
+            sum(range(10_000))
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(params=["local", "docker"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "docker":
+        require_docker()
+        os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
+    return str(request.param)
+
+
+def test_it_ends_with_its_lifetime_and_with_its_owner(backend: str) -> None:
+    mark = token()
+
+    def count() -> int:
+        return len(Sandbox.list({"pause": mark}, provider=backend).result(_SECONDS))
+
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, backend, mark, "8"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "paused\n"
+        assert count() == 2
+        until(lambda: count() == 1, "the lifetime of a paused sandbox passes")
+        owner.send_signal(signal.SIGKILL)
+        until(lambda: count() == 0, "a paused sandbox ends with its owner")
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def test_every_process_stands_still_and_another_session_resumes_it(backend: str) -> None:
+    with Session(backend) as session, session.sandbox() as sandbox, Session(backend) as other:
+        storm = sandbox.exec(["python3", "-c", _FORKS])
+        time.sleep(1)
+        sandbox.pause().result(_SECONDS)
+        before = sandbox.usage().result(_SECONDS)
+        time.sleep(1)
+        after = sandbox.usage().result(_SECONDS)
+        assert before is not None
+        assert after is not None
+        assert before.processor_seconds is not None
+        assert after.processor_seconds == pytest.approx(before.processor_seconds, abs=0.02)
+        assert after.processes == before.processes
+        reached = other.from_id(str(sandbox.id)).result(_SECONDS)
+        with pytest.raises(SandboxPausedError):
+            reached.exec(["true"]).result(_SECONDS)
+        reached.resume().result(_SECONDS)
+        states = "cat /proc/[0-9]*/stat | grep -c ') T '"
+        stopped = reached.exec(["sh", "-c", states]).result(_SECONDS).stdout
+        assert stopped == "1\n", "the process that had stopped before stays so, and no other"
+        storm.kill()
+        assert storm.result(_SECONDS).returncode == 137
+        assert sandbox.status().result(_SECONDS).id == sandbox.id
+
+
+def test_a_paused_sandbox_counts_and_is_not_used_again() -> None:
+    with Session("local", profile="strict", reuse="reset", pool=1, max_concurrency=1) as session:
+        with session.sandbox() as first:
+            first.exec(["true"]).result(_SECONDS)
+            first.pause().result(_SECONDS)
+            second = session.sandbox()
+            waits = second.exec(["echo", "next"])
+            time.sleep(1)
+            assert not waits.done()
+            assert first.status().result(_SECONDS).state is SandboxState.PAUSED
+        assert waits.result(_SECONDS).stdout == "next\n"
+        assert second.id != first.id
+        assert session.pool_stats().reset == 0
+        with pytest.raises(SandboxTerminatedError):
+            first.resume().result(_SECONDS)
