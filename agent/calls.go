@@ -33,6 +33,8 @@ const (
 
 	// canSetUp is no operation. Its presence in WELCOME says that EXEC may have a setup.
 	canSetUp = 17
+	// canKeep is no operation either. It says that the files of a setup may be kept.
+	canKeep = 19
 )
 
 // knownCalls lists every operation, for WELCOME.
@@ -40,7 +42,7 @@ func knownCalls() (known []byte) {
 	for o := opRead; o <= opAccept; o++ {
 		known = append(known, byte(o))
 	}
-	return append(known, canSetUp, byte(opPause))
+	return append(known, canSetUp, byte(opPause), canKeep)
 }
 
 func errnoOf(err error) syscall.Errno {

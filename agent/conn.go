@@ -94,6 +94,7 @@ type conn struct {
 	mu      sync.Mutex
 	streams map[uint32]*stream
 	closed  bool
+	kept    keptContents // used by the reading goroutine only
 }
 
 func (c *conn) write(buf []byte) error {
@@ -202,6 +203,7 @@ func (c *conn) handle(f frame) error {
 		if err := in.end(); err != nil {
 			return err
 		}
+		c.kept.complete(request.files)
 		s, err := c.open(f.stream)
 		if err != nil {
 			return err

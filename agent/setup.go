@@ -2,6 +2,8 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"syscall"
 	"unsafe"
 
@@ -21,6 +23,47 @@ type setupFile struct {
 	path    string
 	mode    uint32
 	content []byte
+	kept    uint32 // the client's number of a content that is kept for later commands; 0 if it is not kept
+	missing bool   // the client sent only the number, and the content is not kept any more
+}
+
+const (
+	// keepContent is the bit of a file's mode that says that its content is kept, and begins with a number.
+	keepContent = 1 << 16
+	// mostKept is how many bytes of contents a connection keeps, besides the newest content.
+	mostKept = 4 << 20
+)
+
+// keptContents are the contents of files that a client will send again by number, the oldest first. They
+// are in the agent's memory, which no command can reach.
+type keptContents struct {
+	files []setupFile
+	size  int
+}
+
+// complete keeps the contents of the files that have one, and gives the others theirs.
+func (k *keptContents) complete(files []setupFile) {
+	for i := range files {
+		f := &files[i]
+		if f.kept == 0 {
+			continue
+		}
+		if len(f.content) > 0 {
+			f.content = bytes.Clone(f.content) // apart from the rest of its frame
+			k.files, k.size = append(k.files, *f), k.size+len(f.content)
+			for k.size > mostKept && len(k.files) > 1 {
+				k.size -= len(k.files[0].content)
+				k.files = k.files[1:]
+			}
+			continue
+		}
+		f.missing = true
+		for _, other := range k.files {
+			if other.kept == f.kept {
+				f.content, f.missing = other.content, false
+			}
+		}
+	}
 }
 
 type setup struct {
@@ -38,7 +81,14 @@ func parseSetup(in *fields) (s setup) {
 		s.limits = append(s.limits, limit)
 	}
 	for n := in.u32(); n > 0 && in.err == nil; n-- {
-		s.files = append(s.files, setupFile{in.str(), in.u32(), in.bytes()})
+		f := setupFile{path: in.str(), mode: in.u32(), content: in.bytes()}
+		if f.mode != keepMode && f.mode&keepContent != 0 {
+			content := fields{rest: f.content}
+			f.kept = content.u32()
+			f.content = content.rest
+			in.err = content.err
+		}
+		s.files = append(s.files, f)
 	}
 	return s
 }
@@ -54,6 +104,9 @@ func (e setupError) Unwrap() error { return e.error }
 // writeFiles writes the files in their order, as the call write does.
 func writeFiles(files []setupFile) error {
 	for _, f := range files {
+		if f.missing {
+			return setupError{fmt.Errorf("content %d is not kept any more: %w", f.kept, syscall.ESTALE), f.path}
+		}
 		if err := writeFile(f.path, f.mode, f.content, nil); err != nil {
 			return setupError{err, f.path}
 		}

@@ -198,6 +198,9 @@ class CommandFile:
     path: str
     content: bytes = field(repr=False)
     mode: int | None = None
+    reused: bool = False
+    """Whether later commands bring the same content. A provider may then keep it, where no command can
+    reach it, and send it only once. It is not kept without a mode."""
 
 
 @dataclass(frozen=True, slots=True)

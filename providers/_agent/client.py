@@ -21,6 +21,7 @@ from sandboxkit.providers._agent.frames import (
     Windows,
 )
 from sandboxkit.providers._agent.heartbeat import SILENT_AFTER, STARVED_AFTER, Heartbeat
+from sandboxkit.providers._agent.kept import KeptContents
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
 
@@ -234,6 +235,7 @@ class AgentClient:
         self.first: AgentStream | None = None
         """The request that was sent with HELLO, if there was one."""
         self._refused = False
+        self.kept = KeptContents()
         self._link = link
         self._pending = asyncio.Event()
         self._pulse = Heartbeat(link, self._waits, self._pending.set, self._fall_silent, starved)

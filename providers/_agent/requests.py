@@ -2,7 +2,7 @@
 
 import errno
 import struct
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -25,6 +25,7 @@ from sandboxkit.providers._agent.client import (
     CallError,
 )
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
+from sandboxkit.providers._agent.kept import KeptContent
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
     Command,
@@ -72,6 +73,9 @@ PAUSED = errno.EHOSTDOWN
 """The errno of requests that the agent refuses because the sandbox is paused."""
 SETS_UP = 17
 """The number that an agent lists among its calls if an EXEC may have a setup."""
+_KEEPS = 19
+"""The number that it lists if it keeps the contents of files that later commands bring again."""
+_KEEP_CONTENT = 1 << 16
 _RLIMITS: dict[ResourceName, int] = {"cpu": 0, "fsize": 1, "stack": 3, "core": 4}
 """Linux's numbers of the resources."""
 _NO_LIMIT = 0xFFFFFFFFFFFFFFFF
@@ -134,8 +138,13 @@ def hello(
     )
 
 
-def exec_payload(command: Command, code: str | None = None) -> bytes:
-    """Return the payload of the EXEC that starts a command, or with `code` a job of the interpreter."""
+def exec_payload(
+    command: Command, code: str | None = None, kept: Mapping[bytes, KeptContent] | None = None
+) -> bytes:
+    """Return the payload of the EXEC that starts a command, or with `code` a job of the interpreter.
+
+    `kept` are the contents of the command's files that the agent keeps.
+    """
     pty = command.pty or PtySize()
     flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
     if code is not None:
@@ -150,20 +159,23 @@ def exec_payload(command: Command, code: str | None = None) -> bytes:
             frames.string(command.user or ""),
             struct.pack(">BHH", flags, pty.rows, pty.cols),
             b"" if code is None else frames.string(code),
-            b"" if command.setup is None else _setup(command.setup),
+            b"" if command.setup is None else _setup(command.setup, kept or {}),
         )
     )
 
 
-def _setup(setup: CommandSetup) -> bytes:
+def _setup(setup: CommandSetup, kept: Mapping[bytes, KeptContent]) -> bytes:
     parts = [bytes([len(setup.rlimits)])]
     for name, values in setup.rlimits.items():
         soft, hard = (_NO_LIMIT if value is None else value for value in values)
         parts.append(_RLIMIT.pack(_RLIMITS[name], soft, hard))
     parts.append(len(setup.files).to_bytes(4, "big"))
     for file in setup.files:
-        mode = _KEEP_MODE if file.mode is None else file.mode
-        parts += (frames.string(file.path), mode.to_bytes(4, "big"), frames.string(file.content))
+        mode, content = _KEEP_MODE if file.mode is None else file.mode, file.content
+        if file.reused and file.mode is not None and (known := kept.get(content)):
+            mode |= _KEEP_CONTENT
+            content = known.number.to_bytes(4, "big") + (b"" if known.there else content)
+        parts += (frames.string(file.path), mode.to_bytes(4, "big"), frames.string(content))
     return b"".join(parts)
 
 
@@ -180,11 +192,24 @@ async def execute(
     """
     command, stdin = await _without_large_files(client, command), command.stdin
     along = stdin.data if isinstance(stdin, WholeInput) and len(stdin.data) <= MOST_ALONG else None
+    kept = client.kept.of(command) if _KEEPS in client.calls else {}
     try:
-        stream = client.open(Kind.EXEC, exec_payload(command, code), along)
+        stream = client.open(Kind.EXEC, exec_payload(command, code, kept), along)
     except ValueError as error:
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
-    return await follow(stream, command, output, fed=along is not None)
+    sent_again = [each for each in kept.values() if each.there]
+    try:
+        ended = await follow(stream, command, output, fed=along is not None)
+    except SandboxFileError as error:
+        reason = error.__cause__
+        if not (sent_again and isinstance(reason, CallError) and reason.errno == errno.ESTALE):
+            raise
+        for each in sent_again:
+            each.there = False
+        return await execute(client, command, output, code)
+    for each in kept.values():
+        each.there = True
+    return ended
 
 
 async def _without_large_files(client: AgentClient, command: Command) -> Command:

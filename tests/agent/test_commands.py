@@ -29,7 +29,7 @@ async def test_an_agent_that_cannot_set_up_gets_the_same_command_through_a_shell
 ) -> None:
     client = box.provider._known(box.id).client
     assert client is not None
-    assert client.calls == bytes(range(1, 18))
+    assert client.calls == bytes(range(1, 20))
     client.calls = bytes(lists)
     files = (CommandFile(f"{box.workdir}/program", b"#!/bin/sh\nulimit -f; ulimit -t\n", 0o555),)
     command = Command(
@@ -40,6 +40,46 @@ async def test_an_agent_that_cannot_set_up_gets_the_same_command_through_a_shell
     run = Run()
     await box.provider.exec(box.id, sent, run.output)
     assert run.stdout == b"2\n2\n"
+
+
+@pytest.mark.parametrize("agent", ["new", "forgetful", "old"])
+async def test_a_file_that_commands_bring_again_is_sent_once(box: Box, agent: str) -> None:
+    client = box.provider._known(box.id).client
+    assert client is not None
+    content = b"#!/bin/sh\necho right $1\nchmod 700 $0; echo echo wrong > $0 #" + bytes(1 << 19)
+    if agent == "old":
+        client.calls = bytes(range(1, 18))
+    sent = []
+    for argument in ("1", "2", "3"):
+        if agent == "forgetful" and argument == "3":
+            client.kept._known[content].number += 1
+        files = (CommandFile(f"{box.workdir}/program", content, 0o555, reused=True),)
+        before, run = client.moved[0], Run()
+        command = Command((f"{box.workdir}/program", argument), setup=CommandSetup(files))
+        await box.provider.exec(box.id, command, run.output)
+        assert run.stdout == f"right {argument}\n".encode()
+        sent.append(client.moved[0] - before > len(content))
+    assert sent == {"new": [1, 0, 0], "forgetful": [1, 0, 1], "old": [1, 1, 1]}[agent]
+
+
+async def test_an_agent_keeps_four_megabytes_of_contents_at_most(box: Box) -> None:
+    async def run(letter: bytes) -> bytes:
+        files = (CommandFile(f"{box.workdir}/file", letter * 900_000, 0o644, reused=True),)
+        run, setup = Run(), CommandSetup(files)
+        await box.provider.exec(
+            box.id, Command(("head", "-c1", f"{box.workdir}/file"), setup=setup), run.output
+        )
+        return run.stdout
+
+    letters = [bytes([n]) for n in b"abcdefghijklmnopqrst"]
+    order = [
+        *letters,
+        *reversed(letters),
+    ]  # the agent has dropped the older half of those expected there
+    assert [await run(each) for each in order] == order
+    client = box.provider._known(box.id).client
+    assert client is not None
+    assert len(client.kept._known) == 16
 
 
 async def test_a_signal_is_reported_as_128_plus_its_number(box: Box) -> None:

@@ -108,7 +108,9 @@ def setup(
         CommandFile(posixpath.join(FOLDER, name), content)
         for name, content in {**program.files, **(files or {})}.items()
     )
-    return limited(limits, files=(*given, CommandFile(program.path, program.content, 0o555)))
+    return limited(
+        limits, files=(*given, CommandFile(program.path, program.content, 0o555, reused=True))
+    )
 
 
 async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> ProgramRun:
