@@ -3,11 +3,13 @@
 import asyncio
 import dataclasses
 import posixpath
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandboxkit import (
     CommandStartError,
+    ConfigurationError,
     Operation,
     ProcessResult,
     Sandbox,
@@ -18,8 +20,9 @@ from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
-from sandboxkit.integrations.rewards.programs._languages import Language
+from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
+from sandboxkit.integrations.rewards.programs._samples import SAMPLES
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
 from sandboxkit.types import CommandFile
 
@@ -69,7 +72,7 @@ async def compiled(
 
     `language` must come from `Language.bound`. `files` are further files for the compiler, by name.
     No sandbox is used for a language without a compiler. Raises ConfigurationError if sandboxes lack
-    the compiler.
+    the compiler, or if it does not compile a sample either.
     """
     return (await build(session, language, code, limits, files)).answer
 
@@ -100,7 +103,33 @@ async def build(
     if not ended.started or (ended.result and ended.result.returncode in NOT_FOUND):
         lost = await require(session, language, limits)
         return Build(lost) if lost else ended
+    if isinstance(ended.answer, Verdict) and ended.exceeded is None:
+        await _require_sample(session, language, code, limits)
     return ended
+
+
+_compiling: "weakref.WeakKeyDictionary[Session, set[tuple[str, ...]]]" = weakref.WeakKeyDictionary()
+"""The compilers that do not fail for every program, by session."""
+
+
+async def _require_sample(session: Session, language: Language, code: str, limits: Limits) -> None:
+    """Raise ConfigurationError if the compiler does not compile a sample either, as without a library.
+
+    Each session checks a compiler once, after the first compile error.
+    """
+    sample, known = SAMPLES.get(language.name), _compiling.setdefault(session, set())
+    if sample is None or sample == code or language.compile in known:
+        return
+    if language_of(language.name).compile != language.compile:
+        return  # a command of the caller's own, or of this source alone, need not take the sample
+    found = await build(session, language, sample, limits)
+    if isinstance(found.answer, Compiled):
+        known.add(language.compile)
+    elif found.result is not None:
+        raise ConfigurationError(
+            f"{shown(' '.join(language.compile))} does not compile a sample in {language.name} either: "
+            f"{found.answer.detail}; sandboxes need {' '.join(language.packages) or 'its toolchain'}"
+        )
 
 
 _ENDS = {

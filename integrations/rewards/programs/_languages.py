@@ -111,6 +111,8 @@ class Language:
 _JVM = ("-Xmx{memory}m", "-Xss256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _CLASS = r"\bpublic\s+(?:(?:final|abstract|strictfp)\s+)*class\s+([A-Za-z_]\w{0,99})"
 _C_FLAGS = ("-O2", "-pipe", "-s", "-DONLINE_JUDGE")
+# To load the C++ library takes longer than many a case. Judges link it into the program.
+_CPP_FLAGS = (*_C_FLAGS, "-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
 
 LANGUAGES: tuple[Language, ...] = (
     Language(
@@ -143,7 +145,7 @@ LANGUAGES: tuple[Language, ...] = (
         "cpp17",
         "main.cpp",
         ("./program",),
-        ("g++", "-std=gnu++17", *_C_FLAGS, "-o", "program", "main.cpp", "-pthread"),
+        ("g++", "-std=gnu++17", *_CPP_FLAGS, "-o", "program", "main.cpp", "-pthread"),
         "program",
         packages=("g++",),
         other_names=("cpp", "c++", "c++17"),
@@ -152,7 +154,7 @@ LANGUAGES: tuple[Language, ...] = (
         "cpp20",
         "main.cpp",
         ("./program",),
-        ("g++", "-std=gnu++20", *_C_FLAGS, "-o", "program", "main.cpp", "-pthread"),
+        ("g++", "-std=gnu++20", *_CPP_FLAGS, "-o", "program", "main.cpp", "-pthread"),
         "program",
         packages=("g++",),
         other_names=("c++20",),

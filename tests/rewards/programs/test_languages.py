@@ -77,6 +77,16 @@ def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str
     assert raised.group_contains(ConfigurationError, match=r"no no-such-compiler.*mist-dev")
 
 
+def test_a_compiler_that_compiles_no_sample_is_no_fault_of_the_submission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SAMPLES, "c", "not C, as if a library were missing")
+    task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
+    with pytest.raises(BaseExceptionGroup) as raised:
+        grade("local", Program("c"), "int main( {", task, **options_for("local", "c"))
+    assert raised.group_contains(ConfigurationError, match=r"a sample in c either.*libc6-dev")
+
+
 def test_status_127_of_a_program_is_its_own(provider: str) -> None:
     options = options_for(provider, "python")
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
