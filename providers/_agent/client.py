@@ -325,6 +325,10 @@ class AgentClient:
         self._pulse.due = True
         self._pending.set()
 
+    def hold(self, held: bool) -> None:
+        """Let requests outlive the pause of the agent's machine; see `Link.hold`."""
+        self._link.hold(held)
+
     async def leave(self) -> bool:
         """Send CLOSE: this client disconnects for good. Return False if the link is broken."""
         try:
@@ -421,7 +425,8 @@ class AgentClient:
         if self.starved():
             return STARVED_AFTER
         responsive = time.monotonic() - self._link.last_received < _KILL_PATIENCE
-        return _LONG_KILL_PATIENCE if responsive or self._link.falls_silent else _KILL_PATIENCE
+        patient = not self._link.held and (responsive or self._link.falls_silent)
+        return _LONG_KILL_PATIENCE if patient else _KILL_PATIENCE
 
     def _waits(self) -> bool:
         """Return whether a request that has not failed waits for the agent."""

@@ -82,7 +82,7 @@ class Heartbeat:
         self._since_ping += _TICK
         if self._link.last_received != self._last_received:
             self._last_received, self._quiet, self._replaced = self._link.last_received, 0.0, 0
-        if self._link.is_between and not self._link.falls_silent:
+        if self._link.held or (self._link.is_between and not self._link.falls_silent):
             self._quiet = 0.0  # the stream ended; the link's grace bounds its replacement
         patience = SILENT_AFTER if waits else 3 * _KEEP_OPEN
         # Called two ticks early as well, because it compares with its last sample.

@@ -51,6 +51,13 @@ class Instance:
         counts = [self.replaced, *(client.moved for client in clients.values())]
         return sum(sent for sent, _ in counts), sum(received for _, received in counts)
 
+    def hold(self, paused: bool) -> None:
+        """Note that its machine is paused, so that requests outlive the pause, or that it is no longer."""
+        self.paused = paused
+        for client in (self.client, self.lifeline):
+            if client is not None:
+                client.hold(paused)
+
     def replace_client(self) -> None:
         """Forget a client that has ended, but not what went over it."""
         if self.client is not None and self.client is not self.lifeline:

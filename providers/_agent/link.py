@@ -122,6 +122,22 @@ class Link:
         self._receiver: asyncio.Task[object] | None = None
         """The task that waits in a stream's `receive`; `give_up` wakes it."""
         self._given_up = False
+        self._held: anyio.Event | None = None
+        """Set at the end of a hold; None unless the link is held."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the agent's machine is paused, so that a broken connection is not replaced."""
+        return self._held is not None
+
+    def hold(self, held: bool) -> None:
+        """Begin or end a hold, which does not count towards the grace. Idempotent."""
+        if held and self._held is None:
+            self._held = anyio.Event()
+        elif not held and self._held is not None:
+            self._held.set()
+            self._held = None
+            self.give_up()  # it may have broken without a sign
 
     @property
     def moved(self) -> tuple[int, int]:
@@ -369,10 +385,15 @@ class Link:
             self._stream, self._back = None, anyio.Event()
         since, pause = time.monotonic(), _FIRST_PAUSE
         while True:
+            if self._held is not None:
+                await self._held.wait()
+                since, pause = time.monotonic(), _FIRST_PAUSE
             try:
                 await self._reconnect()
                 return
             except (*BROKEN, OSError, SandboxError) as error:
+                if self._held is not None:
+                    continue
                 lasting = isinstance(error, SandboxNotFoundError) or (
                     isinstance(error, SandboxError) and not error.retryable
                 )

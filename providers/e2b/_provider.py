@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
+from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedError
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
@@ -41,7 +43,7 @@ from sandboxkit.providers._hosted.boundary import converted, public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import keep_renewed, whole_seconds
 from sandboxkit.providers._hosted.snapshots import SnapshotProvider
-from sandboxkit.providers.e2b import _spec
+from sandboxkit.providers.e2b import _pausing, _spec
 from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import NAME, NoRouteError
 from sandboxkit.providers.e2b._machine import Machine
@@ -66,6 +68,10 @@ class E2BInstance(HostedInstance):
     """The client of the sandbox's daemon; None until its connection data are known."""
     traffic_token: str | None = None
     """The token for requests to public ports; only the response to the creation contains it."""
+    left: float | None = None
+    """The lifetime (s) that was left when this provider paused the sandbox."""
+    renewed: bool = False
+    """Whether it was being renewed then."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -299,12 +305,55 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         await self._known(sandbox_id).set_timer(None)
         await self._set_timeout(sandbox_id, seconds)
 
+    def check_pause(self) -> None:
+        pass
+
+    async def pause(self, sandbox_id: str) -> None:
+        detail = await self._detail(sandbox_id)
+        if detail.state == _pausing.PAUSED:
+            return
+        instance = self._instance(sandbox_id)
+        instance.renewed = instance.timer is not None
+        instance.left = detail.end_at.timestamp() - time.time()
+        instance.hold(True)
+        try:
+            try:
+                await _pausing.request_pause(self._account, sandbox_id)
+            except ProviderUnavailableError:
+                # It may be paused in spite of the lost response, or another process was first.
+                if (await self._detail(sandbox_id)).state != _pausing.PAUSED:
+                    raise
+        except BaseException:
+            instance.hold(False)
+            raise
+        await instance.set_timer(None)
+
+    async def resume(self, sandbox_id: str) -> None:
+        detail = await self._detail(sandbox_id)
+        instance = self._instance(sandbox_id)
+        if detail.state == _pausing.PAUSED:
+            seconds = _pausing.seconds_left(instance.left, detail)
+            self._enter(await _pausing.request_resume(self._account, sandbox_id, seconds))
+        if instance.paused:
+            if instance.renewed:
+                await instance.set_timer(
+                    keep_renewed(lambda seconds: self._set_timeout(sandbox_id, seconds))
+                )
+            instance.left = None
+            instance.hold(False)
+
+    async def _client(self, sandbox_id: str) -> AgentClient:
+        if self._known(sandbox_id).paused:
+            raise _pausing.paused_error(sandbox_id)
+        return await super()._client(sandbox_id)
+
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> E2BProgram:
         try:
             with converted():
                 return await run(await self._machine(sandbox_id), argv)
         except SandboxNotFoundError:
             self._known(sandbox_id).machine = None
+            await self._refuse_paused(sandbox_id)
             raise
 
     def _can_upload(self) -> bool:
@@ -386,14 +435,23 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
     async def _set_timeout(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
             raise no_sandbox(NAME, sandbox_id)
-        await self._account.call(
-            post_sandboxes_sandbox_id_timeout.asyncio_detailed,
-            sandbox_id,
-            what="renew a sandbox",
-            sandbox_id=sandbox_id,
-            done=True,
-            body=SandboxTimeoutRequest(timeout=seconds),
-        )
+        try:
+            await self._account.call(
+                post_sandboxes_sandbox_id_timeout.asyncio_detailed,
+                sandbox_id,
+                what="renew a sandbox",
+                sandbox_id=sandbox_id,
+                done=True,
+                body=SandboxTimeoutRequest(timeout=seconds),
+            )
+        except SandboxNotFoundError:
+            await self._refuse_paused(sandbox_id)
+            raise
+
+    async def _refuse_paused(self, sandbox_id: str) -> None:
+        """Raise SandboxPausedError if a sandbox that E2B does not find is paused."""
+        if (await self._detail(sandbox_id)).state == _pausing.PAUSED:
+            raise _pausing.paused_error(sandbox_id) from None
 
 
 def _tags(found: Any) -> dict[str, str]:  # Any: one of several generated classes
@@ -404,9 +462,10 @@ def _info(found: Any) -> SandboxInfo:
     return SandboxInfo(
         id=found.sandbox_id,
         provider=NAME,
-        state=SandboxState.RUNNING if found.state == "running" else SandboxState.STOPPED,
+        state=SandboxState(found.state),
         tags=_tags(found),
         image=found.alias or found.template_id,
         created_at=found.started_at,
-        expires_at=found.end_at,
+        # Of a paused sandbox it is the time of the pause.
+        expires_at=None if found.state == _pausing.PAUSED else found.end_at,
     )

@@ -155,6 +155,14 @@ class Machine:
         """Make a snapshot of its disk while all its processes are paused."""
         return await self._sandbox.snapshot()
 
+    async def pause(self) -> None:
+        """Stop all its processes until `resume`."""
+        await self._sandbox.pause()
+
+    async def resume(self) -> None:
+        """Let them go on."""
+        await self._sandbox.resume()
+
     async def stop(self) -> None:
         """Stop the machine and all its processes."""
         await self._sandbox.stop()

@@ -65,6 +65,7 @@ class Box:
     started: datetime.datetime
     ends: datetime.datetime
     timer: asyncio.Task[None] | None = None
+    paused: bool = False
     processes: dict[int, Running] = field(default_factory=dict)
     pids: int = 1000
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -133,11 +134,13 @@ class Boxes:
         self.set_timeout(box, ttl)
         return box
 
-    def set_timeout(self, box: Box, ttl: int) -> None:
-        """Set the lifetime to so many seconds from now; it may become shorter."""
+    def set_timeout(self, box: Box, ttl: int | None) -> None:
+        """Set the lifetime to so many seconds from now; it may become shorter. None: it stands still."""
         if box.timer is not None:
             box.timer.cancel()
-        box.ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ttl)
+        box.ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ttl or 0)
+        if ttl is None:
+            return
 
         async def end() -> None:
             await asyncio.sleep(ttl)

@@ -1,5 +1,6 @@
 """E2B's control API. Each request and response is checked with the SDK's own models."""
 
+import datetime
 import ipaddress
 import json
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from e2b.api.client.models import (
+    ConnectSandbox,
     Error,
     ListedSandbox,
     NewSandbox,
@@ -16,6 +18,7 @@ from e2b.api.client.models import (
     Sandbox,
     SandboxDetail,
     SandboxNetworkConfig,
+    SandboxPauseRequest,
     SandboxSnapshotRequest,
     SandboxState,
     SandboxTimeoutRequest,
@@ -108,9 +111,15 @@ class Control:
                 self._box(sandbox_id)
                 await self._boxes.kill(sandbox_id)
                 return 204, None, {}
+            case "POST", ["sandboxes", sandbox_id, "pause"]:
+                self._model(SandboxPauseRequest, body)
+                return await self._pause(self._box(sandbox_id))
+            case "POST", ["sandboxes", sandbox_id, "connect"]:
+                ttl = _timeout(self._model(ConnectSandbox, body).timeout)
+                return await self._connect(self._box(sandbox_id), ttl)
             case "POST", ["sandboxes", sandbox_id, "snapshots"]:
                 return await self._snapshot(
-                    self._box(sandbox_id), self._model(SandboxSnapshotRequest, body)
+                    self._running(sandbox_id), self._model(SandboxSnapshotRequest, body)
                 )
             case "GET", ["snapshots"]:
                 if unknown := query.keys() - {"sandboxID", "name", "limit", "nextToken"}:
@@ -125,7 +134,7 @@ class Control:
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "timeout"]:
                 asked = self._model(SandboxTimeoutRequest, body)
-                self._boxes.set_timeout(self._box(sandbox_id), _timeout(asked.timeout))
+                self._boxes.set_timeout(self._running(sandbox_id), _timeout(asked.timeout))
                 return 204, None, {}
         self._violation(f"unknown request {method} {path}")
         raise RefusedError(404, "not found")
@@ -142,6 +151,34 @@ class Control:
         except KeyError:
             message = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
             raise RefusedError(404, message) from None
+
+    def _running(self, sandbox_id: str) -> Box:
+        box = self._box(sandbox_id)
+        if box.paused:
+            raise RefusedError(404, f'Sandbox "{sandbox_id}" isn\'t running')
+        return box
+
+    async def _pause(self, box: Box) -> Answer:
+        if box.paused:
+            message = f"Error pausing sandbox - sandbox '{box.id}' is already paused"
+            raise RefusedError(409, message)
+        self._boxes.set_timeout(box, None)
+        await box.machine.pause()
+        box.paused = True
+        await drop_streams(box)
+        return 204, None, {}
+
+    async def _connect(self, box: Box, ttl: int) -> Answer:
+        """Resume a paused sandbox; for a running one set only a longer timeout."""
+        resumed, box.paused = box.paused, False
+        if resumed:
+            self._check_quota()
+            await box.machine.resume()
+        if resumed or box.ends < datetime.datetime.now(datetime.UTC) + datetime.timedelta(
+            seconds=ttl
+        ):
+            self._boxes.set_timeout(box, ttl)
+        return (201 if resumed else 200), _made(box).to_dict(), {}
 
     async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
         """Make a snapshot; its id is "team/NAME:default"."""
@@ -174,16 +211,7 @@ class Control:
             box = await self._boxes.create(asked.template_id, metadata, env, internet, rules, ttl)
             if key:
                 self._boxes.keys[key] = box.id
-        made = Sandbox(
-            template_id=box.template,
-            sandbox_id=box.id,
-            client_id="emulator",
-            envd_version=_version(box.template),
-            envd_access_token=box.token,
-            traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
-            domain=None,
-        )
-        return 201, made.to_dict(), {}
+        return 201, _made(box).to_dict(), {}
 
     def _network(self, asked: Any) -> SandboxNetworkConfig:
         """Check the network settings of a request. A self-hosted server is too old to have any."""
@@ -209,7 +237,8 @@ class Control:
 
     def _check_quota(self) -> None:
         limit = self._boxes.limit
-        if len(self._boxes.alive) + self._boxes.starting >= limit:
+        running = sum(not box.paused for box in self._boxes.alive.values())
+        if running + self._boxes.starting >= limit:
             raise RefusedError(
                 429,
                 f"you have reached the maximum number of concurrent E2B sandboxes ({limit}). If you "
@@ -263,6 +292,18 @@ def _timeout(asked: Any) -> int:
     return asked
 
 
+def _made(box: Box) -> Sandbox:
+    return Sandbox(
+        template_id=box.template,
+        sandbox_id=box.id,
+        client_id="emulator",
+        envd_version=_version(box.template),
+        envd_access_token=box.token,
+        traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
+        domain=None,
+    )
+
+
 def _facts(box: Box) -> dict[str, Any]:
     return {
         "template_id": box.template,
@@ -275,7 +316,7 @@ def _facts(box: Box) -> dict[str, Any]:
         "cpu_count": 2,
         "memory_mb": 512,
         "disk_size_mb": 1024,
-        "state": SandboxState.RUNNING,
+        "state": SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
         "metadata": box.metadata,
     }
 

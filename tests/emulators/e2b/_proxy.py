@@ -22,7 +22,7 @@ class Proxy:
         headers = {name: value.decode() for name, value in scope["headers"]}
         sandbox_id = headers.get(b"e2b-sandbox-id", "")
         box = self._boxes.alive.get(sandbox_id)
-        if box is None:
+        if box is None or box.paused:
             output = "The sandbox was not found"
             await _refuse(send, 502, {"sandboxId": sandbox_id, "message": output, "code": 502})
             return
